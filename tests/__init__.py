@@ -1,0 +1,1 @@
+"""Tests of korvet; the folders mirror the package."""

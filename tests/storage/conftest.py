@@ -1,0 +1,67 @@
+"""Servers as fixtures: a shared one per kind, emptied before every test, and new ones for tests that kill them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.servers import RedisServer, ServerKind, kinds, start_replica, start_server
+
+StartServer = Callable[..., RedisServer]
+ServerPair = tuple[RedisServer, RedisServer]
+
+
+@pytest.fixture(scope="session", params=kinds(), ids=lambda kind: kind.id)
+def server_kind(request: pytest.FixtureRequest) -> ServerKind:
+    """Each of the servers the tests run on, in turn."""
+    kind: ServerKind = request.param
+    return kind
+
+
+@pytest.fixture(scope="session")
+def shared_server(server_kind: ServerKind) -> Iterator[RedisServer]:
+    """One server for all tests of a kind; use `redis_server`, which empties it first."""
+    server = start_server(server_kind, tcp=True)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def redis_server(shared_server: RedisServer) -> RedisServer:
+    """An empty server that keeps its data in memory. A test that stops it, or sets it up otherwise, undoes it."""
+    with shared_server.client() as client:
+        client.flushall()
+        client.script_flush()
+    return shared_server
+
+
+@pytest.fixture
+def new_server(server_kind: ServerKind) -> Iterator[StartServer]:
+    """Starts servers for this test alone: `new_server(tcp=…, durable=…, options=…)`, as `start_server`."""
+    with ExitStack() as servers:
+
+        def start(
+            *, tcp: bool = False, durable: bool = False, options: dict[str, str] | None = None
+        ) -> RedisServer:
+            server = start_server(server_kind, tcp=tcp, durable=durable, options=options)
+            servers.callback(server.remove)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def durable_server(new_server: StartServer) -> RedisServer:
+    """A server of this test's own that loses nothing it acknowledged, however often it is killed."""
+    return new_server(durable=True)
+
+
+@pytest.fixture
+def replica_pair(new_server: StartServer) -> Iterator[ServerPair]:
+    """A primary and its replica, in step."""
+    primary = new_server(tcp=True)
+    replica = start_replica(primary)
+    yield primary, replica
+    replica.remove()
