@@ -1,0 +1,76 @@
+# The few words a developer needs. None of them wants anything activated: each sets up .venv when it is
+# missing or pyproject.toml has changed, and goes.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint unit slow newest bench soak clean
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+python = .venv/bin/python
+pytest = $(python) -m pytest
+# Two stamps: a broker needs a fifth of what the tests do, and should not wait for the rest.
+runnable = .venv/.set-up-to-run
+developed = .venv/.set-up-to-develop
+
+help:
+	@echo 'make run      start a broker on localhost:9092 that keeps its data in korvet-data/'
+	@echo 'make test     everything: check, then storage on every server, real clients, examples'
+	@echo 'make check    lint, types, layers and unit tests: two minutes, no servers'
+	@echo 'make bench    short measurements, one table'
+	@echo 'make soak     loads and faults that run for minutes'
+	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
+	@echo 'make clean    remove .venv and caches; korvet-data stays'
+
+setup: $(developed)
+
+run: $(runnable)
+	@exec $(python) -m korvet serve --storage embedded:korvet-data
+
+# --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say.
+test: $(developed)
+	@.ci/system-packages
+	@$(MAKE) --no-print-directory --keep-going check slow newest
+
+check: lint unit
+
+lint: $(developed)
+	$(python) -m ruff check
+	$(python) -m ruff format --check --quiet
+	$(python) -m mypy
+	$(python) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
+
+unit: $(developed)
+	$(pytest) -n 2 -m 'not slow and not servers and not clients and not soak'
+
+slow: $(developed)
+	$(pytest) -n 2 --dist loadgroup -m '(slow or servers or clients) and not soak'
+
+# The unit tests once more on the newest Python of this machine, when that is not the one in .venv.
+newest: $(developed)
+	@newest=$$(.ci/find-python --newest) && \
+	if [ "$$($(python) -c 'import sys; print(sys.version_info[:2])')" = \
+	     "$$($$newest -c 'import sys; print(sys.version_info[:2])')" ]; then \
+	    echo "The unit tests ran on the newest Python of this machine, $$newest."; \
+	else \
+	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python \
+	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
+	fi
+
+bench: $(developed)
+	$(python) -m bench
+
+soak: $(developed)
+	$(pytest) -m soak
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find korvet tests bench examples -name __pycache__ -prune -exec rm -rf {} +
+
+# Where .venv was copied or its Python is gone, its own python does not start: begin again then.
+$(runnable) $(developed): pyproject.toml
+	@venv=$(@D); python=$$(.ci/find-python) || exit 1; \
+	$$venv/bin/python -c '' 2>/dev/null || rm -rf $$venv/bin; \
+	test -x $$venv/bin/python || { echo "Setting up $$venv with $$python"; $$python -m venv $$venv; } && \
+	$$venv/bin/python -m pip --disable-pip-version-check install --quiet \
+	    --editable '.[$(if $(findstring develop,$@),dev,embedded)]'
+	@touch $@ $(@D)/.set-up-to-run

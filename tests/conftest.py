@@ -1,0 +1,43 @@
+"""What holds for every test: a skipped test fails the run, after all others had their turn.
+
+A test that finds a program missing has found something out about the machine, and a green run that says
+nothing about it would be read as proof. So what was skipped is named at the end, and the run ends non-zero.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+class Skips:
+    """Remembers what was skipped: single tests, and whole modules that were skipped while being imported."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._remember(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._remember(report)
+
+    def _remember(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        # An expected failure is reported as skipped, too; its reason is in the code beside it.
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._reasons[report.nodeid] = reason
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._reasons and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._reasons:
+            return
+        terminalreporter.section("skipped, so this run fails", red=True)
+        for nodeid, reason in sorted(self._reasons.items()):
+            terminalreporter.line(f"{nodeid}: {reason.removeprefix('Skipped: ')}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(), "korvet-skips")
