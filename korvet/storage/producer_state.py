@@ -1,0 +1,137 @@
+"""What a partition remembers of its idempotent producers (KIP-98, KIP-360), pure and told the time.
+
+A producer numbers its records per partition; a batch carries the number of its first record, and its count. The
+partition remembers, per producer id, the epoch and the last five batches, so that a batch which is sent again
+because its answer was lost is recognised and answered as it was the first time. The rules are those of Apache
+Kafka (ProducerStateManager and ProducerAppendInfo), in this order:
+
+1. A batch with the epoch, first and last sequence of one of the last five is a duplicate of it.
+2. A lower epoch than the one remembered is refused: InvalidProducerEpoch.
+3. A higher epoch begins with sequence 0, or is refused: OutOfOrderSequenceNumber.
+4. The same epoch goes on with the next sequence, or is refused: OutOfOrderSequenceNumber. After 2^31 - 1 comes 0.
+5. A producer id that is not known (new, or expired) may begin anywhere.
+
+One thing is different: Kafka lets a producer expire by the timestamps of its records, so that replayed old ones
+are forgotten at once; here it is the time of its last append that counts.
+
+Backends that must decide this elsewhere, in a script beside the data, are held to these rules by the contract
+suite. Where several batches of one producer arrive together, each is checked after the one before was remembered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from attrs import define, field
+
+from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+
+# A producer has at most five requests in flight (max.in.flight.requests.per.connection).
+BATCHES_REMEMBERED = 5
+MAX_SEQUENCE = 2**31 - 1
+# Roughly what one producer occupies, batches included; for backends that count their memory.
+PRODUCER_COST = 900
+
+
+class AppendedBatch(NamedTuple):
+    """A batch that was appended, and how that was answered."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    log_append_time_ms: int = -1
+
+
+def next_sequence(sequence: int) -> int:
+    """The sequence number after `sequence`; they are 31 bits wide and begin again at 0."""
+    return (sequence + 1) & MAX_SEQUENCE
+
+
+@define
+class Producer:
+    """One producer id in one partition."""
+
+    epoch: int
+    last_append_ms: int
+    batches: deque[AppendedBatch] = field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+
+    def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        """The batch that was the same one, if it is still remembered."""
+        if epoch != self.epoch:
+            return None
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int) -> None:
+        """Raise unless a batch that is no duplicate may follow."""
+        if epoch < self.epoch:
+            message = f"producer {producer_id} has epoch {self.epoch} by now; a batch came with {epoch}"
+            raise InvalidProducerEpoch(message)
+
+        expected = 0 if epoch > self.epoch else next_sequence(self.batches[-1].last_sequence)
+        if first_sequence != expected:
+            message = (
+                f"a batch of producer {producer_id}, epoch {epoch}, begins with sequence {first_sequence}; "
+                f"{expected} comes next"
+            )
+            raise OutOfOrderSequenceNumber(message)
+
+
+@define
+class ProducerStates:
+    """All producers of one partition."""
+
+    expiration_ms: int
+    # Ordered by the last append: whoever is first expires first. A clock that steps backwards can break that
+    # order; the one in front then holds up the others for as long, and `_known` looks at each one's own time.
+    producers: dict[int, Producer] = field(factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, now_ms: int
+    ) -> AppendedBatch | None:
+        """None if the batch may be appended; the earlier batch if it is a duplicate. Changes nothing.
+
+        Raises InvalidProducerEpoch and OutOfOrderSequenceNumber.
+        """
+        producer = self._known(producer_id, now_ms)
+        if producer is None:
+            return None
+
+        duplicate = producer.duplicate_of(epoch, first_sequence, last_sequence)
+        if duplicate is None:
+            producer.check(producer_id, epoch, first_sequence)
+        return duplicate
+
+    def remember(self, producer_id: int, epoch: int, batch: AppendedBatch, *, now_ms: int) -> None:
+        """Note a batch that `check` let pass and that was appended."""
+        producer = self._known(producer_id, now_ms)
+        if producer is None or producer.epoch != epoch:
+            producer = Producer(epoch, now_ms)
+        producer.batches.append(batch)
+        producer.last_append_ms = now_ms
+        self.producers.pop(producer_id, None)
+        self.producers[producer_id] = producer
+
+    def expire(self, now_ms: int) -> int:
+        """Forget producers that appended nothing for `expiration_ms`; how many were forgotten."""
+        expired = []
+        for producer_id, producer in self.producers.items():
+            if not self._expired(producer, now_ms):
+                break
+            expired.append(producer_id)
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    def _known(self, producer_id: int, now_ms: int) -> Producer | None:
+        producer = self.producers.get(producer_id)
+        return None if producer is None or self._expired(producer, now_ms) else producer
+
+    def _expired(self, producer: Producer, now_ms: int) -> bool:
+        return now_ms - producer.last_append_ms >= self.expiration_ms

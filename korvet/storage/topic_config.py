@@ -1,0 +1,62 @@
+"""A topic's raw settings, and what they amount to for storage.
+
+The names are Kafka's, and three of our own, which are fixed at creation and therefore always written down with
+the topic: whoever changes the broker's defaults later changes nothing about the topics that are there. Values
+were validated when they were set (`korvet.topics`); one that is nonsense all the same raises InvalidConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from korvet.protocol.errors import InvalidConfig
+from korvet.storage.interface import OffsetMapping, StorageLayout, TimestampType, TopicConfig
+
+LAYOUT = "storage.layout"
+MAPPING = "offset.mapping"
+SEQUENCE_BITS = "offset.sequence.bits"
+FIXED_SETTINGS = (LAYOUT, MAPPING, SEQUENCE_BITS)
+
+TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+# Setting -> (attribute of TopicConfig, how its string is read).
+PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    LAYOUT: ("layout", StorageLayout),
+    MAPPING: ("mapping", OffsetMapping),
+    SEQUENCE_BITS: ("sequence_bits", int),
+    "message.timestamp.type": ("timestamp_type", TIMESTAMP_TYPES.__getitem__),
+    "compression.type": ("compression_type", str),
+    "retention.ms": ("retention_ms", int),
+    "retention.bytes": ("retention_bytes", int),
+    "min.insync.replicas": ("min_insync_replicas", int),
+}
+
+
+def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
+    """What `settings` and the defaults amount to. Settings that mean nothing to storage are passed over."""
+    return evolve(defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS))
+
+
+def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
+    """`settings` as they are written down at creation: the fixed three filled in."""
+    fixed = {
+        LAYOUT: defaults.layout.value,
+        MAPPING: defaults.mapping.value,
+        SEQUENCE_BITS: str(defaults.sequence_bits),
+    }
+    return fixed | dict(settings)
+
+
+def _parse(name: str, value: str) -> tuple[str, Any]:
+    attribute, parse = PARSERS[name]
+    try:
+        return attribute, parse(value)
+    except (KeyError, ValueError):
+        message = f"{name} cannot be {value!r}"
+        raise InvalidConfig(message) from None
