@@ -1,0 +1,127 @@
+"""The command line: `korvet serve`, and the everyday verbs of a Kafka client.
+
+Each command is a module of its own, imported when it is called: `korvet serve` is on the air within half a
+second since it loads no other. All but `serve` speak the Kafka protocol through `korvet.client`, so they work
+against any Kafka.
+
+However a command fails, its user sees one line and no traceback. Exit status: 2 for what was asked wrongly
+(an option, a setting, an address that is none), 1 for what went wrong, and as after the signal for Ctrl-C and
+broken pipes, which end quietly. KORVET_TRACEBACK=1 shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from korvet import __version__
+
+# Name -> what it is for. The module korvet.cli.<name> holds it as `command`.
+COMMANDS = {
+    "serve": "Start a broker.",
+    "topics": "List, create, describe and delete topics.",
+    "produce": "Write records to a topic, from lines or JSON lines.",
+    "consume": "Read the records of a topic.",
+    "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"korvet.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="korvet %(version)s")
+def program() -> None:
+    """A broker that speaks the Kafka protocol and keeps its data in Redis Streams, or in memory.
+
+    `korvet serve` starts one. The other commands work against any Kafka: korvet topics list
+    --bootstrap-servers broker:9092, or KORVET_BOOTSTRAP_SERVERS=broker:9092.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the program and exit; the only place where the command line's errors are turned into words."""
+    try:
+        status = program.main(arguments, prog_name="korvet", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001  the outermost place there is
+        status = report(error)
+    leave(status if isinstance(status, int) else 0)
+
+
+def leave(status: int) -> NoReturn:
+    """Exit, without Python's own complaint about output that nobody reads any more."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
+def report(error: BaseException) -> int:
+    """Say in one line what went wrong; the exit status."""
+    error = innermost(error)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return 128 + signal.SIGINT
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    if os.environ.get("KORVET_TRACEBACK"):
+        raise error
+    status, message = explain(error)
+    click.echo(message, err=True)
+    return status
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The one error inside groups of one, as Trio's nurseries make them; of several, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Exit status and message for an error."""
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "korvet"
+        return 2, f"{command}: {error.format_message()} ({command} --help says what there is.)"
+    if isinstance(error, click.ClickException):
+        return error.exit_code, f"korvet: {error.format_message()}"
+    if isinstance(error, OSError):
+        return 1, f"korvet: {describe_os_error(error)}"
+
+    from korvet.protocol.errors import KafkaError
+
+    if isinstance(error, KafkaError):
+        return 1, f"korvet: {error} ({error.error_code.name})"
+    return (
+        1,
+        f"korvet: {type(error).__name__}: {error} (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)",
+    )
+
+
+def describe_os_error(error: OSError) -> str:
+    """As the system says it, in one line."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason

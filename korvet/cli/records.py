@@ -1,0 +1,162 @@
+"""Records as lines: what `korvet produce` reads and `korvet consume` writes.
+
+A text line is a record's value, or key and value around a separator. A JSON line is an object:
+
+    {"key": "UA", "value": "text", "headers": [["trace", "1"]], "timestamp": 1767225600000, "partition": 3}
+
+Everything but the value may be left out. Text is UTF-8. Bytes that are not UTF-8 are written as
+{"base64": "…"}, null as null; so what `consume` writes, `produce` reads back to the same bytes. As a value,
+any other JSON than text is taken as its own compact JSON text: {"value": {"a": 1}} is the seven bytes {"a":1}.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+import click
+from attrs import frozen
+
+from korvet.cli.times import parse_time
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+READ = ("key", "value", "headers", "timestamp", "partition")
+# Written by `consume`, and of no meaning to `produce`: a line may go from one to the other as it is.
+IGNORED = ("topic", "offset")
+
+
+@frozen
+class Record:
+    """A record to be produced. Without timestamp: now. Without partition: as the key says, or any."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+    partition: int | None = None
+
+
+class BadLine(click.ClickException):
+    """A line of input that is no record; the message says which line, and why."""
+
+
+def from_text(line: bytes, key_separator: bytes | None = None) -> Record:
+    """A record of a line without its line end. A line without the separator has no key."""
+    if key_separator is None:
+        return Record(line)
+    key, found, value = line.partition(key_separator)
+    return Record(value, key) if found else Record(line)
+
+
+def from_json(line: bytes) -> Record:
+    """A record of a JSON line. Raises BadLine."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise BadLine(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadLine(f"not a JSON object but {shorten(fields)}")
+    for name in fields:
+        if name not in READ and name not in IGNORED:
+            raise BadLine(f"unknown field {name!r}; there are {', '.join(READ)}")
+    return Record(
+        value=to_bytes("value", fields.get("value"), any_json=True),
+        key=to_bytes("key", fields.get("key"), any_json=True),
+        headers=to_headers(fields.get("headers")),
+        timestamp=to_timestamp(fields.get("timestamp")),
+        partition=to_partition(fields.get("partition")),
+    )
+
+
+def to_bytes(name: str, value: object, *, any_json: bool = False) -> bytes | None:
+    if value is None or isinstance(value, str):
+        return value if value is None else value.encode("utf-8", "surrogatepass")
+    if isinstance(value, dict) and list(value) == ["base64"]:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadLine(f"{name}: {shorten(value['base64'])} is not base64") from None
+    if any_json:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    raise BadLine(f"{name}: text, null or {{'base64': …}} expected, not {shorten(value)}")
+
+
+def to_headers(value: object) -> Headers:
+    """Headers from a list of [name, value] pairs, or from an object where no name repeats."""
+    if value is None:
+        return ()
+    pairs: object = list(value.items()) if isinstance(value, dict) else value
+    if not isinstance(pairs, list):
+        raise BadLine(f"headers: a list of [name, value] or an object expected, not {shorten(value)}")
+    return tuple(to_header(pair) for pair in pairs)
+
+
+def to_header(pair: object) -> tuple[str, bytes | None]:
+    match pair:
+        case [str(name), content] | (str(name), content):
+            return name, to_bytes(f"header {name}", content)
+    raise BadLine(f"headers: [name, value] expected, not {shorten(pair)}")
+
+
+def to_timestamp(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str):
+        try:
+            return parse_time(value)
+        except click.BadParameter as error:
+            raise BadLine(f"timestamp: {error.message}") from None
+    raise BadLine(f"timestamp: milliseconds or an ISO time expected, not {shorten(value)}")
+
+
+def to_partition(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise BadLine(f"partition: a number from 0 on expected, not {shorten(value)}")
+
+
+def to_text(key: bytes | None, value: bytes | None, key_separator: bytes | None) -> bytes:
+    """The line for a record, without its line end; null reads as empty."""
+    if key_separator is None:
+        return value or b""
+    return (key or b"") + key_separator + (value or b"")
+
+
+def to_json(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> bytes:
+    """The JSON line for a record, without its line end."""
+    fields = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp,
+        "key": readable(key),
+        "value": readable(value),
+    }
+    if headers:
+        fields["headers"] = [[name, readable(content)] for name, content in headers]
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def readable(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def shorten(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,48 @@
+"""Points in time as users write them: an ISO 8601 time, or milliseconds since 1970 as on the wire."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+# The names ListOffsets has for times which are none.
+NAMED = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 1767225600000"
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970. A time without a zone is UTC, as in Kafka's own tools."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time. Times are written as {EXAMPLES}.") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_named_time(text: str) -> int:
+    """As `parse_time`, and the names of `NAMED`, for ListOffsets."""
+    if text in NAMED:
+        return NAMED[text]
+    try:
+        return parse_time(text)
+    except click.BadParameter:
+        names = ", ".join(NAMED)
+        message = f"{text!r} is neither {names} nor a time. Times are written as {EXAMPLES}."
+        raise click.BadParameter(message) from None
+
+
+def format_time(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds; a dash where there is no time."""
+    if timestamp_ms < 0:
+        return "-"
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # beyond the year 9999
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
