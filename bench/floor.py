@@ -1,0 +1,189 @@
+"""The floor: what this machine does with the same bytes when nobody is a broker.
+
+An echo over loop-back TCP sends and returns them; a raw pipelined connection writes them into a Valkey that is
+configured as korvet's own, as one entry a batch or one entry a record, and reads them back. Whatever korvet does
+costs more than this.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hiredis
+from attrs import frozen
+
+from bench.processes import DidNotStart, connect
+from bench.rdkafka import WrongCount
+
+# librdkafka's batch of a megabyte holds so many records of 100 bytes: each has 7 bytes of its own besides.
+BATCH_RECORDS = 9_345
+RECORD_OVERHEAD_BYTES = 7
+COMMANDS_A_WRITE = 500
+ENTRIES_A_READ = 1_000
+RECEIVE_BYTES = 1 << 20
+
+
+@contextmanager
+def echo_server() -> Iterator[int]:
+    """An echo in a process of its own, as the broker is one; gives its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.floor"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    try:
+        if process.stdout is None or not (line := process.stdout.readline()):
+            message = "the echo server said no port"
+            raise DidNotStart(message)
+        yield int(line)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def serve_echo() -> None:
+    """Return every byte to whoever sends it, one connection after the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        buffer = memoryview(bytearray(RECEIVE_BYTES))
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                while received := connection.recv_into(buffer):
+                    connection.sendall(buffer[:received])
+
+
+def echo(port: int, *, records: int, record_bytes: int) -> float:
+    """Send that many records' bytes and receive them back; records per second."""
+    wire_bytes = record_bytes + RECORD_OVERHEAD_BYTES
+    chunk = os.urandom(BATCH_RECORDS * wire_bytes)
+    total = records * wire_bytes
+
+    def send() -> None:
+        for start in range(0, total, len(chunk)):
+            connection.sendall(chunk[: total - start])
+
+    with connect(("127.0.0.1", port)) as connection:
+        buffer = memoryview(bytearray(RECEIVE_BYTES))
+        sender = threading.Thread(target=send, daemon=True)
+        started = time.perf_counter()
+        sender.start()
+        received = 0
+        while received < total:
+            received += connection.recv_into(buffer)
+        elapsed_s = time.perf_counter() - started
+        sender.join()
+    return records / elapsed_s
+
+
+@frozen
+class RawRedis:
+    """One pipelined connection to a Valkey, as fast as Python and hiredis go: all commands are packed before."""
+
+    path: Path
+
+    def write_batches(self, *, records: int, record_bytes: int) -> float:
+        """One entry a batch of a megabyte; records per second."""
+        payload = os.urandom(BATCH_RECORDS * (record_bytes + RECORD_OVERHEAD_BYTES))
+        count = _batches(records)
+        commands = [
+            _command("XADD", "batches", f"{index}-0", "$batch", payload) for index in range(1, count + 1)
+        ]
+        elapsed_s, _ = self._pipeline(commands, count)
+        return count * BATCH_RECORDS / elapsed_s
+
+    def read_batches(self, *, records: int, record_bytes: int) -> float:
+        """Read what `write_batches` wrote, one entry a command; records per second."""
+        count = _batches(records)
+        commands = [
+            _command("XRANGE", "batches", f"{index}-0", "+", "COUNT", "1") for index in range(1, count + 1)
+        ]
+        elapsed_s, replies = self._pipeline(commands, count)
+        _verify(
+            count * BATCH_RECORDS * (record_bytes + RECORD_OVERHEAD_BYTES),
+            sum(len(fields[1]) for reply in replies for _, fields in reply),
+        )
+        return count * BATCH_RECORDS / elapsed_s
+
+    def write_records(self, *, records: int, record_bytes: int) -> float:
+        """One entry a record, with the fields of korvet's record layout; records per second."""
+        payload = os.urandom(record_bytes)
+        commands = [
+            _command("XADD", "records", f"{index}-0", "value", payload, "timestamp", "1700000000000")
+            for index in range(1, records + 1)
+        ]
+        starts = range(0, records, COMMANDS_A_WRITE)
+        writes = [b"".join(commands[start : start + COMMANDS_A_WRITE]) for start in starts]
+        elapsed_s, _ = self._pipeline(writes, records)
+        return records / elapsed_s
+
+    def read_records(self, *, records: int) -> float:
+        """Read what `write_records` wrote, many entries a command; records per second."""
+        firsts = range(1, records + 1, ENTRIES_A_READ)
+        commands = [
+            _command("XRANGE", "records", f"{i}-0", "+", "COUNT", str(ENTRIES_A_READ)) for i in firsts
+        ]
+        elapsed_s, replies = self._pipeline(commands, len(commands))
+        _verify(records, sum(map(len, replies)))
+        return records / elapsed_s
+
+    def forget(self) -> None:
+        """Delete what was written; DEL answers when the memory is free again."""
+        self._pipeline([_command("DEL", "batches", "records")], 1)
+
+    def _pipeline(self, writes: Sequence[bytes], replies_expected: int) -> tuple[float, list[list[Any]]]:
+        """Send everything from a thread while this one receives; seconds, and the replies."""
+        reader = hiredis.Reader()
+        replies: list[list[Any]] = []
+        buffer = memoryview(bytearray(RECEIVE_BYTES))
+        with connect(str(self.path)) as connection:
+            sender = threading.Thread(target=_send_all, args=(connection, writes), daemon=True)
+            started = time.perf_counter()
+            sender.start()
+            while len(replies) < replies_expected:
+                received = connection.recv_into(buffer)
+                if received == 0:
+                    message = "Valkey closed the connection"
+                    raise ConnectionError(message)
+                reader.feed(buffer, 0, received)
+                while (reply := reader.gets()) is not False:
+                    replies.append(reply)
+            elapsed_s = time.perf_counter() - started
+            sender.join()
+        if errors := [reply for reply in replies if isinstance(reply, Exception)]:
+            raise errors[0]
+        return elapsed_s, replies
+
+
+def _send_all(connection: socket.socket, writes: Sequence[bytes]) -> None:
+    for write in writes:
+        connection.sendall(write)
+
+
+def _command(*words: str | bytes) -> bytes:
+    packed: bytes = hiredis.pack_command(words)
+    return packed
+
+
+def _batches(records: int) -> int:
+    return max(1, records // BATCH_RECORDS)
+
+
+def _verify(expected: int, actual: int) -> None:
+    if actual != expected:
+        message = f"{expected} expected from a raw read, but: {actual}"
+        raise WrongCount(message)
+
+
+if __name__ == "__main__":
+    serve_echo()

@@ -1,0 +1,166 @@
+"""The load: librdkafka's own `rdkafka_performance`, which is not the limit (3.6 M records/s into librdkafka's mock).
+
+Debian's librdkafka-dev ships its C source among the examples, but not the two internal headers that it includes;
+the few names it uses from them are declared here. The program is compiled once, into the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+SOURCE = Path("/usr/share/doc/librdkafka-dev/examples/rdkafka_performance.c")
+RUN_LIMIT_S = 300.0
+
+RD_H = """\
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+#define RD_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define RD_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define rd_snprintf snprintf
+"""
+
+RDTIME_H = """\
+typedef int64_t rd_ts_t;
+static inline rd_ts_t rd_clock(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (rd_ts_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+"""
+
+PRODUCED = re.compile(r"% (\d+) messages produced .*?, (\d+) delivered .*? (\d+) failed\) in (\d+)ms")
+CONSUMED = re.compile(r"% (\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
+
+
+class ClientUnavailable(Exception):  # noqa: N818  it says what the machine lacks
+    """rdkafka_performance cannot be built here."""
+
+
+class WrongCount(Exception):  # noqa: N818  a figure that must not be reported
+    """The client did not see every record."""
+
+
+@frozen
+class RdkafkaPerformance:
+    """The compiled program."""
+
+    binary: Path
+    library_version: str
+
+    def produce(
+        self,
+        port: int,
+        topic: str,
+        *,
+        partitions: int,
+        records: int,
+        record_bytes: int,
+        batch_bytes: int = 1_000_000,
+    ) -> float:
+        """Produce with acks=all, spread evenly over the partitions; records per second."""
+        # With `-p 0` everything goes to one partition; without it librdkafka's own partitioner spreads.
+        target = ["-p", "0"] if partitions == 1 else []
+        output = self._run(
+            [
+                *("-P", "-t", topic, *target, "-b", f"127.0.0.1:{port}"),
+                *("-c", str(records), "-s", str(record_bytes), "-a", "-1"),
+                *("-X", "linger.ms=20", "-X", f"batch.size={batch_bytes}"),
+                *("-X", "queue.buffering.max.messages=500000"),
+            ]
+        )
+        produced, delivered, failed, elapsed_ms = _numbers(PRODUCED, output)
+        if (produced, delivered, failed) != (records, records, 0):
+            message = f"{records} records to produce, but: {output}"
+            raise WrongCount(message)
+        return records / elapsed_ms * 1000
+
+    def consume(self, port: int, topic: str, *, partitions: int, records: int, record_bytes: int) -> float:
+        """Consume the topic, which must hold exactly so many records; records per second."""
+        output = self._run(
+            [
+                *("-C", "-t", topic, "-b", f"127.0.0.1:{port}", "-o", "beginning", "-c", str(records)),
+                *(argument for index in range(partitions) for argument in ("-p", str(index))),
+            ]
+        )
+        consumed, consumed_bytes, elapsed_ms = _numbers(CONSUMED, output)
+        if (consumed, consumed_bytes) != (records, records * record_bytes):
+            message = f"{records} records to consume, but: {output}"
+            raise WrongCount(message)
+        return records / elapsed_ms * 1000
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        finished = subprocess.run(
+            [self.binary, "-q", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=RUN_LIMIT_S,
+            check=False,
+        )
+        # It exits with 1 when a record was not delivered; its words then say more than the status.
+        return finished.stdout if finished.returncode == 0 else finished.stdout + finished.stderr
+
+
+def _numbers(pattern: re.Pattern[str], output: str) -> tuple[int, ...]:
+    found = pattern.search(output)
+    if found is None:
+        message = f"rdkafka_performance said nothing that can be read: {output}"
+        raise WrongCount(message)
+    return tuple(int(number) for number in found.groups())
+
+
+def cache_folder() -> Path:
+    """Where compiled programs stay between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet-bench"
+
+
+def build() -> RdkafkaPerformance:
+    """Compile the program, unless a build of the same source is there already."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not SOURCE.exists():
+        message = f"the load needs a C compiler and {SOURCE} (Debian: apt install gcc librdkafka-dev)"
+        raise ClientUnavailable(message)
+    digest = hashlib.sha256(SOURCE.read_bytes() + RD_H.encode() + RDTIME_H.encode()).hexdigest()[:12]
+    folder = cache_folder() / digest
+    binary = folder / "rdkafka_performance"
+    if not binary.exists():
+        _compile(compiler, folder, binary)
+    return RdkafkaPerformance(binary, _library_version())
+
+
+def _compile(compiler: str, folder: Path, binary: Path) -> None:
+    # The source includes "../src/rd.h", which is looked up beside every -I folder too.
+    for name, text in {"rd.h": RD_H, "rdtime.h": RDTIME_H}.items():
+        (folder / "src").mkdir(parents=True, exist_ok=True)
+        (folder / "src" / name).write_text(text)
+    unfinished = binary.with_suffix(".unfinished")
+    subprocess.run(
+        [
+            *(compiler, "-O2", "-w", "-o", unfinished, SOURCE),
+            *("-I", folder / "src", "-I", "/usr/include/librdkafka", "-lrdkafka", "-lm"),
+        ],
+        check=True,
+        timeout=RUN_LIMIT_S,
+    )
+    unfinished.rename(binary)
+
+
+def _library_version() -> str:
+    header = Path("/usr/include/librdkafka/rdkafka.h").read_text()
+    found = re.search(r"#define RD_KAFKA_VERSION\s+0x([0-9a-fA-F]{8})", header)
+    if found is None:
+        return "unknown"
+    return ".".join(str(int(found[1][index : index + 2], 16)) for index in (0, 2, 4))

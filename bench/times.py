@@ -1,0 +1,124 @@
+"""ListOffsets by time in a partition of millions of records, with every answer checked."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Iterator
+from statistics import median, quantiles
+
+import google_crc32c
+from attrs import frozen
+from korvet.protocol.codec import decode
+from korvet.protocol.messages.list_offsets import ListOffsetsResponse
+from korvet.protocol.messages.produce import ProduceResponse
+from korvet.protocol.record_batch import build_batch
+
+from bench.latency import Latency
+from bench.rdkafka import WrongCount
+from bench.wire import LIST_OFFSETS, PRODUCE, VERSIONS, Wire, list_offsets_frame, produce_frame
+
+BATCH_RECORDS = 9_000
+RECORDS_A_MS = 10
+IN_FLIGHT = 8
+YEAR_2100_MS = 4_102_444_800_000
+
+# Where a batch keeps its times (base timestamp, max timestamp), and what its checksum covers.
+TIMES = struct.Struct(">qq")
+TIMES_AT = 27
+CHECKSUM = struct.Struct(">I")
+CHECKSUM_AT = 17
+CHECKED_FROM = 21
+
+
+@frozen
+class Filled:
+    """What a partition holds: batches of one shape, each beginning where the times of the last one ended."""
+
+    first_ms: int
+    base_offsets: tuple[int, ...]
+    offset_of_2100: int | None
+
+    def moments(self, count: int, seed: int) -> Iterator[int]:
+        """Random times to ask for. With a record of 2100 every other one lies beyond it: there is none then."""
+        chance = random.Random(seed)
+        last_ms = self.first_ms + len(self.base_offsets) * BATCH_RECORDS // RECORDS_A_MS - 1
+        for index in range(count):
+            beyond = self.offset_of_2100 is not None and index % 2
+            yield chance.randint(self.first_ms, last_ms) + (YEAR_2100_MS if beyond else 0)
+
+    def offset_at(self, moment: int) -> int:
+        """Kafka's answer: the first record that is not older; -1 without one."""
+        if self.offset_of_2100 is not None:
+            return self.offset_of_2100 if moment <= YEAR_2100_MS else -1
+        batch, record = divmod((moment - self.first_ms) * RECORDS_A_MS, BATCH_RECORDS)
+        return self.base_offsets[batch] + record
+
+
+def fill(port: int, topic: str, *, records: int, first_in_2100: bool = False) -> Filled:
+    """Produce records of 100 bytes, ten a millisecond, the last of them dated now."""
+    count = -(-records // BATCH_RECORDS)
+    first_ms = int(time.time() * 1000) - count * BATCH_RECORDS // RECORDS_A_MS
+    with Wire(port) as wire:
+        offset_of_2100 = None
+        if first_in_2100:
+            wire.send(produce_frame(topic, build_batch([(0, YEAR_2100_MS, None, b"x", ())], base_offset=0)))
+            offset_of_2100 = _base_offset(wire.receive())
+        base_offsets = tuple(_produce(wire, _frames(topic, first_ms, count)))
+    return Filled(first_ms, base_offsets, offset_of_2100)
+
+
+def seek(port: int, topic: str, filled: Filled, *, count: int, seed: int) -> Latency:
+    """Ask for random times, one after the other, and verify every answer."""
+    times_s = []
+    with Wire(port) as wire:
+        for moment in filled.moments(count, seed):
+            request = list_offsets_frame(topic, moment)
+            started = time.perf_counter()
+            wire.send(request)
+            body = wire.receive()
+            times_s.append(time.perf_counter() - started)
+            _verify(filled.offset_at(moment), body)
+    return Latency(median(times_s) * 1e6, quantiles(times_s, n=100)[98] * 1e6)
+
+
+def _frames(topic: str, first_ms: int, count: int) -> Iterator[bytes]:
+    """Produce requests of the same batch, each moved on in time; building a batch would be the limit."""
+    records = [(i, i // RECORDS_A_MS, None, b"%0100d" % i, ()) for i in range(BATCH_RECORDS)]
+    batch = build_batch(records, base_offset=0)
+    span_ms = BATCH_RECORDS // RECORDS_A_MS
+    for index in range(count):
+        start_ms = first_ms + index * span_ms
+        TIMES.pack_into(batch, TIMES_AT, start_ms, start_ms + span_ms - 1)
+        CHECKSUM.pack_into(batch, CHECKSUM_AT, google_crc32c.value(bytes(batch[CHECKED_FROM:])))
+        yield produce_frame(topic, batch)
+
+
+def _produce(wire: Wire, frames: Iterator[bytes]) -> Iterator[int]:
+    """Send with a few requests in flight, as producers do; the base offsets in order."""
+    unanswered = 0
+    for request in frames:
+        wire.send(request)
+        unanswered += 1
+        if unanswered == IN_FLIGHT:
+            yield _base_offset(wire.receive())
+            unanswered -= 1
+    for _ in range(unanswered):
+        yield _base_offset(wire.receive())
+
+
+def _base_offset(body: memoryview) -> int:
+    response, _ = decode(ProduceResponse, VERSIONS[PRODUCE], body)
+    answer = response.responses[0].partition_responses[0]
+    if answer.error_code:
+        raise WrongCount(f"a batch was refused: {answer!r}")
+    offset: int = answer.base_offset
+    return offset
+
+
+def _verify(expected: int, body: memoryview) -> None:
+    response, _ = decode(ListOffsetsResponse, VERSIONS[LIST_OFFSETS], body)
+    answer = response.topics[0].partitions[0]
+    if (answer.error_code, answer.offset) != (0, expected):
+        raise WrongCount(f"offset {expected} is the answer, but: {answer!r}")
