@@ -1,1 +1,0 @@
-"""Tests of korvet; the folders mirror the package."""

@@ -1,1 +1,0 @@
-"""Tests of korvet.storage: one contract for every backend, and what is particular to each."""
