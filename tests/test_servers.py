@@ -12,6 +12,8 @@ import redis
 from tests import servers
 from tests.servers import RedisServer, ServerKind, ServerUnavailable, kinds, start_replica, start_server
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(params=kinds(), ids=lambda kind: kind.id)
 def durable(request: pytest.FixtureRequest) -> Iterator[RedisServer]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.servers import RedisServer, ServerKind, kinds, start_replica, start_server
+from tests.servers import RedisServer, ServerKind, ServerPair, StartServer, kinds, start_replica, start_server
 
-StartServer = Callable[..., RedisServer]
-ServerPair = tuple[RedisServer, RedisServer]
+EACH_KIND = [pytest.param(kind, id=kind.id, marks=pytest.mark.servers) for kind in kinds()]
 
 
-@pytest.fixture(scope="session", params=kinds(), ids=lambda kind: kind.id)
+@pytest.fixture(scope="session", params=EACH_KIND)
 def server_kind(request: pytest.FixtureRequest) -> ServerKind:
     """Each of the servers the tests run on, in turn."""
     kind: ServerKind = request.param
