@@ -1,0 +1,57 @@
+"""Points in time as users write them."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from korvet.cli.times import format_time, parse_named_time, parse_time
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0", 0),
+        ("1767225600000", 1767225600000),
+        ("2026-01-01", 1767225600000),
+        ("2026-01-01T00:00:00", 1767225600000),
+        ("2026-01-01T00:00:00.25Z", 1767225600250),
+        ("2026-01-01T01:00:00+01:00", 1767225600000),
+        ("1969-12-31T23:59:59Z", -1000),
+    ],
+)
+def test_a_time_is_iso_or_milliseconds_and_utc_without_a_zone(text: str, expected: int) -> None:
+    assert expected == parse_time(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "12h", "2026-13-01", "-5"])
+def test_anything_else_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time. Times are written as 2026-03-01"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize(
+    "text, expected", [("latest", -1), ("earliest", -2), ("max-timestamp", -3), ("7", 7)]
+)
+def test_list_offsets_knows_three_names(text: str, expected: int) -> None:
+    assert expected == parse_named_time(text)
+
+
+def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
+    with pytest.raises(
+        click.BadParameter, match="'newest' is neither latest, earliest, max-timestamp nor a time"
+    ):
+        parse_named_time("newest")
+
+
+@pytest.mark.parametrize(
+    "timestamp, expected",
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1767225600250, "2026-01-01T00:00:00.250Z"),
+        (-1, "-"),
+        (2**62, str(2**62)),
+    ],
+)
+def test_a_timestamp_is_printed_in_utc(timestamp: int, expected: str) -> None:
+    assert expected == format_time(timestamp)
