@@ -1,0 +1,580 @@
+"""The broker's settings: one class, with Kafka's names where Kafka has the setting.
+
+Outside, names are dotted as Kafka writes them (`log.retention.ms`); inside, they are attributes
+(`config.log_retention_ms`). Values come from, each overruling the one before: the defaults, a TOML file, the
+environment (`KORVET_LOG_RETENTION_MS`), the command line. Which one it was is remembered: `config.source_of(name)`.
+
+In the file a name may be written as tables (`[log.retention]`, then `ms = …`) or in quotes (`"log.retention.ms" =
+…`). Whatever is wrong is reported at once, all of it, one line for each fault: its path, where it came from, and
+what is accepted. A name nobody knows is a fault too, for a misspelt setting is one that does not hold.
+
+The kinds of values (`integer`, `one_of`, …) serve the topics' settings as well (`korvet.topics`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import attrs
+from attrs import field, frozen
+
+T = TypeVar("T")
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+ENVIRONMENT_PREFIX = "KORVET_"
+# What Kubernetes puts into the environment of every container beside a service that is called korvet, and the name
+# of the file itself. No settings, and no misspelt ones either.
+NO_SETTINGS = re.compile(r"KORVET_(CONFIG|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
+# Listener names that promise clients an encryption, or a log-in, which is not there yet.
+SECURE_NAMES = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
+LISTENER = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9_-]+)://)?"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<host>[A-Za-z0-9._-]*))"
+    r":(?P<port>[0-9]{1,5})"
+)
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used: `errors` holds one line for each fault."""
+
+    def __init__(self, errors: Iterable[str]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("\n".join(self.errors))
+
+
+# --- Kinds of values -----------------------------------------------------------------------------------------
+
+
+@frozen
+class Kind(Generic[T]):
+    """What a setting may be: `parse` reads a string, or the value a TOML file has, or raises ValueError."""
+
+    type: str  # Kafka's word for it: boolean, int, long, double, string, list
+    accepted: str
+    parse: Callable[[Any], T]
+
+
+def integer(*, at_least: int = -MAX_INT - 1, at_most: int = MAX_INT) -> Kind[int]:
+    """A whole number; of Kafka's type long where it may exceed 32 bits."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(value)):
+            raise ValueError(f"{value!r} is not a whole number")
+        number = int(value)
+        if not at_least <= number <= at_most:
+            raise ValueError(f"{number} is out of range")
+        return number
+
+    return Kind("int" if at_most <= MAX_INT else "long", _range(at_least, at_most), parse)
+
+
+def long(*, at_least: int = -MAX_LONG - 1, at_most: int = MAX_LONG) -> Kind[int]:
+    """A whole number of 64 bits."""
+    return attrs.evolve(integer(at_least=at_least, at_most=at_most), type="long")
+
+
+def double(*, at_least: float, at_most: float) -> Kind[float]:
+    """A number between two others."""
+
+    def parse(value: Any) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is not a number") from None
+        if isinstance(value, bool) or not at_least <= number <= at_most:
+            raise ValueError(f"{value!r} is out of range")
+        return number
+
+    return Kind("double", f"a number from {at_least:g} to {at_most:g}", parse)
+
+
+def boolean() -> Kind[bool]:
+    """Yes or no."""
+
+    def parse(value: Any) -> bool:
+        word = str(value).strip().lower()
+        if word not in ("true", "false"):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return word == "true"
+
+    return Kind("boolean", "true, false", parse)
+
+
+def one_of(*values: str) -> Kind[str]:
+    """One of a few words."""
+
+    def parse(value: Any) -> str:
+        if value not in values:
+            raise ValueError(f"{value!r} is none of them")
+        return str(value)
+
+    return Kind("string", ", ".join(values), parse)
+
+
+def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
+    """A string of a certain form."""
+
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} is not of that form")
+        return value
+
+    return Kind("string", accepted, parse)
+
+
+def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
+    """Some of another kind: an array in the file, separated by commas elsewhere."""
+
+    def parse(value: Any) -> tuple[T, ...]:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{value!r} is no list")  # noqa: TRY004  all faults of a value are ValueErrors
+        return tuple(kind.parse(part) for part in value)
+
+    return Kind("list", f"a list of: {kind.accepted}", parse)
+
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """The same, or not set at all, which no value can say: only leaving it out does."""
+
+    def parse(value: Any) -> T | None:
+        return None if value is None else kind.parse(value)
+
+    return Kind(kind.type, kind.accepted, parse)
+
+
+def _range(at_least: int, at_most: int) -> str:
+    if at_most >= MAX_INT:
+        return "a whole number" if at_least < -MAX_INT else f"a whole number, at least {at_least}"
+    return f"a whole number from {at_least} to {at_most}"
+
+
+# --- Listeners -----------------------------------------------------------------------------------------------
+
+
+@frozen
+class Listener:
+    """An address, and the name that ties what is listened on to what clients are told."""
+
+    name: str
+    host: str  # "" is every address there is
+    port: int
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as clients take it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every address of the machine, which no client can connect to."""
+        return self.host in WILDCARD_HOSTS
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
+def _parse_listener(value: Any) -> Listener:
+    match = LISTENER.fullmatch(str(value))
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"{value!r} is no address")
+    name = (match["name"] or "").upper()
+    if name in SECURE_NAMES:
+        raise ValueError(f"{value!r} asks for {name}, which is not served: clients would speak in the clear")
+    return Listener(name, match["ipv6"] or match["host"], int(match["port"]))
+
+
+def _parse_listeners(value: Any) -> tuple[Listener, ...]:
+    """Listeners under names that differ: those without one are PLAINTEXT, PLAINTEXT2, … in order."""
+    address: Kind[Listener] = Kind("string", "", _parse_listener)
+    listeners = []
+    for number, listener in enumerate(list_of(address).parse(value), 1):
+        name = listener.name or ("PLAINTEXT" if number == 1 else f"PLAINTEXT{number}")
+        listeners.append(attrs.evolve(listener, name=name))
+    if len({listener.name for listener in listeners}) < len(listeners):
+        raise ValueError("two listeners have the same name")
+    return tuple(listeners)
+
+
+LISTENERS: Kind[tuple[Listener, ...]] = Kind(
+    "list", "HOST:PORT, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
+)
+
+
+# --- The settings --------------------------------------------------------------------------------------------
+
+
+@frozen
+class Setting:
+    """What is known of a setting beside its value."""
+
+    kind: Kind[Any]
+    help: str
+    unit: str = ""  # of a number: ms, bytes
+    aliases: tuple[str, ...] = ()
+    name: str = ""  # filled in by `settings`, as is the default
+    default: Any = None
+
+
+def _setting(
+    kind: Kind[T], default: T, description: str, *, unit: str = "", aliases: tuple[str, ...] = ()
+) -> T:
+    """An attribute of Config. Its value is checked the same way wherever it comes from."""
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value == default or isinstance(value, tuple):
+            return
+        try:
+            kind.parse(value)
+        except ValueError as error:
+            raise ConfigError([f"$.{_dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
+
+    metadata = {"setting": Setting(kind, description, unit, aliases)}
+    return field(default=default, validator=check, metadata=metadata)
+
+
+def _ms(default: int, description: str, *, at_least: int = 0) -> int:
+    return _setting(long(at_least=at_least), default, description, unit="ms")
+
+
+def _bytes(default: int, description: str, *, at_least: int = 0, at_most: int = MAX_INT) -> int:
+    return _setting(integer(at_least=at_least, at_most=at_most), default, description, unit="bytes")
+
+
+@frozen(kw_only=True)
+class Config:
+    """All settings. Read from the outside by `load_config`; tests construct it."""
+
+    # Where, and who
+    storage: str = _setting(
+        text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH"),
+        "memory://",
+        "where records are kept; memory:// forgets everything when the broker ends",
+        aliases=("storage.url",),
+    )
+    listeners: tuple[Listener, ...] = _setting(
+        LISTENERS,
+        (Listener("PLAINTEXT", "localhost", 9092),),
+        "where to listen; localhost is loopback on IPv4 and IPv6, :PORT is every address, port 0 any free one",
+    )
+    advertised_listeners: tuple[Listener, ...] = _setting(
+        LISTENERS,
+        (),
+        "what clients are told to connect to, for the listener of the same name; its own address where nothing"
+        " is said",
+    )
+    node_id: int = _setting(
+        integer(at_least=0), 1, "this broker's id, as clients see it", aliases=("broker.id",)
+    )
+    broker_rack: str | None = _setting(optional(text("any text")), None, "the rack clients are told")
+
+    # Topics
+    auto_create_topics_enable: bool = _setting(
+        boolean(),
+        default=True,
+        description="create a topic when a client asks for one that is not there, and allows it",
+    )
+    delete_topic_enable: bool = _setting(boolean(), default=True, description="let clients delete topics")
+    num_partitions: int = _setting(
+        integer(at_least=1), 1, "partitions of a topic that is created without saying how many"
+    )
+    max_partitions: int = _setting(integer(at_least=1), 10_000, "partitions a topic may have at most")
+    default_replication_factor: int = _setting(
+        integer(at_least=1, at_most=32767), 1, "replication factor where none is given; it is reported as 1"
+    )
+    replication_factor_policy: str = _setting(
+        one_of("lenient", "strict"),
+        "lenient",
+        "lenient accepts any replication factor and reports 1, since Redis is what replicates;"
+        " strict refuses all but 1",
+    )
+    storage_layout: str = _setting(
+        one_of("record", "batch"),
+        "record",
+        "how new topics are kept in Redis: a stream entry per record, or per record batch",
+    )
+    offset_mapping: str | None = _setting(
+        optional(one_of("timestamp", "dense")),
+        None,
+        "how new topics count offsets: after the clock, or 0, 1, 2, …; when not set, timestamp on Redis and"
+        " dense in memory",
+    )
+    offset_sequence_bits: int = _setting(
+        integer(at_least=1, at_most=16), 10, "bits of a timestamp offset that count within a millisecond"
+    )
+
+    # Defaults of topics
+    log_retention_ms: int | None = _setting(
+        optional(long(at_least=-1)), None, "how long records are kept; -1 for ever", unit="ms"
+    )
+    log_retention_minutes: int | None = _setting(
+        optional(integer(at_least=-1)), None, "the same in minutes, where log.retention.ms is not set"
+    )
+    log_retention_hours: int = _setting(
+        integer(at_least=-1), 168, "the same in hours, where neither of the others is set"
+    )
+    log_retention_bytes: int = _setting(
+        long(at_least=-1), -1, "how much a partition keeps; -1 without limit", unit="bytes"
+    )
+    log_retention_check_interval_ms: int = _ms(
+        300_000, "how long a record is kept at the least, and how often retention is looked after", at_least=1
+    )
+    compression_type: str = _setting(
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "producer",
+        "codec of batches that the broker builds itself; producer is as they came",
+    )
+    log_message_timestamp_type: str = _setting(
+        one_of("CreateTime", "LogAppendTime"), "CreateTime", "whose time a record bears"
+    )
+    log_message_timestamp_before_max_ms: int = _ms(
+        MAX_LONG, "how far a producer's timestamp may lie in the past"
+    )
+    log_message_timestamp_after_max_ms: int = _ms(
+        MAX_LONG, "how far a producer's timestamp may lie in the future"
+    )
+    message_max_bytes: int = _bytes(1_048_588, "largest record batch, as the producer compressed it")
+    min_insync_replicas: int = _setting(
+        integer(at_least=1), 1, "copies, this one included, that acks=all waits for"
+    )
+
+    # Producers and groups
+    producer_id_expiration_ms: int = _ms(
+        86_400_000, "how long an idempotent producer that sends nothing is remembered", at_least=1
+    )
+    offset_metadata_max_bytes: int = _bytes(4096, "longest text that may be committed with an offset")
+    list_offsets_unknown: str = _setting(
+        one_of("kafka", "zero"),
+        "kafka",
+        "what a search by time answers when it finds nothing: kafka is offset -1, zero is offset 0",
+    )
+
+    # Limits
+    socket_request_max_bytes: int = _bytes(104_857_600, "largest request", at_least=1)
+    queued_max_request_bytes: int = _setting(
+        long(at_least=-1),
+        268_435_456,
+        "requests that are received or worked on, all together, before further ones wait; -1 without limit",
+        unit="bytes",
+    )
+    fetch_max_bytes: int = _bytes(57_671_680, "largest answer to a fetch", at_least=1024)
+    batch_max_records: int = _setting(
+        integer(at_least=1), 1_000_000, "records that one batch may hold when it is kept record by record"
+    )
+    record_max_headers: int = _setting(
+        integer(at_least=0), 1000, "headers that a record may have when it is kept record by record"
+    )
+    max_connections: int = _setting(
+        integer(at_least=1), 10_000, "connections served at once; further ones wait to be accepted"
+    )
+    connections_max_idle_ms: int = _ms(
+        600_000, "how long a connection may stay without a request", at_least=1
+    )
+    request_timeout_ms: int = _ms(
+        30_000, "how long a request may take to arrive once it began, and to be answered at most", at_least=1
+    )
+    shutdown_deadline_ms: int = _ms(
+        10_000, "how long requests that were accepted may take when the broker is told to end"
+    )
+    socket_send_buffer_bytes: int = _bytes(
+        4_194_304,
+        "the system's buffer for a connection's answers; -1 is the system's own choice",
+        at_least=-1,
+    )
+    socket_receive_buffer_bytes: int = _bytes(
+        4_194_304, "the same for requests; the system may allow less", at_least=-1
+    )
+    socket_listen_backlog_size: int = _setting(
+        integer(at_least=1), 1024, "connections that may wait to be accepted"
+    )
+
+    # Kinds of storage
+    memory_max_bytes: int = _setting(
+        long(at_least=1), 1_073_741_824, "most that memory:// may hold", unit="bytes"
+    )
+    embedded_appendfsync: str = _setting(
+        one_of("always", "everysec", "no"),
+        "everysec",
+        "when embedded storage forces what it wrote to the disk; always survives a power cut, and is slow",
+    )
+    embedded_server: str | None = _setting(
+        optional(text("a path")), None, "the valkey-server or redis-server that embedded storage starts"
+    )
+
+    _sources: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        errors = list(_contradictions(self))
+        if errors:
+            raise ConfigError(errors)
+
+    def source_of(self, name: str) -> str:
+        """Where a setting's value comes from: "default", a file, an environment variable, "command line"."""
+        return self._sources.get(name, "default")
+
+    @property
+    def retention_ms(self) -> int:
+        """How long records are kept, by Kafka's order: milliseconds, then minutes, then hours. -1 for ever."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return _milliseconds(self.log_retention_minutes, 60_000)
+        return _milliseconds(self.log_retention_hours, 3_600_000)
+
+    @property
+    def default_offset_mapping(self) -> str:
+        """The mapping of new topics: memory counts densely unless it is told otherwise."""
+        return self.offset_mapping or ("dense" if self.storage.startswith("memory:") else "timestamp")
+
+    def advertised(self, listener: Listener) -> Listener | None:
+        """What the operator wants clients of `listener` to be told; None when nothing was said about it."""
+        return next((told for told in self.advertised_listeners if told.name == listener.name), None)
+
+
+def _milliseconds(value: int, unit_ms: int) -> int:
+    return value if value < 0 else value * unit_ms
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """What is wrong with settings that are right each by itself."""
+    if not config.listeners:
+        yield f"$.listeners: there is none; accepted: {LISTENERS.accepted}"
+    names = [listener.name for listener in config.listeners]
+    for told in config.advertised_listeners:
+        if told.name not in names:
+            yield f"$.advertised.listeners: there is no listener {told.name}; accepted: {', '.join(names)}"
+        if told.is_wildcard:
+            yield f"$.advertised.listeners: no client can connect to {told}; accepted: an address, not all of them"
+    if config.replication_factor_policy == "strict" and config.default_replication_factor != 1:
+        yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
+
+
+def settings() -> dict[str, Setting]:
+    """All settings by name, in the order in which they should be shown."""
+    described = {}
+    for attribute in attrs.fields(Config):
+        if "setting" in attribute.metadata:
+            name = _dotted(attribute.name)
+            setting: Setting = attribute.metadata["setting"]
+            described[name] = attrs.evolve(setting, name=name, default=attribute.default)
+    return described
+
+
+def _dotted(attribute_name: str) -> str:
+    return attribute_name.replace("_", ".")
+
+
+# --- Reading them --------------------------------------------------------------------------------------------
+
+
+@frozen
+class _Given:
+    """A value as it was found, and where."""
+
+    value: Any
+    source: str
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """The settings from all sources. Raises ConfigError with every fault there is, in one piece."""
+    known = settings()
+    names = {alias: name for name, setting in known.items() for alias in (name, *setting.aliases)}
+    errors: list[str] = []
+    given: dict[str, _Given] = {}
+    for source in (
+        _from_file(file, errors),
+        _from_environment(environ or {}),
+        _from_flags(flags or {}),
+    ):
+        for name, value in source:
+            if name in names:
+                given[names[name]] = value
+            else:
+                errors.append(_unknown(name, value.source, names))
+    return _structure(known, given, errors)
+
+
+def _from_file(file: Path | None, errors: list[str]) -> Iterator[tuple[str, _Given]]:
+    if file is None:
+        return
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        errors.append(f"$: {file}: {reason}; accepted: a TOML file (names that begin alike may need quotes)")
+        return
+    for name, value in _flattened(tables):
+        yield name, _Given(value, str(file))
+
+
+def _flattened(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
+    for variable, value in environ.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and not NO_SETTINGS.fullmatch(variable):
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+            yield name, _Given(value, variable)
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
+    for name, value in flags.items():
+        yield name, _Given(value, "command line")
+
+
+def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else "; `korvet serve --help` names them all"
+    return f"$.{name}: there is no such setting (from {source}){hint}"
+
+
+def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors: list[str]) -> Config:
+    """Config of what was given; every field's fault is collected before anything is raised."""
+    # Imported here, and not by whoever only wants the class: it takes longer than all the rest.
+    from cattrs import ClassValidationError, Converter  # noqa: PLC0415
+    from cattrs.gen import make_dict_structure_fn, override  # noqa: PLC0415
+
+    def hook(setting: Setting) -> Callable[[Any, Any], Any]:
+        return lambda value, _: setting.kind.parse(value)
+
+    overrides: dict[str, Any] = {
+        attribute.name: override(rename=name, struct_hook=hook(known[name]))
+        for attribute in attrs.fields(Config)
+        if (name := _dotted(attribute.name)) in known
+    }
+    structure = make_dict_structure_fn(Config, Converter(), **overrides)
+    try:
+        config = structure({name: value.value for name, value in given.items()}, Config)
+    except ClassValidationError as invalid:
+        errors += _explained(invalid, known, given)
+    if errors:
+        raise ConfigError(errors)
+    return attrs.evolve(config, sources={name: value.source for name, value in given.items()})
+
+
+def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:
+    """One line for each fault that cattrs collected."""
+    of_fields, others = invalid.group_exceptions()
+    for error, note in of_fields:
+        name = _dotted(note.name)
+        yield f"$.{name}: {error} (from {given[name].source}); accepted: {known[name].kind.accepted}"
+    for error in others:
+        yield from error.errors if isinstance(error, ConfigError) else [f"$: {error}"]

@@ -1,0 +1,299 @@
+"""What topics may be called, and every setting they may have, with its rules.
+
+Every topic setting that Kafka documents is accepted and its value checked, also where it means nothing here
+(segments, flushing), so that tools which copy settings from cluster to cluster work; `enforced` says which ones
+change what the broker does. The three of our own are fixed when the topic is created. Two values are refused until
+what they ask for is there, since accepting them would lose or keep the wrong records: `cleanup.policy=compact` and
+`remote.storage.enable=true`.
+
+Values stay the strings that clients sent; `rules_of` reads those which handlers obey, and storage reads its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from attrs import frozen
+
+from korvet.config import MAX_LONG, Config, Kind, boolean, double, integer, list_of, long, one_of, text
+from korvet.protocol.errors import InvalidConfig, InvalidTopicException
+
+MAX_NAME_LENGTH = 249
+LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
+# Kafka keeps offsets and transactions in topics of these names; clients may not write them there, nor have them here.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+
+# --- Names ---------------------------------------------------------------------------------------------------
+
+
+def validate_name(name: str) -> None:
+    """Raise InvalidTopicException unless a topic may have that name."""
+    if reason := _fault_of(name):
+        raise InvalidTopicException(f"Topic name is invalid: {reason}")
+
+
+def _fault_of(name: str) -> str:
+    if name in ("", ".", ".."):
+        return f"{name!r} is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it is {len(name)} characters long, and {MAX_NAME_LENGTH} are the most"
+    if not LEGAL_NAME.fullmatch(name):
+        return f"{name!r} has characters other than ASCII letters and digits, '.', '_' and '-'"
+    return ""
+
+
+def colliding(name: str, existing: Iterable[str]) -> str | None:
+    """The topic whose name differs from `name` in '.' and '_' alone.
+
+    Kafka refuses such a pair, because its metrics write both as '_'; so do dashboards that read ours.
+    """
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+
+
+# --- Settings ------------------------------------------------------------------------------------------------
+
+
+class ConfigSource(IntEnum):
+    """Where a topic's setting has its value from, as the protocol numbers it."""
+
+    TOPIC = 1
+    BROKER = 4
+    DEFAULT = 5
+
+
+@frozen
+class TopicSetting:
+    """One setting a topic may have."""
+
+    name: str
+    kind: Kind[Any]
+    default: str
+    enforced: bool = False  # whether it changes what the broker does; otherwise it is stored and shown
+    fixed: bool = False  # can be given at creation only
+    broker_setting: str = ""  # the broker's setting that is the default of this one
+    from_broker: Callable[[Config], object] | None = None
+    refused: Mapping[str, str] = {}  # value -> why it is not accepted yet
+
+
+@frozen
+class SettingValue:
+    """What a topic's setting amounts to, and by whose doing."""
+
+    setting: TopicSetting
+    value: str
+    source: ConfigSource
+
+
+def _stored(name: str, kind: Kind[Any], default: object) -> TopicSetting:
+    return TopicSetting(name, kind, _written(default))
+
+
+def _from_broker(
+    name: str, kind: Kind[Any], broker_setting: str, read: Callable[[Config], object], *, fixed: bool = False
+) -> TopicSetting:
+    default = _written(read(Config()))
+    return TopicSetting(name, kind, default, True, fixed, broker_setting, read)  # noqa: FBT003
+
+
+def _written(value: object) -> str:
+    """A value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_REPLICAS = list_of(text("partition:broker, or *", r"\*|none|[0-9]+:[0-9]+"))
+
+ALL_SETTINGS = (
+    # What the broker, or storage, obeys
+    TopicSetting(
+        "cleanup.policy",
+        list_of(one_of("delete", "compact")),
+        "delete",
+        enforced=True,
+        refused={"compact": "compaction is not served yet, and deleting instead would lose records"},
+    ),
+    _from_broker("retention.ms", long(at_least=-1), "log.retention.ms", lambda config: config.retention_ms),
+    _from_broker("retention.bytes", long(), "log.retention.bytes", lambda config: config.log_retention_bytes),
+    _from_broker(
+        "compression.type",
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "compression.type",
+        lambda config: config.compression_type,
+    ),
+    _from_broker(
+        "max.message.bytes",
+        integer(at_least=0),
+        "message.max.bytes",
+        lambda config: config.message_max_bytes,
+    ),
+    _from_broker(
+        "message.timestamp.type",
+        one_of("CreateTime", "LogAppendTime"),
+        "log.message.timestamp.type",
+        lambda config: config.log_message_timestamp_type,
+    ),
+    _from_broker(
+        "message.timestamp.before.max.ms",
+        long(at_least=0),
+        "log.message.timestamp.before.max.ms",
+        lambda config: config.log_message_timestamp_before_max_ms,
+    ),
+    _from_broker(
+        "message.timestamp.after.max.ms",
+        long(at_least=0),
+        "log.message.timestamp.after.max.ms",
+        lambda config: config.log_message_timestamp_after_max_ms,
+    ),
+    TopicSetting("message.timestamp.difference.max.ms", long(at_least=0), str(MAX_LONG), enforced=True),
+    _from_broker(
+        "min.insync.replicas",
+        integer(at_least=1),
+        "min.insync.replicas",
+        lambda config: config.min_insync_replicas,
+    ),
+    TopicSetting(
+        "remote.storage.enable",
+        boolean(),
+        "false",
+        enforced=True,
+        refused={"true": "archiving is not served yet"},
+    ),
+    # Our own
+    _from_broker(
+        "storage.layout",
+        one_of("record", "batch"),
+        "storage.layout",
+        lambda config: config.storage_layout,
+        fixed=True,
+    ),
+    _from_broker(
+        "offset.mapping",
+        one_of("timestamp", "dense"),
+        "offset.mapping",
+        lambda config: config.default_offset_mapping,
+        fixed=True,
+    ),
+    _from_broker(
+        "offset.sequence.bits",
+        integer(at_least=1, at_most=16),
+        "offset.sequence.bits",
+        lambda config: config.offset_sequence_bits,
+        fixed=True,
+    ),
+    # Kafka's, stored and shown
+    _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
+    _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
+    _stored("compression.zstd.level", integer(at_least=-131_072, at_most=22), 3),
+    _stored("delete.retention.ms", long(at_least=0), 86_400_000),
+    _stored("file.delete.delay.ms", long(at_least=0), 60_000),
+    _stored("flush.messages", long(at_least=1), MAX_LONG),
+    _stored("flush.ms", long(at_least=0), MAX_LONG),
+    _stored("follower.replication.throttled.replicas", _REPLICAS, ""),
+    _stored("index.interval.bytes", integer(at_least=0), 4096),
+    _stored("leader.replication.throttled.replicas", _REPLICAS, ""),
+    _stored("local.retention.bytes", long(at_least=-2), -2),
+    _stored("local.retention.ms", long(at_least=-2), -2),
+    _stored("max.compaction.lag.ms", long(at_least=1), MAX_LONG),
+    _stored("message.downconversion.enable", boolean(), default=True),
+    _stored("message.format.version", text("a Kafka version", r"[0-9]+(\.[0-9]+)+(-IV[0-9]+)?"), "3.0-IV1"),
+    _stored("min.cleanable.dirty.ratio", double(at_least=0, at_most=1), 0.5),
+    _stored("min.compaction.lag.ms", long(at_least=0), 0),
+    _stored("preallocate", boolean(), default=False),
+    _stored("remote.log.copy.disable", boolean(), default=False),
+    _stored("remote.log.delete.on.disable", boolean(), default=False),
+    _stored("segment.bytes", integer(at_least=14), 1_073_741_824),
+    _stored("segment.index.bytes", integer(at_least=4), 10_485_760),
+    _stored("segment.jitter.ms", long(at_least=0), 0),
+    _stored("segment.ms", long(at_least=1), 604_800_000),
+    _stored("unclean.leader.election.enable", boolean(), default=False),
+)
+SETTINGS: Mapping[str, TopicSetting] = {setting.name: setting for setting in ALL_SETTINGS}
+
+
+def validate_settings(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """The settings as they are to be stored. Raises InvalidConfig that names every fault and what is accepted."""
+    settings: dict[str, str] = {}
+    faults = []
+    for name, value in given:
+        fault = _fault_of_setting(name, value)
+        if fault or value is None:
+            faults.append(fault)
+        else:
+            settings[name] = value
+    if faults:
+        raise InvalidConfig("; ".join(faults))
+    return settings
+
+
+def _fault_of_setting(name: str, value: str | None) -> str:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        return f"Unknown topic config name: {name}" + (f" (did you mean {near[0]}?)" if near else "")
+    if value is None:
+        return f"Null value not supported for topic configs: {name}"
+    try:
+        setting.kind.parse(value)
+    except ValueError as error:
+        return f"Invalid value for {name}: {error} (accepted: {setting.kind.accepted})"
+    for refused, reason in setting.refused.items():
+        if refused in re.split(r"\s*,\s*", value.strip().lower()):
+            return f"Invalid value for {name}: {refused}: {reason}"
+    return ""
+
+
+def effective(settings: Mapping[str, str], config: Config) -> list[SettingValue]:
+    """Every setting of a topic with these `settings`, sorted by name as Kafka lists them."""
+    return [_effective(setting, settings, config) for _, setting in sorted(SETTINGS.items())]
+
+
+def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Config) -> SettingValue:
+    if setting.name in settings:
+        return SettingValue(setting, settings[setting.name], ConfigSource.TOPIC)
+    if setting.from_broker is None:
+        return SettingValue(setting, setting.default, ConfigSource.DEFAULT)
+    is_set = config.source_of(setting.broker_setting) != "default"
+    value = _written(setting.from_broker(config))
+    return SettingValue(setting, value, ConfigSource.BROKER if is_set else ConfigSource.DEFAULT)
+
+
+# --- What handlers obey --------------------------------------------------------------------------------------
+
+
+@frozen
+class TopicRules:
+    """The settings that decide whether a batch is taken, read once per topic and not once per batch."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+
+    @property
+    def limits_timestamps(self) -> bool:
+        """Whether the timestamps of records have to be looked at."""
+        limited = min(self.timestamp_before_max_ms, self.timestamp_after_max_ms) < MAX_LONG
+        return limited and not self.log_append_time
+
+
+def rules_of(settings: Mapping[str, str], config: Config) -> TopicRules:
+    """What `settings` and the broker's defaults amount to."""
+
+    def value(name: str) -> str:
+        return _effective(SETTINGS[name], settings, config).value
+
+    difference = int(value("message.timestamp.difference.max.ms"))
+    return TopicRules(
+        max_message_bytes=int(value("max.message.bytes")),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=min(int(value("message.timestamp.before.max.ms")), difference),
+        timestamp_after_max_ms=min(int(value("message.timestamp.after.max.ms")), difference),
+    )
