@@ -66,7 +66,9 @@ class TimestampOffsets(OffsetMapper):
 
     def __attrs_post_init__(self) -> None:
         if not MIN_SEQUENCE_BITS <= self.sequence_bits <= MAX_SEQUENCE_BITS:
-            message = f"{self.sequence_bits} sequence bits; {MIN_SEQUENCE_BITS} to {MAX_SEQUENCE_BITS} are possible"
+            message = (
+                f"{self.sequence_bits} sequence bits; {MIN_SEQUENCE_BITS} to {MAX_SEQUENCE_BITS} are possible"
+            )
             raise ValueError(message)
         object.__setattr__(self, "mask", (1 << self.sequence_bits) - 1)
 

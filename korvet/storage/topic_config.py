@@ -39,8 +39,18 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
-    """What `settings` and the defaults amount to. Settings that mean nothing to storage are passed over."""
-    return evolve(defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS))
+    """What `settings` and the defaults amount to. Settings that mean nothing to storage are passed over.
+
+    Retention drops nothing where the policy is to compact only, as in Kafka; nor, for now, where records are to be
+    archived first (`remote.storage.enable`), since no one says yet what is archived.
+    """
+    config = evolve(
+        defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS)
+    )
+    policy = settings.get("cleanup.policy", "delete")
+    if "delete" in policy and settings.get("remote.storage.enable", "false") == "false":
+        return config
+    return evolve(config, retention_ms=-1, retention_bytes=-1)
 
 
 def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
@@ -51,6 +61,11 @@ def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> d
         SEQUENCE_BITS: str(defaults.sequence_bits),
     }
     return fixed | dict(settings)
+
+
+def fixed_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The three of them that no alteration changes."""
+    return {name: settings[name] for name in FIXED_SETTINGS}
 
 
 def _parse(name: str, value: str) -> tuple[str, Any]:

@@ -1,0 +1,377 @@
+"""Topics, records and positions in the broker's own memory: the reference for other backends, and the tests' fake.
+
+`korvet serve` without arguments runs on it. Everything is forgotten when the broker ends, so it is fast, and it
+is bounded: beyond `max_bytes` (`memory://?max_bytes=…`) an append is refused once retention frees nothing more.
+Offsets are dense unless the topic says otherwise; a topic's layout is remembered and means nothing. There is one
+copy, so `min.insync.replicas` above 1 refuses `acks=all`.
+
+No verb waits, except for a watch: nothing can be seen half done, and a read costs what its slices cost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType, TracebackType
+from typing import Self
+from uuid import UUID, uuid4
+
+import trio
+from attrs import define, evolve, field
+
+from korvet.protocol.errors import (
+    IllegalGeneration,
+    InvalidPartitions,
+    KafkaError,
+    NotEnoughReplicas,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.interface import (
+    AppendResult,
+    Document,
+    DocumentConflict,
+    EpochEnd,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetMapping,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    StorageDefaults,
+    Topic,
+    TopicConfig,
+    TopicPartition,
+    Watch,
+)
+from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
+from korvet.storage.producer_state import ProducerStates
+from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
+
+GIB = 1024**3
+# What a position and a document occupy besides their bytes.
+POSITION_COST = 600
+DOCUMENT_COST = 400
+
+
+def sensible_max_bytes() -> int:
+    """1 GiB, or half of the machine's memory where that is less."""
+    return min(GIB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
+def now_in_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MemoryWatch:
+    """A watch that appends to its partitions set off. Also a context manager, as cheap as one can be."""
+
+    __slots__ = ("_event", "_tps", "_watches")
+
+    def __init__(
+        self, watches: dict[TopicPartition, set[MemoryWatch]], tps: Collection[TopicPartition]
+    ) -> None:
+        self._watches = watches
+        self._tps = frozenset(tps)
+        self._event = trio.Event()
+
+    def __enter__(self) -> Self:
+        for tp in self._tps:
+            self._watches.setdefault(tp, set()).add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for tp in self._tps:
+            watching = self._watches[tp]
+            watching.discard(self)
+            if not watching:
+                del self._watches[tp]
+
+    def notify(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+@define
+class GroupPositions:
+    """What one group committed. Positions go when their topic does, so they need not name its id."""
+
+    generation_id: int = -1
+    positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
+
+
+def position_cost(position: OffsetAndMetadata) -> int:
+    return POSITION_COST + len(position.metadata)
+
+
+@define(eq=False)
+class MemoryStorage(Storage):
+    """See the module. Needs no opening or closing; `open_storage` is for those who choose by URL.
+
+    `mapping` is that of new topics whose settings name none; here it stands for the one among the defaults.
+    `clock` answers milliseconds since 1970: offsets (under the timestamp mapping), log append times, retention and
+    producers' expiry follow it.
+    """
+
+    defaults: StorageDefaults = field(factory=StorageDefaults)
+    mapping: OffsetMapping = field(default=OffsetMapping.DENSE, kw_only=True)
+    max_bytes: int = field(factory=sensible_max_bytes, kw_only=True)
+    clock: Callable[[], int] = field(default=now_in_ms, kw_only=True)
+    description: str = field(init=False)
+    durability: str = field(default="everything is forgotten when the broker ends", init=False)
+    _budget: MemoryBudget = field(init=False)
+    _topics: dict[str, Topic] = field(factory=dict, init=False)
+    _names: dict[UUID, str] = field(factory=dict, init=False)
+    _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
+    _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
+    _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
+    _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.description = f"memory, at most {self.max_bytes:,} bytes"
+        new_topics = evolve(self.defaults.topic_config, mapping=self.mapping)
+        self.defaults = evolve(self.defaults, topic_config=new_topics)
+        self._budget = MemoryBudget(self.max_bytes, reclaim=self._enforce_retention)
+
+    # --- The catalogue ----------------------------------------------------------------------------------
+
+    async def topics(self) -> Mapping[str, Topic]:
+        return MappingProxyType(self._topics)
+
+    async def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    async def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        if name in self._topics:
+            raise TopicAlreadyExists
+
+        settings = with_fixed_settings(settings, self.defaults.topic_config)
+        config = topic_config(settings, self.defaults.topic_config)
+        topic = Topic(name, uuid4(), partitions, MappingProxyType(settings), config)
+        self._add_partitions(topic, range(partitions))
+        self._topics[name] = topic
+        self._names[topic.topic_id] = name
+        return topic
+
+    async def alter_topic(
+        self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        self._check_present(topic)
+        if topic != self._topics[topic.name]:
+            raise DocumentConflict
+        if partitions is None:
+            partitions = topic.partitions
+        if partitions < topic.partitions:
+            raise InvalidPartitions(
+                f"topic {topic.name} has {topic.partitions} partitions, and can only get more"
+            )
+
+        settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
+        config = topic_config(settings, self.defaults.topic_config)
+        altered = evolve(topic, partitions=partitions, settings=MappingProxyType(settings), config=config)
+        self._add_partitions(altered, range(topic.partitions, partitions))
+        for partition in range(partitions):
+            self._logs[TopicPartition(topic.name, partition)].config = config
+        self._topics[topic.name] = altered
+        return altered
+
+    async def delete_topic(self, topic: Topic) -> None:
+        self._check_present(topic)
+        name = self._names.pop(topic.topic_id)
+        for partition in range(self._topics.pop(name).partitions):
+            tp = TopicPartition(name, partition)
+            self._logs.pop(tp).clear()
+            self._wake(tp)
+        for group in self._groups.values():
+            for tp in [tp for tp in group.positions if tp.topic == name]:
+                self._drop_position(group, tp)
+
+    def _check_present(self, topic: Topic) -> None:
+        """Raise unless the topic with that id is there."""
+        if topic.topic_id not in self._names:
+            raise UnknownTopicOrPartition
+
+    def _add_partitions(self, topic: Topic, numbers: range) -> None:
+        """Make the logs of new partitions: all of them, or none when they do not fit."""
+        self._budget.take(LOG_COST * len(numbers))
+        for number in numbers:
+            self._logs[TopicPartition(topic.name, number)] = self._new_log(topic.config)
+
+    def _new_log(self, config: TopicConfig) -> PartitionLog:
+        return PartitionLog(
+            config,
+            self._budget,
+            ProducerStates(self.defaults.producer_id_expiration_ms),
+            self.defaults.retention_check_interval_ms,
+        )
+
+    # --- The log ----------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,  # noqa: ARG002  nothing here is waited for
+        submitted: Callable[[], None] = lambda: None,
+    ) -> dict[TopicPartition, AppendResult | KafkaError]:
+        now_ms = self.clock()
+        results: dict[TopicPartition, AppendResult | KafkaError] = {}
+        for tp, batch in batches.items():
+            try:
+                log = self._log(tp)
+                if acks == -1 and log.config.min_insync_replicas > 1:
+                    raise NotEnoughReplicas
+                results[tp] = log.append(batch, now_ms)
+            except KafkaError as error:
+                results[tp] = error
+            else:
+                self._wake(tp)
+        submitted()
+        return results
+
+    async def read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002  both are the same
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        results: dict[TopicPartition, ReadResult | KafkaError] = {}
+        size = 0
+        for tp, request in requests.items():
+            try:
+                log = self._log(tp)
+                limit = min(request.max_bytes, max_bytes - size)
+                found = log.read(request.offset, limit, at_least_one=size == 0)
+                size += found.size
+                results[tp] = ReadResult(found.batches, found.size, log.bounds)
+            except KafkaError as error:
+                results[tp] = error
+        return results
+
+    def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
+        return MemoryWatch(self._watches, tps)
+
+    async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
+        return self._log(tp).earliest()
+
+    async def latest(self, tp: TopicPartition) -> LogOffsets:
+        return self._log(tp).bounds
+
+    async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
+        return self._log(tp).seek_ts(timestamp)
+
+    async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
+        return self._log(tp).seek_max_ts()
+
+    async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
+        log = self._log(tp)
+        return EpochEnd(LEADER_EPOCH, log.next_offset) if leader_epoch == LEADER_EPOCH else EpochEnd(-1, -1)
+
+    async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
+        return self._log(tp).truncate_before(offset)
+
+    def _log(self, tp: TopicPartition) -> PartitionLog:
+        try:
+            return self._logs[tp]
+        except KeyError:
+            raise UnknownTopicOrPartition from None
+
+    def _wake(self, tp: TopicPartition) -> None:
+        for watch in self._watches.get(tp, ()):
+            watch.notify()
+
+    def _enforce_retention(self) -> None:
+        """What a full store tries before it refuses: every partition, also those that nobody writes to."""
+        now_ms = self.clock()
+        for log in self._logs.values():
+            log.enforce_retention(now_ms)
+            log.expire_producers(now_ms)
+
+    # --- Groups' positions ------------------------------------------------------------------------------
+
+    async def ack(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+    ) -> dict[TopicPartition, KafkaError | None]:
+        group = self._groups.get(group_id, GroupPositions())
+        if 0 <= generation_id < group.generation_id:
+            return {tp: IllegalGeneration() for tp in offsets}
+
+        group.generation_id = max(group.generation_id, generation_id)
+        results = {tp: self._commit(group, tp, position) for tp, position in offsets.items()}
+        if group.positions:
+            self._groups[group_id] = group
+        return results
+
+    def _commit(
+        self, group: GroupPositions, tp: TopicPartition, position: OffsetAndMetadata
+    ) -> KafkaError | None:
+        if tp not in self._logs:
+            return UnknownTopicOrPartition()
+        try:
+            self._budget.take(position_cost(position))
+        except KafkaError as error:
+            return error
+        self._drop_position(group, tp)
+        group.positions[tp] = position
+        return None
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        group = self._groups.get(group_id)
+        if group is None:
+            return {}
+        if tps is None:
+            return dict(group.positions)
+        return {tp: group.positions[tp] for tp in tps if tp in group.positions}
+
+    async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        for tp in list(group.positions) if tps is None else tps:
+            self._drop_position(group, tp)
+        if tps is None:
+            del self._groups[group_id]
+
+    def _drop_position(self, group: GroupPositions, tp: TopicPartition) -> None:
+        dropped = group.positions.pop(tp, None)
+        if dropped is not None:
+            self._budget.give_back(position_cost(dropped))
+
+    # --- Small documents --------------------------------------------------------------------------------
+
+    async def load(self, kind: str, key: str) -> Document | None:
+        return self._documents.get((kind, key))
+
+    async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        stored = self._documents.get((kind, key))
+        version = 0 if stored is None else stored.version
+        if version != expected_version:
+            raise DocumentConflict
+
+        if value is not None:
+            self._budget.take(DOCUMENT_COST + len(value))
+        if stored is not None:
+            self._budget.give_back(DOCUMENT_COST + len(stored.value))
+            del self._documents[kind, key]
+        if value is None:
+            return 0
+        self._documents[kind, key] = Document(value, version + 1)
+        return version + 1

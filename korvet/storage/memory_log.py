@@ -1,0 +1,385 @@
+"""One partition kept in memory: whole batches in segments, found by bisecting.
+
+A segment is some 256 kB of batches. It is what retention drops, and its largest timestamp is the first level of
+the time index; the second are the batches' own. Neither is ever a running maximum, so a record dated 2100 hides
+nothing behind it.
+
+A batch stays the bytes it came as. It is kept in the buffer of its request, base offset stamped in place, unless
+it is a small part of that buffer: then it is copied, so that one partition's retention frees what it drops.
+Appending and reading cost per batch, never per record. Records are looked into only to answer for a timestamp,
+and to find the first one of a batch whose beginning was cut off by `truncate_before`.
+
+Nothing here waits or knows the time: it is told both limits and the clock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sized
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+from attrs import define, field
+
+from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from korvet.protocol.record_batch import (
+    RecordBatch,
+    decode_records,
+    first_offset_at,
+    parse_batches,
+    stamp,
+    stamp_log_append_time,
+)
+from korvet.storage.interface import (
+    AppendResult,
+    Buffer,
+    LogOffsets,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicConfig,
+)
+from korvet.storage.offsets import OffsetMapper, offset_mapper
+from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, ProducerStates
+
+SEGMENT_BYTES = 256 * 1024
+# Below every timestamp, also below -1, which says that a record has none.
+ANY_TIME = -(2**63)
+# What a batch occupies besides its bytes: its buffer's and view's own headers, and its places in a segment.
+BATCH_COST = 400
+LOG_COST = 2000
+# Nothing here survives a broker, so nothing acknowledged is ever lost while it lives.
+LEADER_EPOCH = 0
+
+
+def nothing_to_reclaim() -> None:
+    """A budget of its own frees nothing."""
+
+
+@define
+class MemoryBudget:
+    """How much all partitions together may hold, counted roughly: payloads exactly, Python's share by averages."""
+
+    limit: int
+    used: int = 0
+    reclaim: Callable[[], None] = nothing_to_reclaim
+
+    def take(self, cost: int) -> None:
+        """Count `cost` bytes, or raise KafkaStorageError when they do not fit even after retention."""
+        if self.used + cost > self.limit:
+            self.reclaim()
+            if self.used + cost > self.limit:
+                raise KafkaStorageError(
+                    f"the memory backend is full: it holds {self.used:,} of {self.limit:,} bytes, {cost:,} more "
+                    "do not fit, and retention frees nothing; give it more (memory://?max_bytes=…) or keep less "
+                    "(retention.ms, retention.bytes)"
+                )
+        self.used += cost
+
+    def give_back(self, cost: int) -> None:
+        self.used -= cost
+
+
+class Slice(NamedTuple):
+    """Batches that a read found."""
+
+    batches: list[Buffer]
+    size: int
+
+
+class Segment:
+    """Consecutive batches, by columns: what is bisected lies together, and a small batch costs little."""
+
+    __slots__ = (
+        "buffers",
+        "cost",
+        "ends",
+        "last_append_ms",
+        "last_offsets",
+        "max_timestamp",
+        "max_timestamps",
+    )
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.last_offsets = array("q")
+        self.ends = array("q")  # where each batch ends, in bytes from the segment's beginning
+        self.max_timestamps = array("q")
+        self.max_timestamp = ANY_TIME
+        self.last_append_ms = 0
+        self.cost = 0
+
+    @property
+    def size(self) -> int:
+        return self.ends[-1]
+
+    def append(self, buffer: Buffer, last_offset: int, max_timestamp: int, now_ms: int, cost: int) -> None:
+        ends = self.ends
+        ends.append((ends[-1] if ends else 0) + len(buffer))
+        self.buffers.append(buffer)
+        self.last_offsets.append(last_offset)
+        self.max_timestamps.append(max_timestamp)
+        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+        self.last_append_ms = now_ms
+        self.cost += cost
+
+    def expired(self, now_ms: int, retention_ms: int, kept_at_least_ms: int) -> bool:
+        """Whether the largest timestamp is past retention; without timestamps, the time of the last append."""
+        newest = self.max_timestamp if self.max_timestamp >= 0 else self.last_append_ms
+        return now_ms - newest > retention_ms and now_ms - self.last_append_ms >= kept_at_least_ms
+
+    def without_first(self, count: int) -> Segment:
+        """The segment without its first batches."""
+        rest = Segment()
+        for index in range(count, len(self.buffers)):
+            buffer = self.buffers[index]
+            rest.append(
+                buffer,
+                self.last_offsets[index],
+                self.max_timestamps[index],
+                self.last_append_ms,
+                kept_bytes(buffer) + BATCH_COST,
+            )
+        return rest
+
+
+@define(eq=False)
+class PartitionLog:
+    """The batches of one partition, its bounds, and its idempotent producers."""
+
+    config: TopicConfig
+    budget: MemoryBudget
+    producers: ProducerStates
+    retention_check_interval_ms: int
+    mapper: OffsetMapper = field(init=False)
+    log_start_offset: int = 0
+    next_offset: int = 0
+    size: int = 0
+    segments: list[Segment] = field(factory=list)
+    segment_ends: list[int] = field(factory=list)  # the last offset of each segment
+    _bounds: LogOffsets | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.mapper = offset_mapper(self.config)
+
+    @property
+    def bounds(self) -> LogOffsets:
+        """Log start and high watermark. Nothing is ever undecided here, so that is the last stable offset too."""
+        bounds = self._bounds
+        if bounds is None:
+            bounds = self._bounds = LogOffsets(self.log_start_offset, self.next_offset, self.next_offset)
+        return bounds
+
+    # --- Appending --------------------------------------------------------------------------------------
+
+    def append(self, batch: RecordBatch, now_ms: int) -> AppendResult:
+        """Append the batch, or find that it was. Raises before anything has changed."""
+        idempotent = batch.producer_id >= 0
+        if idempotent and (duplicate := self._duplicate_of(batch, now_ms)) is not None:
+            return AppendResult(
+                duplicate.base_offset, duplicate.log_append_time_ms, self.log_start_offset, duplicate=True
+            )
+
+        buffer = own_buffer(batch.buffer)
+        cost = kept_bytes(buffer) + BATCH_COST
+        self.budget.take(cost)
+        batch.buffer = memoryview(buffer)
+        base_offset = self.mapper.base_offset(self.next_offset, now_ms)
+        log_append_time_ms = self._stamp(batch, base_offset, now_ms)
+        self._store(buffer, batch, now_ms, cost)
+        if idempotent:
+            self._remember(batch, base_offset, log_append_time_ms, now_ms)
+        self.enforce_retention(now_ms)
+        return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
+
+    def _duplicate_of(self, batch: RecordBatch, now_ms: int) -> AppendedBatch | None:
+        return self.producers.check(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence, now_ms=now_ms
+        )
+
+    def _stamp(self, batch: RecordBatch, base_offset: int, now_ms: int) -> int:
+        """Write what the broker decides into the batch; the log append time, or -1."""
+        stamp(batch, base_offset, LEADER_EPOCH)
+        if self.config.timestamp_type is TimestampType.CREATE_TIME:
+            return -1
+        stamp_log_append_time(batch, now_ms)
+        return now_ms
+
+    def _store(self, buffer: Buffer, batch: RecordBatch, now_ms: int, cost: int) -> None:
+        last_offset = batch.last_offset
+        if not self.segments or self.segments[-1].size >= SEGMENT_BYTES:
+            self.segments.append(Segment())
+            self.segment_ends.append(last_offset)
+        self.segments[-1].append(buffer, last_offset, batch.max_timestamp, now_ms, cost)
+        self.segment_ends[-1] = last_offset
+        self.size += len(buffer)
+        self.next_offset = last_offset + 1
+        self._bounds = None
+
+    def _remember(self, batch: RecordBatch, base_offset: int, log_append_time_ms: int, now_ms: int) -> None:
+        before = len(self.producers)
+        appended = AppendedBatch(batch.base_sequence, batch.last_sequence, base_offset, log_append_time_ms)
+        self.producers.remember(batch.producer_id, batch.producer_epoch, appended, now_ms=now_ms)
+        # Counted after the fact: a few hundred bytes over the limit are better than a batch half appended.
+        self.budget.used += (len(self.producers) - before) * PRODUCER_COST
+        self.expire_producers(now_ms)
+
+    # --- Reading ----------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice:
+        """Whole batches from the one that holds `offset`, or follows it, on.
+
+        `at_least_one` returns the first one however large it is.
+        """
+        if offset == self.next_offset:
+            return Slice([], 0)
+        if not self.log_start_offset <= offset < self.next_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside the log, which goes from {self.log_start_offset} to {self.next_offset}"
+            )
+
+        number = bisect_left(self.segment_ends, offset)
+        if number == len(self.segments):
+            return Slice([], 0)  # everything up to the end was dropped
+        index = bisect_left(self.segments[number].last_offsets, offset)
+        return self._collect(number, index, max_bytes, at_least_one=at_least_one)
+
+    def _collect(self, number: int, index: int, max_bytes: int, *, at_least_one: bool) -> Slice:
+        batches: list[Buffer] = []
+        size = 0
+        while number < len(self.segments):
+            segment = self.segments[number]
+            begin = segment.ends[index - 1] if index else 0
+            end = bisect_right(segment.ends, begin + max_bytes - size, index)
+            if end == index and at_least_one and not batches:
+                end += 1
+            if end > index:
+                batches += segment.buffers[index:end]
+                size += segment.ends[end - 1] - begin
+            if end < len(segment.buffers):
+                break
+            number, index = number + 1, 0
+        return Slice(batches, size)
+
+    # --- By time ----------------------------------------------------------------------------------------
+
+    def earliest(self) -> OffsetAndTimestamp:
+        """The first record; an emptied or never written log answers where the first one will be."""
+        found = self.seek_ts(ANY_TIME)
+        if found is not None:
+            return found
+        empty_since = self.log_start_offset if self.next_offset == 0 else self.next_offset
+        return OffsetAndTimestamp(empty_since, -1)
+
+    def seek_ts(self, timestamp: int) -> OffsetAndTimestamp | None:
+        """The first record at or after `timestamp`."""
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            for index, largest in enumerate(segment.max_timestamps):
+                if largest >= timestamp and (found := self._first_at(segment.buffers[index], timestamp)):
+                    return found
+        return None
+
+    def seek_max_ts(self) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp."""
+        if not self.segments:
+            return None
+        segment = max(self.segments, key=lambda each: each.max_timestamp)
+        index = segment.max_timestamps.index(segment.max_timestamp)
+        return self._first_at(segment.buffers[index], segment.max_timestamp)
+
+    def _first_at(self, buffer: Buffer, timestamp: int) -> OffsetAndTimestamp | None:
+        (batch,) = parse_batches(buffer)
+        try:
+            if batch.base_offset >= self.log_start_offset:
+                found = first_offset_at(batch, timestamp)
+            else:
+                found = next((each for each in self._visible(batch) if each[1] >= timestamp), None)
+        except KafkaError:
+            # It was never looked into when it came, and cannot be. Its header is all there is to answer with.
+            found = max(batch.base_offset, self.log_start_offset), batch.max_timestamp
+        return None if found is None else OffsetAndTimestamp(*found)
+
+    def _visible(self, batch: RecordBatch) -> Iterator[tuple[int, int]]:
+        """Offset and timestamp of the records of a batch that are not cut off."""
+        for delta, timestamp, *_ in decode_records(batch):
+            if batch.base_offset + delta >= self.log_start_offset:
+                yield batch.base_offset + delta, timestamp
+
+    # --- Dropping ---------------------------------------------------------------------------------------
+
+    def enforce_retention(self, now_ms: int) -> None:
+        """Drop leading segments as long as retention.ms or retention.bytes says so."""
+        retention_ms, retention_bytes = self.config.retention_ms, self.config.retention_bytes
+        size = self.size
+        count = 0
+        for segment in self.segments:
+            expired = retention_ms >= 0 and segment.expired(
+                now_ms, retention_ms, self.retention_check_interval_ms
+            )
+            if not expired and not 0 <= retention_bytes <= size - segment.size:
+                break
+            size -= segment.size
+            count += 1
+        if count:
+            self._drop_segments(count)
+
+    def expire_producers(self, now_ms: int) -> None:
+        self.budget.give_back(self.producers.expire(now_ms) * PRODUCER_COST)
+
+    def truncate_before(self, offset: int) -> int:
+        """Drop what lies below `offset`; the batch that holds it stays whole, and only the bound says otherwise."""
+        if offset > self.next_offset:
+            raise OffsetOutOfRange(f"offset {offset} is beyond the log's end at {self.next_offset}")
+        if offset <= self.log_start_offset:
+            return self.log_start_offset
+
+        self._drop_segments(bisect_left(self.segment_ends, offset))
+        self.log_start_offset = offset
+        self._bounds = None
+        if self.segments:
+            self._cut_first_segment()
+        return offset
+
+    def clear(self) -> None:
+        """Give back everything, the log's own share included: its topic was deleted."""
+        self._drop_segments(len(self.segments))
+        self.budget.give_back(LOG_COST + len(self.producers) * PRODUCER_COST)
+
+    def _drop_segments(self, count: int) -> None:
+        """Drop leading segments. The log then starts right behind them: who read them all misses nothing."""
+        if count == 0:
+            return
+        for segment in self.segments[:count]:
+            self.size -= segment.size
+            self.budget.give_back(segment.cost)
+        self.log_start_offset = max(self.log_start_offset, self.segment_ends[count - 1] + 1)
+        self._bounds = None
+        del self.segments[:count], self.segment_ends[:count]
+
+    def _cut_first_segment(self) -> None:
+        """Let the first segment begin with the batch that holds the log start, known by what is left of it."""
+        first = self.segments[0]
+        rest = first.without_first(bisect_left(first.last_offsets, self.log_start_offset))
+        (batch,) = parse_batches(rest.buffers[0])
+        if batch.base_offset < self.log_start_offset:
+            with suppress(KafkaError):  # it cannot be looked into: the header has to do
+                rest.max_timestamps[0] = max(timestamp for _, timestamp in self._visible(batch))
+                rest.max_timestamp = max(rest.max_timestamps)
+        self.segments[0] = rest
+        self.size -= first.size - rest.size
+        self.budget.give_back(first.cost - rest.cost)
+
+
+def own_buffer(view: memoryview) -> Buffer:
+    """A buffer to keep a batch in: its own place in its request, unless that is more than twice as large.
+
+    A copy, too, where that place cannot be written to.
+    """
+    return bytearray(view) if view.readonly or 2 * len(view) < kept_bytes(view) else view
+
+
+def kept_bytes(buffer: Buffer) -> int:
+    """How many bytes a stored buffer holds on to."""
+    return len(cast("Sized", buffer.obj)) if isinstance(buffer, memoryview) else len(buffer)

@@ -1,0 +1,60 @@
+"""The storage that a URL names.
+
+    memory://[?max_bytes=BYTES]    the broker's own memory
+    redis:// rediss:// unix://     a Redis or Valkey server, written as the `redis` package has it
+    embedded:PATH                  a private server of the broker's own, with its data in that folder
+
+Backends are imported when they are asked for: a broker in memory starts without a Redis client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl, urlsplit
+
+from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
+from korvet.storage.memory import MemoryStorage, sensible_max_bytes
+
+ACCEPTED = "memory://, redis://, rediss://, unix:// or embedded:PATH"
+
+
+@asynccontextmanager
+async def open_storage(
+    url: str,
+    *,
+    defaults: StorageDefaults | None = None,
+    mapping: OffsetMapping | None = None,
+    memory_max_bytes: int | None = None,
+) -> AsyncIterator[Storage]:
+    """Open the storage, and close it with the block.
+
+    `mapping` is that of new topics whose settings name none; None leaves it to the backend: dense in memory,
+    timestamp on Redis. (The mapping in `defaults.topic_config` is not asked: it cannot say "not set".)
+    `memory_max_bytes` counts where a memory URL says nothing itself.
+
+    Raises StorageUsageError for a URL that names no storage, or one that cannot be had.
+    """
+    defaults = StorageDefaults() if defaults is None else defaults
+    match urlsplit(url).scheme:
+        case "memory":
+            max_bytes = memory_limit(url, memory_max_bytes)
+            yield MemoryStorage(defaults, mapping=mapping or OffsetMapping.DENSE, max_bytes=max_bytes)
+        case _:
+            raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")
+
+
+def memory_limit(url: str, default: int | None) -> int:
+    """How many bytes a memory URL allows."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    text = options.pop("max_bytes", None)
+    if options or parts.netloc or parts.path or parts.fragment:
+        raise StorageUsageError(
+            f"{url!r} says too much; accepted are memory:// and memory://?max_bytes=BYTES"
+        )
+    if text is None:
+        return sensible_max_bytes() if default is None else default
+    if not text.isdecimal() or int(text) == 0:
+        raise StorageUsageError(f"max_bytes in {url!r} is a number of bytes, such as {sensible_max_bytes()}")
+    return int(text)
