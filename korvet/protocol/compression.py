@@ -8,10 +8,12 @@ What is written is what Kafka's Java client writes, so that every client can rea
 - lz4: the frame format with independent blocks of at most 64 kB; Java refuses blocks that depend on each other.
 - zstd: one frame.
 
-Reading is bounded: `max_bytes` is how much the result may hold, and never more than that is allocated for it, so
-a kilobyte that claims to be a gigabyte costs next to nothing. Whatever is wrong with compressed bytes becomes
-InvalidRecord, which no client repeats; too much of it MessageTooLarge, which makes Java's producer
-split the batch and try again.
+Reading is bounded: `max_bytes` is how much the result may hold, and no more than that is allocated until it is known
+to fit (then it is copied once), so a megabyte that would become a gigabyte costs no gigabyte. A zstd frame may
+make its decoder keep a window as well, which grows with what is decoded, so at most to as much again.
+
+Whatever is wrong with compressed bytes becomes InvalidRecord, which no client repeats; too much of it MessageTooLarge,
+which makes Java's producer split the batch and try again.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
         return DECOMPRESSORS[codec](data, max_bytes)
     except cramjam.DecompressionError as error:
         raise InvalidRecord(f"The records do not decompress as {codec.name.lower()}: {error}.") from None
+    except OverflowError:
+        raise MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.") from None
 
 
 def codec_of(attributes: int) -> Codec:
@@ -97,30 +101,31 @@ def _compress_zstd(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
-    view = memoryview(data)
+    blocks = _snappy_blocks(memoryview(data))
+    # A block opens with the length of what it holds, and is refused when that turns out not to be so.
+    sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+    if sum(sizes) > max_bytes:
+        raise OverflowError
+    result = memoryview(bytearray(sum(sizes)))
+    end = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        start, end = end, end + size
+        cramjam.snappy.decompress_raw_into(block, result[start:end])
+    return bytes(result)
+
+
+def _snappy_blocks(view: memoryview) -> list[memoryview]:
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return _decompress_snappy_block(view, max_bytes)
+        return [view]
     blocks = []
     position = len(XERIAL_HEADER)
     while position < len(view):
         start = position + 4
         position = start + int.from_bytes(view[position:start], "big")
-        if position > len(view):
-            raise InvalidRecord("A snappy block is longer than the records.")
-        block = _decompress_snappy_block(view[start:position], max_bytes)
-        max_bytes -= len(block)
-        blocks.append(block)
-    return b"".join(blocks)
-
-
-def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
-    """Decompress one raw block, which opens with the length of what it holds."""
-    size = cramjam.snappy.decompress_raw_len(block)
-    if size > max_bytes:
-        raise MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.")
-    result = bytearray(size)
-    cramjam.snappy.decompress_raw_into(block, result)
-    return bytes(result)
+        blocks.append(view[start:position])
+    if position > len(view):
+        raise InvalidRecord("A snappy block is longer than the records.")
+    return blocks
 
 
 def _decompress_stream(decompress_into: Callable[[Buffer, bytearray], int]) -> Callable[[Buffer, int], bytes]:
@@ -143,7 +148,7 @@ def _decompress_stream(decompress_into: Callable[[Buffer, bytearray], int]) -> C
             else:
                 return bytes(memoryview(result)[:length])
             if size >= max_bytes:
-                raise MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.")
+                raise OverflowError
             del result  # before the next one is allocated
             size = min(8 * size, max_bytes)
 

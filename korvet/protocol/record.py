@@ -201,27 +201,31 @@ def _decode_headers(data: bytes, position: int, zigzag_count: int) -> tuple[Head
     if zigzag_count & 1 or zigzag_count > len(data):
         raise InvalidRecord("A record's number of headers is impossible.")
     headers: list[tuple[str, bytes | None]] = []
-    for _ in range(zigzag_count >> 1):
-        n, start = _varint(data, position)
-        if n & 1:
-            raise InvalidRecord("A header has no key.")
-        position = start + (n >> 1)
-        key = _text(data[start:position])
-        n, start = _varint(data, position)
-        if n & 1:
-            headers.append((key, None))
-            position = start
-        else:
-            position = start + (n >> 1)
-            headers.append((key, data[start:position]))
-    return tuple(headers), position
-
-
-def _text(data: bytes) -> str:
     try:
-        return data.decode()
+        for _ in range(zigzag_count >> 1):
+            n = data[position]
+            if n < 128:
+                start = position + 1
+            else:
+                n, start = _varint(data, position)
+            if n & 1:
+                raise InvalidRecord("A header has no key.")
+            position = start + (n >> 1)
+            key = data[start:position].decode()
+            n = data[position]
+            if n < 128:
+                start = position + 1
+            else:
+                n, start = _varint(data, position)
+            if n & 1:
+                position = start
+                headers.append((key, None))
+            else:
+                position = start + (n >> 1)
+                headers.append((key, data[start:position]))
     except UnicodeDecodeError:
         raise InvalidRecord("A header's key is not UTF-8.") from None
+    return tuple(headers), position
 
 
 def _encode_headers(headers: Headers) -> bytes:

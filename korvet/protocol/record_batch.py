@@ -51,9 +51,9 @@ CONTROL_BIT = 0x20
 MAX_OFFSET_DELTA = 2**31 - 1
 SEQUENCES = 2**31
 
-# What one batch may become in memory, as bytes and as objects, unless the caller says otherwise.
-# A million small records, the most that librdkafka can be told to batch, just fit.
-MAX_DECODED_BYTES = 128 * 1024 * 1024
+# What one batch may become in memory, as bytes and, about as much again, as objects, unless the caller says otherwise.
+# Half a million small records just fit.
+MAX_DECODED_BYTES = 64 * 1024 * 1024
 
 
 class TimestampType(IntEnum):
