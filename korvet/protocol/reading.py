@@ -1,0 +1,238 @@
+"""Generates the source of functions that read one version of a message.
+
+Measured choices (Fetch v12 with 100 partitions in 25 us): objects are made by `object.__new__` and filled
+slot by slot; neighbouring fixed-width fields, the length that follows them and the first byte of a tag
+section are unpacked by one precompiled Struct; everything is inline in one function, nested loops and all,
+and the one-byte case of variable-width lengths too.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, unpack_from
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
+from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
+
+
+def reader_source(cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
+    """The source of `run(data, pos) -> (message, end)`, and the objects it names."""
+    writer = ReaderSource(version=version, flexible=is_flexible(cls, version))
+    return writer.function(cls), writer.source.names
+
+
+@attrs.define
+class ReaderSource:
+    """Writes the reader of one message in one version."""
+
+    version: int
+    flexible: bool
+    source: Source = attrs.Factory(lambda: Source("data, pos"))
+    # Fixed-width values to be unpacked together: format and the variable or attribute that takes the value.
+    run: list[tuple[str, str]] = attrs.Factory(list)
+    # Lines that make something else of a value once it is unpacked.
+    after_run: list[str] = attrs.Factory(list)
+
+    def function(self, cls: type[Any]) -> str:
+        """The whole source."""
+        self.source.names |= {
+            "new": object.__new__,
+            "unpack_from": unpack_from,
+            "UUID": UUID,
+            "long_uvarint": long_uvarint,
+            "skip_tags": skip_tags,
+            "fail": fail,
+        }
+        self.source.emit("size = len(data)")
+        message = self.read_struct(cls)
+        self.flush()
+        self.source.emit(f"return {message}, pos")
+        return self.source.text()
+
+    def read_struct(self, cls: type[Any]) -> str:
+        """Read a struct into a fresh variable, whose name is returned."""
+        target = self.source.variable("o")
+        self.source.emit(f"{target} = new({self.source.name(cls.__name__, cls)})")
+        plain, tagged, absent = fields_of(cls, self.version)
+        for field in (*absent, *tagged):
+            self.source.emit(f"{target}.{field.name} = {self.default(cls, field)}")
+        for field in plain:
+            self.read_field(field, f"{target}.{field.name}")
+        if self.flexible:
+            self.read_tags(tagged, target)
+        return target
+
+    def default(self, cls: type[Any], field: Field) -> str:
+        if field.is_array and field.default is not None:
+            return "[]"
+        if field.default is None or isinstance(field.default, bool | int | str):
+            return repr(field.default)
+        return self.source.name(f"default_{cls.__name__}_{field.name}", field.default)
+
+    def read_field(self, field: Field, target: str) -> None:
+        if field.is_array:
+            self.read_array(field, target)
+        elif field.struct is not None:
+            self.read_nested(field.struct, target, nullable=self.version in field.nullable)
+        else:
+            self.read_simple(field, target)
+
+    def read_simple(self, field: Field, target: str) -> None:
+        """Read anything but an array or a struct."""
+        if field.kafka_type == "uuid":
+            value = self.source.variable("u")
+            self.run.append(("16s", value))
+            self.after_run.append(f"{target} = UUID(bytes={value})")
+        elif field.kafka_type in FIXED_FORMATS:
+            self.run.append((FIXED_FORMATS[field.kafka_type], target))
+        else:
+            self.read_sized(field, target)
+
+    def read_sized(self, field: Field, target: str) -> None:
+        """Read a string, bytes or records behind their length."""
+        convert = {
+            "string": f"{target} = str(data[pos:end], 'utf-8')",
+            "bytes": f"{target} = bytes(data[pos:end])",
+            "records": f"{target} = (data[pos:end],) if n else ()",
+        }[field.kafka_type]
+        self.read_length(field)
+        with self.source.block("if n >= 0:"):
+            self.source.emit(
+                "end = pos + n",
+                f"if end > size: fail('{field.name} is longer than the data')",
+                convert,
+                "pos = end",
+            )
+        self.read_null(field, target)
+
+    def read_length(self, field: Field) -> None:
+        """Leave a length or a number of elements in `n`, -1 for null."""
+        if self.flexible and field.compact:
+            self.run.append(("B", "n"))
+            self.flush()
+            self.source.emit("if n > 127: n, pos = long_uvarint(data, pos - 1)", "n -= 1")
+        else:
+            self.run.append(("h" if field.kafka_type == "string" and not field.is_array else "i", "n"))
+            self.flush()
+
+    def read_null(self, field: Field, target: str) -> None:
+        """The other branch of `if n >= 0`."""
+        if self.version in field.nullable:
+            self.source.emit(f"elif n == -1: {target} = None")
+        self.source.emit(f"else: fail('{field.name} has a length of %d' % n)")
+
+    def read_array(self, field: Field, target: str) -> None:
+        self.read_length(field)
+        smallest = smallest_size(field, self.version, flexible=self.flexible)
+        with self.source.block("if n >= 0:"):
+            self.source.emit(f"if n > (size - pos) // {smallest}: fail('{field.name} has too many elements')")
+            self.read_elements(field, target)
+        self.read_null(field, target)
+
+    def read_elements(self, field: Field, target: str) -> None:
+        if field.struct is None and field.kafka_type in FIXED_FORMATS and field.kafka_type != "uuid":
+            self.source.emit(
+                f"{target} = list(unpack_from(f'>{{n}}{FIXED_FORMATS[field.kafka_type]}', data, pos))",
+                f"pos += n * {fixed_size(field.kafka_type)}",
+            )
+            return
+        elements = self.source.variable("a")
+        self.source.emit(f"{target} = {elements} = []")
+        with self.source.block("for _ in range(n):"):
+            if field.struct is not None:
+                element = self.read_struct(field.struct)
+            else:
+                element = self.source.variable("v")
+                self.read_simple(attrs.evolve(field, is_array=False, nullable=range(0)), element)
+            self.flush()
+            self.source.emit(f"{elements}.append({element})")
+
+    def read_nested(self, cls: type[Any], target: str, *, nullable: bool) -> None:
+        """Read a struct; a nullable one follows a byte that is negative for null (KIP-893)."""
+        if not nullable:
+            self.source.emit(f"{target} = {self.read_struct(cls)}")
+            return
+        self.run.append(("b", "n"))
+        self.flush()
+        with self.source.block("if n >= 0:"):
+            nested = self.read_struct(cls)
+            self.flush()
+            self.source.emit(f"{target} = {nested}")
+        self.source.emit(f"else: {target} = None")
+
+    def read_tags(self, tagged: list[Field], target: str) -> None:
+        """Read a tag section: a count, then tag, size and value of each; unknown tags are skipped."""
+        self.run.append(("B", "n"))
+        self.flush()
+        if not tagged:
+            self.source.emit("if n: pos = skip_tags(data, pos, n)")
+            return
+        tag_end = self.source.variable("tag_end")
+        with self.source.block("if n:"):
+            self.source.emit("if n > 127: n, pos = long_uvarint(data, pos - 1)")
+            with self.source.block("for _ in range(n):"):
+                self.source.emit(
+                    "tag, pos = long_uvarint(data, pos)",
+                    "n, pos = long_uvarint(data, pos)",
+                    f"{tag_end} = pos + n",
+                    f"if {tag_end} > size: fail('a tagged field is longer than the data')",
+                )
+                for number, field in enumerate(tagged):
+                    with self.source.block(f"{'elif' if number else 'if'} tag == {field.tag}:"):
+                        self.read_field(field, f"{target}.{field.name}")
+                        self.flush()
+                        self.source.emit(f"if pos != {tag_end}: fail('{field.name} does not fill its tag')")
+                self.source.emit(f"else: pos = {tag_end}")
+
+    def flush(self) -> None:
+        """Unpack the pending run."""
+        if not self.run:
+            return
+        formats = ">" + "".join(format_ for format_, _ in self.run)
+        targets = ", ".join(target for _, target in self.run)
+        if formats == ">B":
+            self.source.emit(f"{targets} = data[pos]", "pos += 1")
+        else:
+            layout = Struct(formats)
+            unpack = self.source.name(f"unpack_{formats[1:].replace('?', 'o')}", layout.unpack_from)
+            self.source.emit(f"{targets}, = {unpack}(data, pos)", f"pos += {layout.size}")
+        self.source.emit(*self.after_run)
+        self.run.clear()
+        self.after_run.clear()
+
+
+# --- What generated source calls --------------------------------------------------------------------------
+
+
+def fail(message: str) -> None:
+    """Refuse the data; `codec.decode` makes a ProtocolError of it."""
+    raise ValueError(message)
+
+
+def long_uvarint(data: memoryview, pos: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most 32 bits at `pos`; the number, and where it ended."""
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, pos
+    message = "a variable-width number has more than five bytes"
+    raise ValueError(message)
+
+
+def skip_tags(data: memoryview, pos: int, count: int) -> int:
+    """Step over a tag section whose first byte, just before `pos`, was `count`; where it ended."""
+    if count > 127:
+        count, pos = long_uvarint(data, pos - 1)
+    for _ in range(count):
+        _, pos = long_uvarint(data, pos)
+        size, pos = long_uvarint(data, pos)
+        pos += size
+        if pos > len(data):
+            fail("a tagged field is longer than the data")
+    return pos

@@ -1,0 +1,86 @@
+"""What generated readers and writers have in common: lines of source, names for them, runs of fixed fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from korvet.protocol.schema import FIXED_FORMATS, Field, schema_of
+
+
+@attrs.define
+class Source:
+    """Python source while it is being put together, and the objects it names."""
+
+    signature: str
+    names: dict[str, object] = attrs.Factory(dict)
+    lines: list[str] = attrs.Factory(list)
+    indent: int = 1
+    count: int = 0
+
+    def emit(self, *lines: str) -> None:
+        """Add lines at the current indentation."""
+        self.lines.extend("    " * self.indent + line for line in lines)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Add `head`, and what is emitted inside the `with` indented below it."""
+        self.emit(head)
+        self.indent += 1
+        yield
+        self.indent -= 1
+
+    def variable(self, stem: str) -> str:
+        """A fresh local name."""
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def name(self, stem: str, value: object) -> str:
+        """The global name under which the source finds `value`; the same one for the same stem."""
+        self.names[stem] = value
+        return stem
+
+    def text(self) -> str:
+        """The whole function."""
+        return "\n".join([f"def run({self.signature}):", *self.lines, ""])
+
+
+def fields_of(cls: type[Any], version: int) -> tuple[list[Field], list[Field], list[Field]]:
+    """A struct's fields in a version: the plain ones, the tagged ones by tag, and those the version lacks."""
+    present = [field for field in schema_of(cls).fields if version in field.versions]
+    plain = [field for field in present if field.tag is None]
+    tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
+    absent = [field for field in schema_of(cls).fields if version not in field.versions]
+    return plain, tagged, absent
+
+
+def smallest_size(field: Field, version: int, *, flexible: bool) -> int:
+    """The fewest bytes an element of an array can take."""
+    if field.struct is None:
+        if field.kafka_type in FIXED_FORMATS:
+            return fixed_size(field.kafka_type)
+        return length_size(field, flexible=flexible)
+    size = 1 if flexible else 0
+    for inner in fields_of(field.struct, version)[0]:
+        if inner.is_array:
+            size += length_size(inner, flexible=flexible)
+        elif inner.struct is not None and version in inner.nullable:
+            size += 1
+        else:
+            size += smallest_size(inner, version, flexible=flexible)
+    return size
+
+
+def length_size(field: Field, *, flexible: bool) -> int:
+    """The fewest bytes the length of a string, an array and so on can take."""
+    if flexible and field.compact:
+        return 1
+    return 2 if field.kafka_type == "string" and not field.is_array else 4
+
+
+def fixed_size(kafka_type: str) -> int:
+    """The bytes that a fixed-width type takes."""
+    return {"b": 1, "?": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8, "16s": 16}[FIXED_FORMATS[kafka_type]]
