@@ -1,0 +1,225 @@
+"""A client's connection as the broker sees it, without IO: bytes in, requests out, answers to bytes.
+
+    connection.receive_data(data)
+    while (request := connection.next_request()) is not NEED_DATA:
+        response = ...
+        send(connection.send(request, response))
+
+The table of APIs is given to it; it imports no handlers and never looks at an `Api.handle`. It keeps no queue
+and remembers no request: the caller sends answers in the order of the requests.
+
+What breaks the protocol raises ProtocolError, and after it nothing more can be read; the caller closes, as
+Kafka does for malformed bytes, unknown APIs and versions that are not served. Two requests of unserved
+versions are answered instead, since clients would not find their way otherwise. They come with their answer
+in `Request.refusal` and are not to be handled:
+
+- ApiVersions of any other version gets error 35 and the supported range, in version 0 (KIP-511).
+- Produce v0 to v2 gets error 35 for every partition. These versions must be advertised, or librdkafka takes
+  the broker for one without compression (KAFKA-18659).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from struct import Struct
+from typing import Any, Final, Literal
+
+from attrs import Factory, define, field, frozen
+
+from korvet.protocol.codec import decode, encode
+from korvet.protocol.errors import ErrorCode, ProtocolError
+from korvet.protocol.frames import FrameReader, framed
+from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from korvet.protocol.messages.header import RequestHeader, ResponseHeader
+from korvet.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
+from korvet.protocol.schema import Buffer, versions_of
+
+PRODUCE = 0
+
+KEY_AND_VERSION = Struct(">hh")
+
+
+class NeedData(Enum):
+    """Has one member, so that type checkers can tell it from a Request."""
+
+    NEED_DATA = "NEED_DATA"
+
+
+#: What `Connection.next_request` returns until a whole request is here.
+NEED_DATA: Final = NeedData.NEED_DATA
+
+
+@frozen
+class Api:
+    """One API the broker speaks: its messages, the versions it serves, and who handles it."""
+
+    key: int
+    name: str
+    request: type[Any]
+    response: type[Any]
+    min_version: int
+    max_version: int
+    # What ApiVersions tells; below `min_version` only for Produce.
+    advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
+    handle: Any = None
+
+
+@frozen
+class Request:
+    """A request as it came. `records` in its body are writable views of its frame."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+    frame_size: int  # without the four bytes of the size itself
+    response_version: int
+    refusal: Any = None  # the response, where the version is not served; `body` is None then
+
+
+@define
+class Connection:
+    """The state of one connection: bytes that are no whole request yet."""
+
+    apis: Mapping[int, Api]
+    max_frame_bytes: int = field(kw_only=True)
+    _frames: FrameReader = field(
+        default=Factory(lambda self: FrameReader(self.max_frame_bytes), takes_self=True), init=False
+    )
+    _failed: bool = field(default=False, init=False)
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take bytes off the socket; `next_request` says what they make."""
+        self._frames.receive_data(data)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of a next request has arrived."""
+        return self._frames.idle
+
+    @property
+    def pending_frame_size(self) -> int | None:
+        """The size of the request being received, as soon as its first four bytes are here.
+
+        Until `allow_frame` no memory is taken for it, so this is when to wait for a share of what all
+        connections may hold. Raises ProtocolError when the size is negative or above `max_frame_bytes`.
+        """
+        return self._frames.pending_frame_size
+
+    def allow_frame(self) -> None:
+        """Take the memory for a large request (above 64 kB); nothing to do for a small one."""
+        self._frames.allow_frame()
+
+    def frame_buffer(self) -> memoryview | None:
+        """The part of an allowed large request that has not arrived, to be received into; else None."""
+        return self._frames.frame_buffer()
+
+    def buffer_filled(self, count: int) -> None:
+        """Tell that `count` bytes were received into the beginning of `frame_buffer()`."""
+        self._frames.buffer_filled(count)
+
+    def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
+        """The next whole request, or NEED_DATA. Raises ProtocolError, from then on always."""
+        if self._failed:
+            raise ProtocolError("nothing can be read behind bytes that broke the protocol")
+        try:
+            frame = self._frames.next_frame()
+            return NEED_DATA if frame is None else self._parse(memoryview(frame))
+        except ProtocolError:
+            self._failed = True
+            raise
+
+    def send(self, request: Request, response: object | None) -> list[Buffer]:
+        """The bytes of the answer to a request, as buffers to be sent one after the other.
+
+        Record buffers of some size are among them as the response holds them. None, the answer to a Produce
+        with acks=0, makes no bytes.
+        """
+        if response is None:
+            return []
+        header = ResponseHeader(correlation_id=request.correlation_id)
+        pieces: list[Buffer] = []
+        version = request.response_version
+        encode(header, response_header_version(type(response), version), pieces.append)
+        encode(response, version, pieces.append)
+        return framed(pieces)
+
+    def _parse(self, frame: memoryview) -> Request:
+        if len(frame) < KEY_AND_VERSION.size:
+            raise ProtocolError(f"a frame of {len(frame)} bytes, too few for a request header")
+        key, version = KEY_AND_VERSION.unpack_from(frame)
+        api = self.apis.get(key)
+        if api is None:
+            raise ProtocolError(f"unknown API key {key}")
+        header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
+        if not api.min_version <= version <= api.max_version:
+            return refuse(api, header, frame, end)
+        body = decode_body(api.request, version, frame, end)
+        return Request(api, version, header.correlation_id, header.client_id, body, len(frame), version)
+
+
+def decode_body(request: type[Any], version: int, frame: memoryview, offset: int) -> Any:
+    """The message that fills the rest of a frame."""
+    body, end = decode(request, version, frame, offset)
+    if end != len(frame):
+        raise ProtocolError(f"{len(frame) - end} bytes are left over behind a {request.__name__} v{version}")
+    return body
+
+
+def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> Request:
+    """A request of a version that is not served, with its answer where clients need one."""
+    version = header.request_api_version
+    if api.key == API_VERSIONS:
+        refusal: object = refuse_api_versions(api)
+        response_version = 0
+    elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
+        refusal = refuse_produce(decode_body(api.request, version, frame, offset))
+        response_version = version
+    else:
+        served = f"{api.min_version} to {api.max_version} are served"
+        raise ProtocolError(f"{api.name} version {version}; {served}")
+    return Request(
+        api,
+        version,
+        header.correlation_id,
+        header.client_id,
+        None,
+        len(frame),
+        response_version,
+        refusal,
+    )
+
+
+def refuse_api_versions(api: Api) -> ApiVersionsResponse:
+    supported = ApiVersion(
+        api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version
+    )
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
+
+
+def refuse_produce(request: ProduceRequest) -> ProduceResponse:
+    """Error 35 for every partition; with acks=0 the client awaits no answer, so only closing can tell it."""
+    if request.acks == 0:
+        raise ProtocolError("a Produce below version 3 with acks=0")
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=partition.index, error_code=ErrorCode.UNSUPPORTED_VERSION, base_offset=-1
+                    )
+                    for partition in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

@@ -1,0 +1,53 @@
+"""The client's side of the protocol: requests to frames, frames to responses."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from korvet.protocol.codec import decode, encode
+from korvet.protocol.errors import ProtocolError
+from korvet.protocol.frames import framed
+from korvet.protocol.messages.header import RequestHeader, ResponseHeader
+from korvet.protocol.schema import Buffer, is_flexible, schema_of
+
+M = TypeVar("M")
+
+#: The one API whose response header never is flexible: the client learns what the broker speaks from it.
+API_VERSIONS = 18
+
+
+def request_header_version(request: type[object], version: int) -> int:
+    """The version of the header before that version of a request."""
+    return 2 if is_flexible(request, version) else 1
+
+
+def response_header_version(response: type[object], version: int) -> int:
+    """The version of the header before that version of a response."""
+    return 1 if is_flexible(response, version) and schema_of(response).key != API_VERSIONS else 0
+
+
+def encode_request(request: object, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+    """The frame of a request, ready to be sent. Raises UnsupportedVersion as `codec.encode` does."""
+    key = schema_of(type(request)).key
+    if key is None:
+        raise TypeError(f"{type(request).__name__} is no request")
+    header = RequestHeader(
+        request_api_key=key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    pieces: list[Buffer] = []
+    encode(header, request_header_version(type(request), version), pieces.append)
+    encode(request, version, pieces.append)
+    return framed(pieces)
+
+
+def decode_response(response: type[M], version: int, frame: bytearray) -> tuple[int, M]:
+    """The correlation id and the message in a frame, as `FrameReader` hands it out; raises ProtocolError."""
+    data = memoryview(frame)
+    header, end = decode(ResponseHeader, response_header_version(response, version), data)
+    message, end = decode(response, version, data, end)
+    if end != len(data):
+        raise ProtocolError(f"{len(data) - end} bytes are left over behind a {response.__name__}")
+    return header.correlation_id, message
