@@ -1,0 +1,183 @@
+"""Where a Redis is and how to get in: parsed from a URL, and turned into an open stream.
+
+`redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, `unix://[user:password@]/path[?db=n]`, with the
+query options of the `redis` package that mean something here. Whatever is said to people about an address
+(`description`) leaves the password out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import trio
+from attrs import field, frozen
+from redis.connection import parse_url
+
+from korvet.storage.interface import StorageUsageError
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+
+# The options a URL's query may set, named as in the redis package, and what they mean.
+OPTIONS = {
+    "db": "the database's number",
+    "username": "the ACL user",
+    "password": "its password",
+    "client_name": "how the connections are called in CLIENT LIST",
+    "protocol": "2 (default) or 3",
+    "socket_connect_timeout": "seconds until an attempt to connect is given up",
+    "socket_timeout": "seconds without any answer until a connection is given up",
+}
+TLS_OPTIONS = {
+    "ssl_ca_certs": "a file with the certificates of the authorities to trust",
+    "ssl_ca_path": "a folder with them",
+    "ssl_ca_data": "the certificates themselves, PEM",
+    "ssl_cert_reqs": "none, optional or required (default)",
+    "ssl_check_hostname": "whether the certificate must be for the host (default: true)",
+    "ssl_certfile": "this side's certificate",
+    "ssl_keyfile": "its key",
+    "ssl_password": "the key's password",
+    "ssl_ciphers": "accepted ciphers, in OpenSSL's notation",
+    "ssl_min_version": "the lowest TLS version, as a number of ssl.TLSVersion",
+}
+CERT_REQS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+# A megabyte batch should leave, and a megabyte of replies arrive, without many turns through the event loop.
+# The kernel cuts this to its own limit.
+SOCKET_BUFFER_BYTES = 4 << 20
+
+
+@frozen
+class RedisAddress:
+    """One server, and who we are there. `path` is a Unix socket; with it, host and port mean nothing."""
+
+    host: str = "localhost"
+    port: int = 6379
+    path: str = ""
+    db: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    client_name: str = ""
+    protocol: int = 2
+    tls: ssl.SSLContext | None = None
+    connect_limit_s: float = 5.0
+    answer_limit_s: float = 10.0
+
+    @property
+    def description(self) -> str:
+        """The address as a URL, without the password and the options."""
+        user = f"{self.username}@" if self.username else ""
+        if self.path:
+            return f"unix://{user}{self.path}" + (f"?db={self.db}" if self.db else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "rediss" if self.tls is not None else "redis"
+        return f"{scheme}://{user}{host}:{self.port}" + (f"/{self.db}" if self.db else "")
+
+
+def parse_address(url: str) -> RedisAddress:
+    """The address a URL gives; StorageUsageError, without the password, for what is wrong with it."""
+    try:
+        return address_from(url)
+    except (ValueError, OSError) as error:  # OSError: a certificate's file, and ssl.SSLError is one
+        raise StorageUsageError(f"{without_password(url)}: {error}") from None
+
+
+def address_from(url: str) -> RedisAddress:
+    """As `parse_address`, with a ValueError or OSError that does not name the URL."""
+    refuse_unknown_options(url)
+    given: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    path = given.get("path", "")
+    if url.startswith("unix:") and not path:
+        raise ValueError("the socket's path is missing: unix:///path/to/redis.sock")
+    protocol = given.get("protocol", 2)
+    if protocol not in (2, 3):
+        raise ValueError(f"protocol={protocol}: expected 2 or 3")
+
+    return RedisAddress(
+        host=given.get("host", "localhost"),
+        port=given.get("port", 6379),
+        path=path,
+        db=database(url, given.get("db")),
+        username=given.get("username", ""),
+        password=given.get("password", ""),
+        client_name=given.get("client_name", ""),
+        protocol=protocol,
+        tls=tls_context(given) if url.startswith("rediss:") else None,
+        connect_limit_s=given.get("socket_connect_timeout", 5.0),
+        answer_limit_s=given.get("socket_timeout", 10.0),
+    )
+
+
+def refuse_unknown_options(url: str) -> None:
+    """Raise ValueError for an option that would be silently without effect."""
+    accepted: Sequence[str] = [*OPTIONS, *TLS_OPTIONS] if url.startswith("rediss:") else [*OPTIONS]
+    unknown = [
+        name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True) if name not in accepted
+    ]
+    if unknown:
+        raise ValueError(f"unknown option {', '.join(unknown)}; accepted are {', '.join(accepted)}")
+
+
+def database(url: str, given: int | None) -> int:
+    """The database's number; the redis package passes silently over a path that is none."""
+    path = urlsplit(url).path.strip("/")
+    if given is None and path and not url.startswith("unix:"):
+        raise ValueError(f"/{path}: expected a database's number, as in redis://host:6379/0")
+    return given or 0
+
+
+def tls_context(given: dict[str, Any]) -> ssl.SSLContext:
+    """A context as the redis package would make it from its ssl_* options."""
+    cert_reqs = given.get("ssl_cert_reqs", "required")
+    if cert_reqs not in CERT_REQS:
+        raise ValueError(f"ssl_cert_reqs={cert_reqs}: expected {', '.join(CERT_REQS)}")
+
+    context = ssl.create_default_context(
+        cafile=given.get("ssl_ca_certs"), capath=given.get("ssl_ca_path"), cadata=given.get("ssl_ca_data")
+    )
+    context.check_hostname = CERT_REQS[cert_reqs] == ssl.CERT_REQUIRED and bool(
+        given.get("ssl_check_hostname", True)
+    )
+    context.verify_mode = CERT_REQS[cert_reqs]
+    if "ssl_certfile" in given:
+        context.load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"), given.get("ssl_password"))
+    if "ssl_ciphers" in given:
+        context.set_ciphers(given["ssl_ciphers"])
+    if "ssl_min_version" in given:
+        context.minimum_version = ssl.TLSVersion(int(given["ssl_min_version"]))
+    return context
+
+
+def without_password(url: str) -> str:
+    """The URL as its owner would recognise it, for messages: no password, no options."""
+    parts = urlsplit(url)
+    user, separator, host = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{user.partition(':')[0]}{separator}{host}{parts.path}"
+
+
+async def open_stream(address: RedisAddress) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    """Connect, and shake hands where TLS is asked for. OSError or trio.BrokenResourceError when it fails.
+
+    The caller closes the stream, and limits the time.
+    """
+    if address.path:
+        stream = await trio.open_unix_socket(address.path)
+    else:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+    for option in (trio.socket.SO_SNDBUF, trio.socket.SO_RCVBUF):
+        stream.setsockopt(trio.socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+    if address.tls is None:
+        return stream
+
+    encrypted = trio.SSLStream(stream, address.tls, server_hostname=address.host, https_compatible=True)
+    try:
+        await encrypted.do_handshake()
+    except BaseException as error:
+        await trio.aclose_forcefully(stream)
+        if isinstance(error.__cause__, ssl.SSLError):  # trio's own says only that the stream is broken
+            raise error.__cause__ from None
+        raise
+    return encrypted

@@ -1,0 +1,335 @@
+"""One socket to Redis from its greeting to its end: many tasks' commands in, their replies out, first in first out.
+
+Commands are answered in the order they were written, so a reply belongs to the oldest command without one. What
+tasks send within one turn of the scheduler leaves in one write; a reply wakes its task and nobody else. That is
+some 170,000 small commands a second, where a connection per task or a lock around one reaches a tenth of it.
+
+A server that takes bytes and answers nothing (a stopped process, a network that swallows packets) is noticed by
+the oldest command's time limit. Time counts only while nothing arrives at all, so a long queue of commands behind
+a slow one is not mistaken for it.
+
+A link is not made anew; `redis_connection` does that, and says what becomes of commands then.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+import hiredis
+import trio
+from attrs import define
+from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from korvet.storage.redis_address import RedisAddress, open_stream
+from korvet.storage.redis_replies import Buffer, Command, Reply, pack, reply_error
+
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+RECEIVE_BYTES = 256 * 1024
+JOIN_BYTES = 4096  # smaller buffers are joined with their neighbours before they are sent
+SENDMSG_BUFFERS = 512  # the kernel takes 1,024 in one call
+
+# A connection to a server that has become a replica is given up, since its name may lead to the new primary by
+# now; not before it has lived this long, lest a server that stays read-only costs a connection per command.
+READ_ONLY_AFTER_S = 5.0
+
+INCOMPLETE = object()
+
+
+class RedisUnavailable(RedisConnectionError):  # noqa: N818  a state, as trio.Cancelled
+    """There is no connection; the message says why."""
+
+
+class NotConnected(RedisUnavailable):
+    """The command was not written."""
+
+
+class ConnectionLost(RedisUnavailable):
+    """The connection broke after the command was written, or while it was: its outcome is unknown."""
+
+
+class LinkEnded(Exception):  # noqa: N818  caught in this package; the reason why a link ends
+    """The link has to end for the reason that the message gives."""
+
+
+@define(eq=False)
+class Pending:
+    """One write of one or more commands, and in time its reply (a list of them for more than one).
+
+    An error reply is the exception itself. `notify`, when given, is called with the Pending as soon as `reply` is
+    there, from the task that reads the link: it must be quick, and may not raise.
+    """
+
+    buffers: list[Buffer]
+    expected: int  # replies that `reply` will list; 0 where there is one, and it is `reply` itself
+    limit_s: float
+    notify: Callable[[Pending], None] | None = None
+    reply: Reply = None
+    done: bool = False
+    abandoned: bool = False
+    task: trio.lowlevel.Task | None = None
+
+    async def wait(self) -> Reply:
+        """The reply; raises it where it is an exception. Only one task may wait.
+
+        On cancellation what is not yet written is dropped; what is written will be executed all the same.
+        """
+        if self.done:
+            await trio.lowlevel.checkpoint()
+        else:
+            self.task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abandon)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+    def _abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None
+        self.abandoned = True
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def resolve(self, reply: Reply) -> None:
+        """Give the reply to whoever waits for it."""
+        self.reply = reply
+        self.done = True
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+        if self.notify is not None:
+            self.notify(self)
+
+
+class Link:
+    """One socket: who waits for replies, and what is still to be written."""
+
+    def __init__(self, stream: Stream, answer_limit_s: float) -> None:
+        self.stream = stream
+        self.answer_limit_s = answer_limit_s
+        self.opened_at = trio.current_time()
+        self.cause = ""
+        self._unsent: list[Pending] = []
+        self._waiting: deque[Pending] = deque()
+        self._writer: trio.lowlevel.Task | None = None  # while it has nothing to do
+        self._reader = hiredis.Reader(
+            protocolError=LinkEnded, replyError=self._note_error, notEnoughData=INCOMPLETE
+        )
+        self._silence = trio.CancelScope()  # around the reading; its deadline is the oldest command's limit
+        self._read_only = False
+
+    def __repr__(self) -> str:
+        return f"<Link unsent={len(self._unsent)} waiting={len(self._waiting)} {self.cause or 'open'}>"
+
+    def enqueue(self, pending: Pending) -> None:
+        """Have `pending` written, with whatever else is sent in this turn of the scheduler."""
+        self._unsent.append(pending)
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
+
+    async def ask(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send commands before `serve` runs, and return their replies, errors among them."""
+        await send_buffers(self.stream, [buffer for command in commands for buffer in pack(command)])
+        replies: list[Reply] = []
+        buffer = bytearray(4096)
+        while len(replies) < len(commands):
+            while (reply := self._reader.gets()) is not INCOMPLETE:
+                replies.append(reply)
+            if len(replies) < len(commands):
+                await self._receive_into(buffer)
+        return replies
+
+    async def serve(self) -> None:
+        """Write and read until the link ends; `cause` says why. Then it is for the caller to `fail_all`."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_it_ends, self._write, nursery.cancel_scope)
+                nursery.start_soon(self._until_it_ends, self._read, nursery.cancel_scope)
+        finally:
+            self.cause = self.cause or "it was closed"
+            await trio.aclose_forcefully(self.stream)
+
+    def fail_all(self) -> None:
+        """Tell everybody who waits that the link has ended."""
+        waiting, self._waiting = self._waiting, deque()
+        unsent, self._unsent = self._unsent, []
+        for pending in waiting:
+            pending.resolve(ConnectionLost(f"lost the connection, outcome unknown: {self.cause}"))
+        for pending in unsent:
+            pending.resolve(NotConnected(f"not sent: {self.cause}"))
+
+    async def _until_it_ends(self, work: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        try:
+            await work()
+        except (LinkEnded, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.cause = self.cause or explain(error)
+            scope.cancel()
+
+    async def _write(self) -> None:
+        while True:
+            if not self._unsent:
+                self._writer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_writing)
+            batch, self._unsent = self._unsent, []
+            buffers: list[Buffer] = []
+            was_idle = not self._waiting
+            for pending in batch:
+                if not pending.abandoned:
+                    buffers += pending.buffers
+                    pending.buffers = []
+                    self._waiting.append(pending)
+            if was_idle:
+                self._expect_answer()
+            await send_buffers(self.stream, buffers)
+
+    def _stop_writing(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._writer = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _read(self) -> None:
+        buffer = bytearray(RECEIVE_BYTES)
+        with self._silence:
+            while True:
+                await self._receive_into(buffer)
+                self._deliver()
+                self._expect_answer()
+        raise LinkEnded("it does not answer")
+
+    async def _receive_into(self, buffer: bytearray) -> None:
+        if isinstance(self.stream, trio.SocketStream):
+            received = await self.stream.socket.recv_into(buffer)
+            self._reader.feed(cast(bytes, buffer), 0, received)  # it takes any buffer, but does not say so
+        else:
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+            received = len(data)
+            self._reader.feed(cast(bytes, data))
+        if not received:
+            raise LinkEnded("it closed the connection")
+
+    def _deliver(self) -> None:
+        gets, waiting = self._reader.gets, self._waiting
+        while (reply := gets()) is not INCOMPLETE:
+            if type(reply) is hiredis.PushNotification:
+                continue  # RESP3 can announce things, but nothing here asks for any
+            if not waiting:
+                raise LinkEnded(f"it spoke unasked: {reply!r:.200}")
+            pending = waiting[0]
+            if pending.expected:
+                replies = cast(list[Reply], pending.reply)
+                replies.append(reply)
+                if len(replies) < pending.expected:
+                    continue
+                reply = replies
+            waiting.popleft()
+            pending.resolve(reply)
+        if self._read_only and trio.current_time() > self.opened_at + READ_ONLY_AFTER_S:
+            raise LinkEnded("it has become read-only")
+
+    def _expect_answer(self) -> None:
+        """Start the oldest command's time limit anew. An abandoned one counts, too: the server is to answer."""
+        limit_s = self._waiting[0].limit_s if self._waiting else math.inf
+        self._silence.deadline = trio.current_time() + limit_s
+
+    def _note_error(self, line: str) -> Exception:
+        error = reply_error(line)
+        self._read_only = self._read_only or isinstance(error, ReadOnlyError)
+        return error
+
+
+async def open_link(address: RedisAddress) -> Link:
+    """Connect and greet, within the address's time limit.
+
+    Raises OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that lets nobody in (yet).
+    """
+    with trio.move_on_after(address.connect_limit_s):
+        stream = await open_stream(address)
+        try:
+            link = Link(stream, address.answer_limit_s)
+            await greet(link, address)
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return link
+    raise LinkEnded(f"it has not answered for {address.connect_limit_s:g} s")
+
+
+async def greet(link: Link, address: RedisAddress) -> None:
+    """Log in, choose the database, leave our name, and make sure that the server serves (is not loading).
+
+    The name is a courtesy, and a user who may not PING may have other rights: neither is insisted on. Nor is
+    RESP3, which not every proxy knows.
+    """
+    greeted = address.protocol == 3 and await greet_in_resp3(link, address)
+    required: list[Command] = []
+    if address.password and not greeted:
+        user = (address.username,) if address.username else ()
+        required.append((b"AUTH", *user, address.password))
+    if address.db:
+        required.append((b"SELECT", address.db))
+
+    replies = await link.ask([*required, (b"CLIENT", b"SETNAME", address.client_name), (b"PING",)])
+    pong = replies.pop()
+    if not isinstance(pong, NoPermissionError):
+        replies.insert(len(required), pong)
+    for reply in replies[: len(required) + 1]:
+        if isinstance(reply, Exception):
+            raise reply
+
+
+async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:
+    """Ask for RESP3, logging in along the way; False where the server stays with RESP2."""
+    login = (b"AUTH", address.username or b"default", address.password) if address.password else ()
+    (hello,) = await link.ask([(b"HELLO", b"3", *login)])
+    if isinstance(hello, AuthenticationError):
+        raise hello
+    return not isinstance(hello, Exception)
+
+
+async def send_buffers(stream: Stream, buffers: Sequence[Buffer]) -> None:
+    """Write all buffers, large ones without copying them into one."""
+    joined = join_small(buffers)
+    if not isinstance(stream, trio.SocketStream):
+        for buffer in joined:
+            await stream.send_all(buffer)
+        return
+    while joined:
+        sent = await stream.socket.sendmsg(joined[:SENDMSG_BUFFERS])
+        joined = unsent(joined, sent)
+
+
+def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in the same order, runs of small buffers joined."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) < JOIN_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small = []
+        joined.append(buffer)
+    if small:
+        joined.append(b"".join(small))
+    return joined
+
+
+def unsent(buffers: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left of `buffers` after their first `sent` bytes."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+def explain(error: BaseException) -> str:
+    """Why, in the words of the innermost error: a stream's own says only that it is broken."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
+        return error.strerror
+    return str(error) or type(error).__name__
