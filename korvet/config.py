@@ -397,8 +397,11 @@ class Config:
     )
 
     # Kinds of storage
-    memory_max_bytes: int = _setting(
-        long(at_least=1), 1_073_741_824, "most that memory:// may hold", unit="bytes"
+    memory_max_bytes: int | None = _setting(
+        optional(long(at_least=1)),
+        None,
+        "most that memory:// may hold; when not set, 1 GiB, or half of the machine's memory where that is less",
+        unit="bytes",
     )
     embedded_appendfsync: str = _setting(
         one_of("always", "everysec", "no"),

@@ -13,14 +13,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
 from attrs import frozen
 
 from korvet.config import MAX_LONG, Config, Kind, boolean, double, integer, list_of, long, one_of, text
-from korvet.protocol.errors import InvalidConfig, InvalidTopicException
+from korvet.protocol.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopicException,
+    TopicAlreadyExists,
+)
 
 MAX_NAME_LENGTH = 249
 LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -263,6 +271,90 @@ def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Confi
     is_set = config.source_of(setting.broker_setting) != "default"
     value = _written(setting.from_broker(config))
     return SettingValue(setting, value, ConfigSource.BROKER if is_set else ConfigSource.DEFAULT)
+
+
+# --- New topics ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class NewTopic:
+    """A topic as somebody wants it; -1 is the broker's default, as in Kafka."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()  # partition, brokers
+    settings: Sequence[tuple[str, str | None]] = ()
+
+
+@frozen
+class PlannedTopic:
+    """A topic as it is going to be."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+
+
+def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTopic:
+    """What the wanted topic amounts to, by Kafka's rules and in its order.
+
+    Raises InvalidTopicException, TopicAlreadyExists, InvalidConfig, InvalidRequest, InvalidReplicaAssignment,
+    InvalidReplicationFactor, InvalidPartitions.
+    """
+    validate_name(new.name)
+    if new.name in existing:
+        raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
+    if other := colliding(new.name, existing):
+        raise InvalidTopicException(f"Topic '{new.name}' collides with existing topic: {other}")
+    settings = validate_settings(new.settings)
+    partitions = _assigned(new, config) if new.assignments else _counted(new, config)
+    if partitions > config.max_partitions:
+        raise InvalidPartitions(
+            f"{partitions} partitions are more than max.partitions={config.max_partitions} allows."
+        )
+    return PlannedTopic(new.name, partitions, settings)
+
+
+def _counted(new: NewTopic, config: Config) -> int:
+    """The number of partitions, where the broker assigns them."""
+    factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
+    if factor < 1:
+        raise InvalidReplicationFactor(
+            "Replication factor must be larger than 0, or -1 to use the default value."
+        )
+    if factor > 1 and config.replication_factor_policy == "strict":
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {factor} time(s): Redis is what replicates here, and"
+            " replication.factor.policy=strict accepts 1 alone."
+        )
+    if new.num_partitions < 1 and new.num_partitions != -1:
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
+    return config.num_partitions if new.num_partitions == -1 else new.num_partitions
+
+
+def _assigned(new: NewTopic, config: Config) -> int:
+    """The number of partitions, where the client has assigned them; they all go to this one broker."""
+    if new.replication_factor != -1:
+        raise InvalidRequest(
+            "A manual partition assignment was specified, but replication factor was not set to -1."
+        )
+    if new.num_partitions != -1:
+        raise InvalidRequest(
+            "A manual partition assignment was specified, but numPartitions was not set to -1."
+        )
+    for partition, brokers in new.assignments:
+        if not brokers:
+            raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
+        if len(set(brokers)) < len(brokers):
+            raise InvalidReplicaAssignment(f"Partition {partition} is assigned to a broker more than once.")
+        if unknown := [broker for broker in brokers if broker != config.node_id]:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+            )
+    if sorted(partition for partition, _ in new.assignments) != list(range(len(new.assignments))):
+        raise InvalidReplicaAssignment("Partitions should be a consecutive 0-based integer sequence.")
+    return len(new.assignments)
 
 
 # --- What handlers obey --------------------------------------------------------------------------------------
