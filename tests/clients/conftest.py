@@ -1,0 +1,92 @@
+"""The brokers and clients of this folder: one broker per storage for the whole run, a new topic per test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from tests.clients.aio import AioKafka
+from tests.clients.confluent import Confluent
+from tests.clients.interface import AdminClient, Client
+from tests.clients.kafka_python import KafkaPython
+from tests.clients.kcat import Kcat
+from tests.processes import KorvetProcess
+
+ADMIN_CLIENTS: tuple[type[AdminClient], ...] = (Confluent, KafkaPython, AioKafka)
+CLIENTS: tuple[type[Client], ...] = (*ADMIN_CLIENTS, Kcat)
+
+
+@frozen
+class StorageCase:
+    """A storage as `korvet serve` is told about it."""
+
+    id: str
+    embedded: bool
+    layout: str = "record"
+    mapping: str = "dense"
+
+
+STORAGES = (
+    StorageCase("memory", embedded=False),
+    StorageCase("record-timestamp", embedded=True, layout="record", mapping="timestamp"),
+    StorageCase("batch-dense", embedded=True, layout="batch", mapping="dense"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, and keep the tests of a storage in one process: they share its broker."""
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.clients)
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and (storage := callspec.params.get("broker")) is not None:
+            item.add_marker(pytest.mark.xdist_group(f"clients-{storage.id}"))
+
+
+@pytest.fixture(scope="session", params=STORAGES, ids=lambda storage: storage.id)
+def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
+    """A broker that runs until the last test."""
+    storage: StorageCase = request.param
+    # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most.
+    folder = tempfile.mkdtemp(prefix="kc-")
+    settings = {"storage.layout": storage.layout, "offset.mapping": storage.mapping}
+    try:
+        with KorvetProcess(
+            storage=f"embedded:{folder}/data" if storage.embedded else "memory://", settings=settings
+        ) as process:
+            yield process
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.id)
+def client(request: pytest.FixtureRequest, broker: KorvetProcess) -> Client:
+    """Each client in turn."""
+    made: Client = request.param(broker.bootstrap_servers)
+    return made
+
+
+@pytest.fixture(params=ADMIN_CLIENTS, ids=lambda client: client.id)
+def admin_client(request: pytest.FixtureRequest, broker: KorvetProcess) -> AdminClient:
+    """Each client that also deletes topics and commits."""
+    made: AdminClient = request.param(broker.bootstrap_servers)
+    return made
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    return itertools.count()
+
+
+@pytest.fixture
+def topic(numbers: Iterator[int]) -> str:
+    """A name nobody has used."""
+    return f"topic-{os.getpid()}-{next(numbers)}"

@@ -1,0 +1,113 @@
+"""Where clients begin to read: the beginning, an offset, a time, and before anything was written."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from tests.clients.confluent import Confluent
+from tests.clients.interface import AdminClient, Client, Record
+from tests.clients.test_produce import records_of
+
+FIRST_MS = 1_700_000_000_000
+
+
+def timed_records(count: int) -> list[Record]:
+    """Ten seconds lie between each and the next."""
+    return [Record(value=b"%d" % number, timestamp_ms=FIRST_MS + 10_000 * number) for number in range(count)]
+
+
+def untimed(records: list[Record]) -> list[Record]:
+    return [Record(value=record.value) for record in records]
+
+
+def test_offsets_rise_and_reading_can_begin_at_each(client: Client, topic: str) -> None:
+    client.create_topic(topic)
+    records = [Record(value=b"%d" % number) for number in range(10)]
+    client.produce(topic, records)
+    received = client.consume(topic, len(records))
+
+    assert sorted({one.offset for one in received}) == [one.offset for one in received]
+    for index, one in enumerate(received):
+        assert received[index:] == client.consume(topic, len(records) - index, start=one.offset)
+
+
+def test_a_time_leads_to_the_first_record_that_is_not_older(client: Client, topic: str) -> None:
+    # kcat cannot set timestamps, so one client writes for all.
+    client.create_topic(topic)
+    Confluent(client.bootstrap_servers).produce(topic, timed_records(20))
+    offsets = [one.offset for one in client.consume(topic, 20)]
+
+    assert offsets[0] == client.offset_at(topic, 1)
+    assert offsets[0] == client.offset_at(topic, FIRST_MS)
+    assert offsets[7] == client.offset_at(topic, FIRST_MS + 70_000)
+    assert offsets[8] == client.offset_at(topic, FIRST_MS + 70_001)
+    assert offsets[19] == client.offset_at(topic, FIRST_MS + 190_000)
+
+
+def test_a_time_after_the_last_record_leads_nowhere(admin_client: AdminClient, topic: str) -> None:
+    admin_client.create_topic(topic)
+    admin_client.produce(topic, timed_records(3))
+
+    assert admin_client.offset_at(topic, FIRST_MS + 20_001) is None
+
+
+def test_timestamps_come_back_as_they_were_given(admin_client: AdminClient, topic: str) -> None:
+    admin_client.create_topic(topic)
+    records = timed_records(5)
+    admin_client.produce(topic, records)
+    received = admin_client.consume(topic, 5)
+
+    assert [record.timestamp_ms for record in records] == [one.timestamp_ms for one in received]
+
+
+def test_reading_goes_on_from_a_time(client: Client, topic: str) -> None:
+    client.create_topic(topic)
+    records = timed_records(20)
+    Confluent(client.bootstrap_servers).produce(topic, records)
+    start = client.offset_at(topic, FIRST_MS + 150_000)
+
+    assert start is not None
+    assert untimed(records[15:]) == records_of(client.consume(topic, 5, start=start))
+
+
+def test_a_consumer_that_waits_on_an_empty_partition_gets_the_very_first_record(
+    client: Client, topic: str
+) -> None:
+    client.create_topic(topic)
+    first = Record(value=b"first", key=b"k")
+    writer = Confluent(client.bootstrap_servers)
+    received = client.consume_first(topic, lambda: writer.produce(topic, [first]))
+
+    assert first == received.record
+
+
+def test_the_bounds_of_a_log_enclose_its_records(admin_client: AdminClient, topic: str) -> None:
+    admin_client.create_topic(topic)
+    assert admin_client.bounds(topic) == (0, 0)
+
+    admin_client.produce(topic, [Record(value=b"%d" % number) for number in range(4)])
+    received = admin_client.consume(topic, 4)
+
+    assert (received[0].offset, received[-1].offset + 1) == admin_client.bounds(topic)
+
+
+def test_partitions_are_logs_of_their_own(admin_client: AdminClient, topic: str) -> None:
+    admin_client.create_topic(topic, partitions=3)
+    records = [Record(value=b"%d" % number, partition=number % 3) for number in range(30)]
+    admin_client.produce(topic, records)
+
+    by_partition = [records_of(admin_client.consume(topic, 10, partition=index)) for index in range(3)]
+    assert [records[index::3] for index in range(3)] == by_partition
+
+
+def test_many_batches_are_read_in_order(admin_client: AdminClient, topic: str) -> None:
+    admin_client.create_topic(topic)
+    numbers = itertools.count()
+    started = time.time() * 1000
+    for _ in range(20):
+        admin_client.produce(topic, [Record(value=b"%d" % next(numbers)) for _ in range(50)])
+    received = admin_client.consume(topic, 1_000)
+
+    assert [b"%d" % number for number in range(1_000)] == [one.record.value for one in received]
+    assert all(started - 1_000 < one.timestamp_ms < started + 60_000 for one in received)

@@ -1,0 +1,82 @@
+"""What clients produce in all their ways is what they consume, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.clients.conftest import CLIENTS
+from tests.clients.interface import CODECS, Client, Received, Record
+from tests.processes import KorvetProcess
+
+KEYLESS_EMPTY = Record(value=b"")
+SAMPLE = (
+    Record(value=b"only a value"),
+    Record(value=b"a value", key=b"and a key"),
+    Record(value=b"two\nlines", key=b"", headers=(("name", b"value"),)),
+    Record(value=None, key=b"a tombstone"),
+    Record(value=None, headers=(("neither key nor value", b"but a header"),)),
+    Record(value=b"", key=b"empty value"),
+    Record(value=b"", key=b""),
+    KEYLESS_EMPTY,
+    Record(
+        value=b"h", headers=(("twice", b"1"), ("twice", b"2"), ("none", None), ("\u00e9", "\u00fc".encode()))
+    ),
+    Record(value=b"compressible " * 500, key=b"k" * 300),
+)
+
+
+def sample(client: Client) -> list[Record]:
+    """What this client can send of the sample."""
+    return [record for record in SAMPLE if record != KEYLESS_EMPTY or client.sends_keyless_empty_values]
+
+
+def records_of(received: list[Received]) -> list[Record]:
+    return [one.record for one in received]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_brings_back_what_was_produced(client: Client, topic: str, codec: str) -> None:
+    client.create_topic(topic)
+    client.produce(topic, sample(client), codec=codec)
+
+    assert sample(client) == records_of(client.consume(topic, len(sample(client))))
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks_of_every_kind_store_everything(client: Client, topic: str, acks: str) -> None:
+    client.create_topic(topic)
+    records = [Record(value=b"%d" % number) for number in range(100)]
+    client.produce(topic, records, acks=acks)
+
+    assert records == records_of(client.consume(topic, len(records)))
+
+
+def test_an_idempotent_producer_stores_everything_once(client: Client, topic: str) -> None:
+    client.create_topic(topic)
+    records = [Record(value=b"%d" % number, key=b"key") for number in range(500)]
+    client.produce(topic, records, idempotent=True)
+    client.produce(topic, records[:1], idempotent=True)
+
+    assert [*records, records[0]] == records_of(client.consume(topic, len(records) + 1))
+
+
+def test_a_record_of_900_kb_arrives_whole(client: Client, topic: str) -> None:
+    client.create_topic(topic)
+    large = Record(value=b"0123456789abcdef" * 56_250, key=b"large")
+    client.produce(topic, [large, Record(value=b"after it")])
+
+    assert [large, Record(value=b"after it")] == records_of(client.consume(topic, 2))
+
+
+def test_every_client_reads_what_every_other_wrote(broker: KorvetProcess, topic: str) -> None:
+    clients = [kind(broker.bootstrap_servers) for kind in CLIENTS]
+    clients[0].create_topic(topic)
+    expected = []
+    for writer, codec in zip(clients, itertools.cycle(CODECS[1:]), strict=False):
+        written = [Record(value=f"{writer.id} {number}".encode(), key=codec.encode()) for number in range(20)]
+        writer.produce(topic, written, codec=codec)
+        expected += written
+
+    assert [expected] * 4 == [records_of(reader.consume(topic, len(expected))) for reader in clients]
