@@ -86,7 +86,7 @@ class Schema:
     name: str
     fields: tuple[Field, ...]
     key: int | None = None
-    versions: range = range(MAX_VERSION + 1)
+    versions: range = range(0)
     flexible: range = range(0)
 
 

@@ -1,0 +1,249 @@
+"""Our declarations and bytes against an outside oracle: kafka-python.
+
+It installs Kafka's message specifications as package data, and has a codec of its own that runs from them.
+Every struct is compared with them field by field, and every version of every message, filled at random, has
+to come out as the same bytes.
+
+kafka-python 3.0.12 ships the specifications of Apache Kafka 4.3 for all of our messages: compared with those in
+kafka-clients-4.3.1.jar, they differ in three fields only that belong to versions neither Kafka nor korvet
+speaks (ListOffsets v0 and OffsetCommit v1). So no version of ours needs golden bytes for lack of a
+specification. A few bytes that Kafka's own Java code wrote are pinned in test_oracle_java.py, since one
+codec could share a misreading with ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+import kafka.protocol.admin
+import kafka.protocol.consumer
+import kafka.protocol.metadata
+import kafka.protocol.producer
+import pytest
+
+from korvet.protocol.codec import decode
+from korvet.protocol.connection import Api, Connection, Request
+from korvet.protocol.requests import encode_request
+from korvet.protocol.schema import ZERO_UUID, Field, parse_versions, schema_of, versions_of
+from tests.protocol.samples import BODIES, MESSAGES, encoded, every_version, sample, version_id
+
+REQUESTS = [cls for cls in BODIES if cls.__name__.endswith("Request")]
+RESPONSES = [cls for cls in BODIES if cls.__name__.endswith("Response")]
+
+SEEDS = range(5)
+
+#: Declared below Kafka's validVersions, so that they can be read and refused. The fields' versions in the
+#: specification still tell what they were.
+REFUSED = {"ProduceRequest": {0, 1, 2}, "ProduceResponse": {0, 1, 2}}
+
+ZEROS = {"bool": False, "string": "", "uuid": ZERO_UUID, "bytes": b"", "records": (), "float64": 0.0}
+
+
+def specification(name: str) -> Any:
+    text = files("kafka.protocol.schemas.resources").joinpath(f"{name}.json").read_text()
+    return json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower()
+
+
+def kafka_default(field: dict[str, Any]) -> object:
+    """The default a specification gives, or implies, in Python."""
+    kafka_type, text = field["type"], str(field.get("default", ""))
+    if text == "null":
+        return None
+    if kafka_type.startswith("[]"):
+        return []
+    if kafka_type.startswith("int"):
+        return int(text or "0", 0)
+    if kafka_type == "bool":
+        return text == "true"
+    if kafka_type in ZEROS:
+        return text or ZEROS[kafka_type]
+    return None  # a struct in a tag: None stands for one with all its defaults
+
+
+def described_by_kafka(fields: list[dict[str, Any]], versions: range) -> list[dict[str, object]]:
+    """What a specification says of the fields that exist in any of `versions`."""
+    described = []
+    for field in fields:
+        present = clipped(field["versions"], versions)
+        if present:
+            described.append(
+                {
+                    "name": snake_case(field["name"]),
+                    "type": field["type"],
+                    "versions": present,
+                    "nullable": clipped(field.get("nullableVersions", "none"), versions) & present,
+                    "default": kafka_default(field),
+                    "tag": field.get("tag"),
+                    "tagged": clipped(field.get("taggedVersions", "none"), versions),
+                    "ignorable": field.get("ignorable", False),
+                    "compact": field.get("flexibleVersions") != "none",
+                    "fields": described_by_kafka(field.get("fields", []), versions),
+                }
+            )
+    return described
+
+
+def described_by_us(fields: tuple[Field, ...], versions: range) -> list[dict[str, object]]:
+    """The same of our declaration. A tag holds in all versions of its field, as in all of Kafka's."""
+    return [
+        {
+            "name": field.name,
+            "type": ("[]" if field.is_array else "") + field.kafka_type,
+            "versions": set(field.versions) & set(versions),
+            "nullable": set(field.nullable) & set(field.versions) & set(versions),
+            "default": field.default,
+            "tag": field.tag,
+            "tagged": set() if field.tag is None else set(field.versions) & set(versions),
+            "ignorable": field.ignorable,
+            "compact": field.compact,
+            "fields": described_by_us(schema_of(field.struct).fields, versions) if field.struct else [],
+        }
+        for field in fields
+    ]
+
+
+def clipped(text: str, versions: range) -> set[int]:
+    return set(parse_versions(text)) & set(versions)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
+def test_every_field_is_declared_as_in_kafkas_specification(cls: type[Any]) -> None:
+    versions = versions_of(cls)
+
+    kafkas = described_by_kafka(specification(cls.__name__)["fields"], versions)
+
+    assert kafkas == described_by_us(schema_of(cls).fields, versions)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
+def test_key_and_versions_are_those_of_kafkas_specification(cls: type[Any]) -> None:
+    kafkas, schema = specification(cls.__name__), schema_of(cls)
+
+    valid = set(parse_versions(kafkas["validVersions"])) | REFUSED.get(cls.__name__, set())
+
+    assert kafkas.get("apiKey") == schema.key
+    assert set(schema.versions) <= valid
+    assert parse_versions(kafkas["flexibleVersions"]) == schema.flexible
+
+
+def test_versions_are_those_that_korvet_promises() -> None:
+    declared = {cls.__name__: versions_of(cls) for cls in BODIES}
+
+    promised = {
+        "ApiVersions": range(5),
+        "Metadata": range(13),
+        "Produce": range(12),
+        "Fetch": range(4, 18),
+        "ListOffsets": range(1, 12),
+        "InitProducerId": range(6),
+        "OffsetForLeaderEpoch": range(2, 5),
+        "CreateTopics": range(2, 8),
+        "DeleteTopics": range(1, 7),
+        "FindCoordinator": range(7),
+        "OffsetCommit": range(2, 10),
+        "OffsetFetch": range(1, 10),
+        "DescribeCluster": range(3),
+    }
+
+    assert {
+        f"{name}{kind}": versions for name, versions in promised.items() for kind in ("Request", "Response")
+    } == declared
+
+
+# --- Bytes -------------------------------------------------------------------------------------------------
+
+
+def kafka_class(name: str) -> Any:
+    """kafka-python's class of a message."""
+    packages = (
+        kafka.protocol.admin,
+        kafka.protocol.consumer,
+        kafka.protocol.metadata,
+        kafka.protocol.producer,
+    )
+    return next(getattr(package, name) for package in packages if hasattr(package, name))
+
+
+def in_kafka_python(message: Any, version: int, cls: Any) -> Any:
+    """The same message, built of kafka-python's classes.
+
+    Only fields of that version are given. Bit sets of authorized operations bear another name there in
+    responses, and are sets of the bits' numbers.
+    """
+    values = {}
+    for field in schema_of(type(message)).fields:
+        value = getattr(message, field.name)
+        if version not in field.versions:
+            continue
+        if field.kafka_type == "int32" and field.name.endswith("_authorized_operations"):
+            values["authorized_operations"] = {bit for bit in range(32) if value >> bit & 1}
+        else:
+            values[field.name] = converted(value, field, version, cls)
+    return cls(version=version, **values)
+
+
+def converted(value: Any, field: Field, version: int, cls: Any) -> Any:
+    if value is None:
+        return None
+    if field.kafka_type == "records":
+        return b"".join(value)
+    if field.struct is None:
+        return value
+    inner = getattr(cls, field.struct.__name__)
+    if field.is_array:
+        return [in_kafka_python(element, version, inner) for element in value]
+    return in_kafka_python(value, version, inner)
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
+@pytest.mark.parametrize("cls, version", every_version(BODIES), ids=version_id)
+def test_bytes_are_those_of_kafka_python(cls: type[Any], version: int, bare: bool) -> None:
+    for seed in SEEDS:
+        message = sample(cls, version, Random(seed), bare=bare)
+
+        theirs = in_kafka_python(message, version, kafka_class(cls.__name__))
+
+        assert theirs.encode(version=version) == encoded(message, version)
+
+
+@pytest.mark.parametrize("cls, version", every_version(REQUESTS), ids=version_id)
+def test_a_requests_frame_is_that_of_kafka_python(cls: type[Any], version: int) -> None:
+    request = sample(cls, version, Random(0))
+    theirs = in_kafka_python(request, version, kafka_class(cls.__name__))
+    theirs.with_header(correlation_id=77, client_id="käfer")
+
+    ours = b"".join(encode_request(request, version, 77, "käfer"))
+
+    assert theirs.encode(header=True, framed=True) == ours
+
+
+@pytest.mark.parametrize("cls, version", every_version(RESPONSES), ids=version_id)
+def test_a_responses_frame_is_that_of_kafka_python(cls: type[Any], version: int) -> None:
+    response = sample(cls, version, Random(0))
+    theirs = in_kafka_python(response, version, kafka_class(cls.__name__))
+    theirs.with_header(correlation_id=77)
+    key = schema_of(cls).key or 0
+    api = Api(key=key, name="", request=object, response=cls, min_version=version, max_version=version)
+    request = Request(api, version, 77, None, None, 0, response_version=version)
+
+    ours = b"".join(Connection({}, max_frame_bytes=0).send(request, response))
+
+    assert theirs.encode(header=True, framed=True) == ours
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
+@pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)
+def test_what_was_written_reads_back_equal(cls: type[Any], version: int, bare: bool) -> None:
+    for seed in SEEDS:
+        message = sample(cls, version, Random(seed), bare=bare)
+        data = memoryview(encoded(message, version))
+
+        assert (message, len(data)) == decode(cls, version, data)
