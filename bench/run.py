@@ -40,6 +40,8 @@ SETTINGS = {
     RECORD: {"storage.layout": "record"},
 }
 RAW = {BATCH: RAW_BATCH, RECORD: RAW_RECORD, MEMORY: ECHO}
+# Two partitions of five million records are more than the default gigabyte.
+MEMORY_SETTING = "memory.max.bytes=4000000000"
 SETTLE_LIMIT_S = 30.0
 
 
@@ -141,8 +143,7 @@ class Bench:
         deadline = time.monotonic() + SETTLE_LIMIT_S
         with redis.Redis(unix_socket_path=embedded_socket(self.embedded_folder)) as server:
             while time.monotonic() < deadline:
-                # redis-py types what INFO answers as awaitable, too
-                info: dict[str, int] = server.info()  # type: ignore[assignment]
+                info = server.info()
                 if not info["lazyfree_pending_objects"] and not info["aof_rewrite_in_progress"]:
                     return
                 time.sleep(0.02)  # the server is what we wait for, and it has no event for it
@@ -243,7 +244,7 @@ def running(results: Results, client: rdkafka.RdkafkaPerformance) -> Iterator[Be
     """Everything that takes part, started; and stopped at the end."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder()) / "data"
-        memory = stack.enter_context(broker("memory://"))
+        memory = stack.enter_context(broker("memory://", MEMORY_SETTING))
         embedded = stack.enter_context(broker(f"embedded:{folder}"))
         raw = floor.RawRedis(stack.enter_context(plain_valkey()))
         yield Bench(

@@ -6,18 +6,14 @@ import random
 import struct
 import time
 from collections.abc import Iterator
-from statistics import median, quantiles
 
-import google_crc32c
 from attrs import frozen
-from korvet.protocol.codec import decode
-from korvet.protocol.messages.list_offsets import ListOffsetsResponse
-from korvet.protocol.messages.produce import ProduceResponse
-from korvet.protocol.record_batch import build_batch
 
-from bench.latency import Latency
+from bench.latency import Latency, latency_of
 from bench.rdkafka import WrongCount
-from bench.wire import LIST_OFFSETS, PRODUCE, VERSIONS, Wire, list_offsets_frame, produce_frame
+from bench.wire import Wire, frame_of, list_offsets_request, listed_offset, produce_request, produced
+from korvet.protocol.crc32c import crc32c
+from korvet.protocol.record_batch import build_batch
 
 BATCH_RECORDS = 9_000
 RECORDS_A_MS = 10
@@ -63,8 +59,9 @@ def fill(port: int, topic: str, *, records: int, first_in_2100: bool = False) ->
     with Wire(port) as wire:
         offset_of_2100 = None
         if first_in_2100:
-            wire.send(produce_frame(topic, build_batch([(0, YEAR_2100_MS, None, b"x", ())], base_offset=0)))
-            offset_of_2100 = _base_offset(wire.receive())
+            first = build_batch([(0, YEAR_2100_MS, None, b"x", ())])
+            wire.send(frame_of(produce_request(topic, first)))
+            offset_of_2100 = produced(wire.receive())
         base_offsets = tuple(_produce(wire, _frames(topic, first_ms, count)))
     return Filled(first_ms, base_offsets, offset_of_2100)
 
@@ -74,25 +71,26 @@ def seek(port: int, topic: str, filled: Filled, *, count: int, seed: int) -> Lat
     times_s = []
     with Wire(port) as wire:
         for moment in filled.moments(count, seed):
-            request = list_offsets_frame(topic, moment)
+            request = frame_of(list_offsets_request(topic, moment))
             started = time.perf_counter()
             wire.send(request)
-            body = wire.receive()
+            answer = wire.receive()
             times_s.append(time.perf_counter() - started)
-            _verify(filled.offset_at(moment), body)
-    return Latency(median(times_s) * 1e6, quantiles(times_s, n=100)[98] * 1e6)
+            if (found := listed_offset(answer)) != (expected := filled.offset_at(moment)):
+                raise WrongCount(f"the answer to {moment} is {expected}, not {found}")
+    return latency_of(times_s)
 
 
 def _frames(topic: str, first_ms: int, count: int) -> Iterator[bytes]:
     """Produce requests of the same batch, each moved on in time; building a batch would be the limit."""
     records = [(i, i // RECORDS_A_MS, None, b"%0100d" % i, ()) for i in range(BATCH_RECORDS)]
-    batch = build_batch(records, base_offset=0)
+    batch = build_batch(records)
     span_ms = BATCH_RECORDS // RECORDS_A_MS
     for index in range(count):
         start_ms = first_ms + index * span_ms
         TIMES.pack_into(batch, TIMES_AT, start_ms, start_ms + span_ms - 1)
-        CHECKSUM.pack_into(batch, CHECKSUM_AT, google_crc32c.value(bytes(batch[CHECKED_FROM:])))
-        yield produce_frame(topic, batch)
+        CHECKSUM.pack_into(batch, CHECKSUM_AT, crc32c(bytes(batch[CHECKED_FROM:])))
+        yield frame_of(produce_request(topic, batch))
 
 
 def _produce(wire: Wire, frames: Iterator[bytes]) -> Iterator[int]:
@@ -102,23 +100,7 @@ def _produce(wire: Wire, frames: Iterator[bytes]) -> Iterator[int]:
         wire.send(request)
         unanswered += 1
         if unanswered == IN_FLIGHT:
-            yield _base_offset(wire.receive())
+            yield produced(wire.receive())
             unanswered -= 1
     for _ in range(unanswered):
-        yield _base_offset(wire.receive())
-
-
-def _base_offset(body: memoryview) -> int:
-    response, _ = decode(ProduceResponse, VERSIONS[PRODUCE], body)
-    answer = response.responses[0].partition_responses[0]
-    if answer.error_code:
-        raise WrongCount(f"a batch was refused: {answer!r}")
-    offset: int = answer.base_offset
-    return offset
-
-
-def _verify(expected: int, body: memoryview) -> None:
-    response, _ = decode(ListOffsetsResponse, VERSIONS[LIST_OFFSETS], body)
-    answer = response.topics[0].partitions[0]
-    if (answer.error_code, answer.offset) != (0, expected):
-        raise WrongCount(f"offset {expected} is the answer, but: {answer!r}")
+        yield produced(wire.receive())
