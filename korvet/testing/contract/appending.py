@@ -1,0 +1,336 @@
+"""Appending: which offsets batches get, that they come back as they were, whole or not at all."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, UnknownTopicOrPartition
+from korvet.storage.interface import AppendResult, OffsetMapping, Storage, Topic, TopicPartition
+from korvet.storage.offsets import TimestampOffsets
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import (
+    T0,
+    Record,
+    StoredRecord,
+    append,
+    append_batch,
+    batch,
+    batches_of,
+    numbered,
+    read,
+    records_from,
+    stored,
+)
+
+# Any value, key or header that has tripped some store or other.
+PECULIAR = [
+    Record(b"value", b"key"),
+    Record(None, None),
+    Record(b"", b""),
+    Record(None, b"tombstone"),
+    Record(b"\0\xff\r\n{}:$*", b"\0"),
+    Record(b'{"json": true}', b"1-0"),
+    Record(b"same name", headers=(("a", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4"))),
+    Record(b"null and empty", headers=(("null", None), ("empty", b""), ("", b"no name"), ("", None))),
+    Record(b"unicode", headers=(("schlüssel", "größe".encode()), ("🔑", b"\xf0\x9f"))),
+    Record(
+        b"names others use",
+        headers=(("key", b"k"), ("value", b"v"), ("timestamp", b"t"), ("header.a", b"h"), ("$batch", b"b")),
+    ),
+    Record(b"many", headers=tuple((f"h{n}", b"%d" % n) for n in range(200))),
+    Record(b"no time", timestamp=-1),
+    Record(b"1970", timestamp=0),
+    Record(b"2100", timestamp=4_102_444_800_000),
+    Record(b"earlier", timestamp=T0 - 1_000_000_000),
+    Record(b"x" * 20_000, b"k" * 2_000),
+]
+
+
+class AppendContract(Contract):
+    # --- Offsets ----------------------------------------------------------------------------------------
+
+    async def test_offsets_begin_where_the_mapping_says(
+        self, storage: Storage, topic: Topic, tp: TopicPartition, environment: Environment
+    ) -> None:
+        before_ms = time_of(environment)
+        result = await append(storage, tp, numbered(3))
+        after_ms = time_of(environment)
+
+        if topic.config.mapping is OffsetMapping.DENSE:
+            assert result.base_offset == 0
+        else:
+            assert before_ms <= result.base_offset >> topic.config.sequence_bits <= after_ms
+
+    async def test_offsets_go_on_behind_the_last_batch(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        results = [await append(storage, tp, numbered(count)) for count in (3, 1, 4, 1, 5)]
+        bases = [result.base_offset for result in results]
+        ends = [result.base_offset + count for result, count in zip(results, (3, 1, 4, 1, 5), strict=True)]
+
+        if topic.config.mapping is OffsetMapping.DENSE:
+            assert bases == [0, 3, 4, 8, 9]
+        assert all(base >= end for base, end in zip(bases[1:], ends[:-1], strict=True))
+        assert (await storage.latest(tp)).high_watermark == ends[-1]
+
+    async def test_the_offsets_of_a_batch_are_consecutive(self, storage: Storage, tp: TopicPartition) -> None:
+        base_offset = (await append(storage, tp, numbered(10_000))).base_offset
+        offsets = [record.offset for record in await records_from(storage, tp)]
+
+        assert offsets == list(range(base_offset, base_offset + 10_000))
+
+    @pytest.mark.parametrize("sequence_bits", [1, 10, 13, 16])
+    async def test_a_batch_carries_over_into_the_milliseconds_that_follow(
+        self, storage: Storage, environment: Environment, sequence_bits: int
+    ) -> None:
+        settings = {
+            **environment.settings,
+            "offset.mapping": "timestamp",
+            "offset.sequence.bits": str(sequence_bits),
+        }
+        await storage.create_topic("ticks", 1, settings)
+        tp = TopicPartition("ticks", 0)
+        before_ms = time_of(environment)
+        first = await append(storage, tp, numbered(10_000))
+        second = await append(storage, tp, numbered(10, first=10_000))
+        found = await records_from(storage, tp)
+        wanted = stored(numbered(10_000), first.base_offset)
+        wanted += stored(numbered(10, first=10_000), second.base_offset)
+
+        assert TimestampOffsets(sequence_bits).pair(first.base_offset)[0] >= before_ms
+        assert second.base_offset >= first.base_offset + 10_000
+        assert found == wanted
+
+    async def test_partitions_count_on_their_own(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(5))
+        other = TopicPartition("orders", 1)
+        result = await append(storage, other, numbered(2))
+
+        assert await records_from(storage, other) == stored(numbered(2), result.base_offset)
+        if topic.config.mapping is OffsetMapping.DENSE:
+            assert result.base_offset == 0
+
+    async def test_a_result_names_the_log_start(self, storage: Storage, tp: TopicPartition) -> None:
+        first = await append(storage, tp, numbered(3))
+        await storage.truncate_before(tp, first.base_offset + 2)
+        second = await append(storage, tp, numbered(3))
+
+        assert first.log_start_offset == 0
+        assert second.log_start_offset == first.base_offset + 2
+
+    # --- Records ----------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("codec", list(Codec))
+    async def test_records_come_back_as_they_were(
+        self, storage: Storage, tp: TopicPartition, codec: Codec
+    ) -> None:
+        result = await append_batch(storage, tp, batch(PECULIAR, codec=codec))
+
+        assert await records_from(storage, tp) == stored(PECULIAR, result.base_offset)
+
+    async def test_each_peculiar_record_comes_back_from_a_batch_of_its_own(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        results = [await append(storage, tp, [record]) for record in PECULIAR]
+        wanted = [
+            StoredRecord(result.base_offset, *record)
+            for result, record in zip(results, PECULIAR, strict=True)
+        ]
+
+        assert await records_from(storage, tp) == wanted
+
+    async def test_batches_of_one_codec_follow_those_of_another(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        wanted = []
+        for codec in Codec:
+            records = numbered(10, first=100 * codec)
+            result = await append_batch(storage, tp, batch(records, codec=codec))
+            wanted += stored(records, result.base_offset)
+
+        assert await records_from(storage, tp) == wanted
+
+    async def test_a_record_of_900_kb_fits(self, storage: Storage, tp: TopicPartition) -> None:
+        records = [Record(bytes(range(256)) * 3600, b"k")]
+        result = await append(storage, tp, records)
+
+        assert await records_from(storage, tp) == stored(records, result.base_offset)
+
+    async def test_what_is_read_carries_the_broker_s_stamps(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        result = await append(storage, tp, numbered(3))
+        found = await read(storage, tp, result.base_offset)
+        (stamped,) = batches_of(found)
+
+        assert stamped.base_offset == result.base_offset
+        assert stamped.partition_leader_epoch == found.offsets.leader_epoch == 0
+
+    # --- Log append time --------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+    async def test_log_append_time_replaces_the_records_own(
+        self, storage: Storage, environment: Environment, codec: Codec
+    ) -> None:
+        tp = await log_append_time_topic(storage, environment)
+        result = await append_batch(storage, tp, batch(PECULIAR, codec=codec))
+        wanted = [record._replace(timestamp=result.log_append_time_ms) for record in PECULIAR]
+        found = await read(storage, tp, result.base_offset)
+
+        assert abs(result.log_append_time_ms - time_of(environment)) < 60_000
+        assert await records_from(storage, tp) == stored(wanted, result.base_offset)
+        assert all(each.is_log_append_time for each in batches_of(found))
+
+    async def test_log_append_times_of_batches_in_a_row_are_their_own(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await log_append_time_topic(storage, environment)
+        wanted = []
+        for first in range(0, 50, 5):
+            result = await append(storage, tp, numbered(5, first=first))
+            records = numbered(5, first=first, timestamp=result.log_append_time_ms)
+            wanted += stored(records, result.base_offset)
+
+        assert await records_from(storage, tp) == wanted
+
+    async def test_create_time_leaves_the_log_append_time_out(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        result = await append(storage, tp, numbered(1))
+
+        assert result.log_append_time_ms == -1
+
+    # --- Several partitions, several appends ------------------------------------------------------------
+
+    async def test_one_append_reaches_all_partitions_it_names(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        await storage.create_topic("wide", 20, environment.settings)
+        batches = {TopicPartition("wide", number): batch(numbered(3, first=number)) for number in range(20)}
+        results = await storage.append(batches)
+        found = {tp: await records_from(storage, tp) for tp in results}
+
+        assert found == {
+            tp: stored(numbered(3, first=tp.partition), result.base_offset)
+            for tp, result in results.items()
+            if isinstance(result, AppendResult)
+        }
+        assert len(found) == 20
+
+    async def test_a_partition_that_is_unknown_fails_alone(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        nowhere = TopicPartition("nowhere", 0)
+        fourth = TopicPartition(tp.topic, 3)
+        results = await storage.append(
+            {nowhere: batch(numbered(1)), tp: batch(numbered(1)), fourth: batch(numbered(1))}
+        )
+
+        assert isinstance(results[nowhere], UnknownTopicOrPartition)
+        assert isinstance(results[fourth], UnknownTopicOrPartition)
+        assert isinstance(results[tp], AppendResult)
+        assert len(await records_from(storage, tp)) == 1
+
+    async def test_submitted_is_called_once(self, storage: Storage, topic: Topic) -> None:
+        calls = []
+        batches = {TopicPartition(topic.name, number): batch(numbered(1)) for number in range(3)}
+        await storage.append(batches, submitted=lambda: calls.append(True))
+        await storage.append(
+            {TopicPartition("nowhere", 0): batch(numbered(1))}, submitted=lambda: calls.append(True)
+        )
+
+        assert calls == [True, True]
+
+    async def test_appends_keep_the_order_in_which_they_were_submitted(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        async def append_and_note(number: int, submitted: trio.Event) -> None:
+            results = await storage.append({tp: batch(numbered(2, first=number))}, submitted=submitted.set)
+            assert isinstance(results[tp], AppendResult)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(0, 100, 2):
+                submitted = trio.Event()
+                nursery.start_soon(append_and_note, number, submitted)
+                await submitted.wait()
+
+        assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(100)]
+
+    async def test_batches_of_many_writers_stay_whole(
+        self, storage: Storage, tp: TopicPartition, environment: Environment
+    ) -> None:
+        async def write(writer: Storage, name: bytes) -> None:
+            for number in range(20):
+                values = [Record(b"%d %d" % (number, each), name) for each in range(7)]
+                await append(writer, tp, values)
+
+        async with environment.open() as other, trio.open_nursery() as nursery:
+            for name in (b"a", b"b", b"c"):
+                nursery.start_soon(write, storage, name)
+                nursery.start_soon(write, other, name.upper())
+        found = await records_from(storage, tp)
+        batches = [found[start : start + 7] for start in range(0, len(found), 7)]
+
+        assert len(found) == 6 * 20 * 7
+        assert len({record.offset for record in found}) == len(found)
+        for each in batches:
+            assert len({(record.key, record.value.split()[0]) for record in each if record.value}) == 1
+            assert [record.offset - each[0].offset for record in each] == list(range(7))
+
+    async def test_a_cancelled_append_happened_whole_or_not_at_all(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        first = await append(storage, tp, numbered(2))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await append(storage, tp, numbered(1000, first=2))
+        await append(storage, tp, numbered(2, first=1002))
+        values = [int(record.value or b"") for record in await records_from(storage, tp, first.base_offset)]
+
+        assert values in ([0, 1, 1002, 1003], list(range(1004)))
+
+    # --- Acknowledgements -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("acks", [-1, 0, 1])
+    async def test_all_acknowledgements_append(self, storage: Storage, tp: TopicPartition, acks: int) -> None:
+        result = await append_batch(storage, tp, batch(numbered(1)), acks=acks)
+
+        assert await records_from(storage, tp) == stored(numbered(1), result.base_offset)
+
+    async def test_replicas_that_do_not_exist_acknowledge_nothing(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        settings = {**environment.settings, "min.insync.replicas": "2"}
+        await storage.create_topic("safe", 1, settings)
+        tp = TopicPartition("safe", 0)
+        results = await storage.append({tp: batch(numbered(1))}, acks=-1, timeout_s=0.2)
+
+        assert isinstance(results[tp], NotEnoughReplicas | NotEnoughReplicasAfterAppend)
+
+    async def test_replicas_count_for_acks_all_only(self, storage: Storage, environment: Environment) -> None:
+        settings = {**environment.settings, "min.insync.replicas": "2"}
+        await storage.create_topic("safe", 1, settings)
+        results = [
+            await append_batch(storage, TopicPartition("safe", 0), batch(numbered(1)), acks=acks)
+            for acks in (0, 1)
+        ]
+
+        assert [result.duplicate for result in results] == [False, False]
+
+
+def time_of(environment: Environment) -> int:
+    """What the store takes the time to be, in milliseconds."""
+    return environment.clock() if environment.clock else time.time_ns() // 1_000_000
+
+
+async def log_append_time_topic(storage: Storage, environment: Environment) -> TopicPartition:
+    settings = {**environment.settings, "message.timestamp.type": "LogAppendTime"}
+    await storage.create_topic("clocked", 1, settings)
+    return TopicPartition("clocked", 0)

@@ -1,0 +1,307 @@
+"""Topics: created, found, altered, deleted, created anew."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from korvet.protocol.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
+from korvet.storage.interface import (
+    DocumentConflict,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetMapping,
+    Storage,
+    StorageLayout,
+    TimestampType,
+    Topic,
+    TopicPartition,
+)
+from korvet.testing.contract.base import Contract, eventually
+from korvet.testing.environment import Environment
+from korvet.testing.records import Producer, Record, append, numbered, read, records_from, stored
+
+
+class CatalogueContract(Contract):
+    async def test_a_store_has_no_topics_at_first(self, storage: Storage) -> None:
+        assert await storage.topics() == {}
+
+    async def test_a_new_topic_is_found_by_name_and_by_id(self, storage: Storage, topic: Topic) -> None:
+        found = (
+            await storage.topic("orders"),
+            await storage.topic_by_id(topic.topic_id),
+            (await storage.topics())["orders"],
+        )
+
+        assert found == (topic, topic, topic)
+
+    @pytest.mark.usefixtures("topic")
+    async def test_what_was_never_created_is_not_found(self, storage: Storage) -> None:
+        found = await storage.topic("payments"), await storage.topic_by_id(uuid4())
+
+        assert found == (None, None)
+
+    async def test_every_topic_gets_an_id_of_its_own(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        topics = [await storage.create_topic(f"t{n}", 1, environment.settings) for n in range(20)]
+
+        assert len({topic.topic_id for topic in topics}) == 20
+        assert all(topic.topic_id.int > 1 for topic in topics)  # 0 and 1 mean something in Kafka
+
+    async def test_a_name_is_taken_once(self, storage: Storage, topic: Topic) -> None:
+        with pytest.raises(TopicAlreadyExists):
+            await storage.create_topic("orders", 1, {})
+
+        assert await storage.topic("orders") == topic
+
+    async def test_the_fixed_settings_are_written_down(self, storage: Storage) -> None:
+        topic = await storage.create_topic("orders", 1, {})
+
+        assert topic.settings.keys() == {"storage.layout", "offset.mapping", "offset.sequence.bits"}
+        assert topic.settings["offset.mapping"] == topic.config.mapping.value
+        assert topic.settings["storage.layout"] == topic.config.layout.value
+
+    async def test_settings_are_kept_and_obeyed(self, storage: Storage) -> None:
+        settings = {
+            "storage.layout": "batch",
+            "offset.mapping": "dense",
+            "offset.sequence.bits": "13",
+            "message.timestamp.type": "LogAppendTime",
+            "compression.type": "gzip",
+            "retention.ms": "86400000",
+            "retention.bytes": "1000000",
+            "min.insync.replicas": "2",
+            "max.message.bytes": "1234",
+        }
+        topic = await storage.create_topic("orders", 1, settings)
+
+        assert topic.settings == settings
+        assert topic.config.layout is StorageLayout.BATCH
+        assert topic.config.mapping is OffsetMapping.DENSE
+        assert topic.config.sequence_bits == 13
+        assert topic.config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        assert topic.config.compression_type == "gzip"
+        assert topic.config.retention_ms == 86_400_000
+        assert topic.config.retention_bytes == 1_000_000
+        assert topic.config.min_insync_replicas == 2
+
+    async def test_names_may_hold_what_kafka_allows(self, storage: Storage, environment: Environment) -> None:
+        names = ["a.b", "a_b", "a-b", "A", "a", "0", "__x", "ab" * 124 + "c"]
+        for name in names:
+            await storage.create_topic(name, 1, environment.settings)
+            await append(storage, TopicPartition(name, 0), [Record(name.encode())])
+        values = {name: (await records_from(storage, TopicPartition(name, 0)))[0].value for name in names}
+
+        assert set(await storage.topics()) == set(names)
+        assert values == {name: name.encode() for name in names}
+
+    # --- Altering ---------------------------------------------------------------------------------------
+
+    async def test_more_partitions_join_those_that_are_there(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        before = await append(storage, tp, numbered(2))
+        altered = await storage.alter_topic(topic, partitions=5)
+        await append(storage, TopicPartition("orders", 4), numbered(1))
+
+        assert altered.partitions == 5
+        assert altered.topic_id == topic.topic_id
+        assert await storage.topic("orders") == altered
+        assert await records_from(storage, tp) == stored(numbered(2), before.base_offset)
+
+    async def test_partitions_do_not_become_fewer(self, storage: Storage, topic: Topic) -> None:
+        with pytest.raises(InvalidPartitions):
+            await storage.alter_topic(topic, partitions=2)
+
+    async def test_altered_settings_replace_the_old_ones(self, storage: Storage, topic: Topic) -> None:
+        settings = {**topic.settings, "retention.ms": "5000"}
+        altered = await storage.alter_topic(topic, settings=settings)
+        again = await storage.alter_topic(altered, settings=topic.settings)
+
+        assert altered.settings == settings
+        assert altered.config.retention_ms == 5000
+        assert again == topic
+
+    async def test_altered_settings_count_from_the_next_append_on(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(1))
+        settings = {**topic.settings, "message.timestamp.type": "LogAppendTime"}
+        await storage.alter_topic(topic, settings=settings)
+        result = await append(storage, tp, numbered(1))
+
+        assert result.log_append_time_ms > 0
+
+    async def test_the_fixed_settings_stay(self, storage: Storage, topic: Topic) -> None:
+        altered = await storage.alter_topic(topic, settings={"offset.sequence.bits": "3"})
+
+        assert altered.settings == topic.settings
+        assert altered.config == topic.config
+
+    async def test_who_knows_an_older_state_may_not_alter(self, storage: Storage, topic: Topic) -> None:
+        altered = await storage.alter_topic(topic, partitions=4)
+        with pytest.raises(DocumentConflict):
+            await storage.alter_topic(topic, settings={"retention.ms": "1"})
+
+        assert await storage.topic("orders") == altered
+
+    async def test_what_is_gone_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
+        await storage.delete_topic(topic)
+
+        with pytest.raises(UnknownTopicOrPartition):
+            await storage.alter_topic(topic, partitions=4)
+
+    # --- Deleting ---------------------------------------------------------------------------------------
+
+    async def test_a_deleted_topic_is_gone(self, storage: Storage, topic: Topic) -> None:
+        await storage.delete_topic(topic)
+        found = (
+            await storage.topics(),
+            await storage.topic("orders"),
+            await storage.topic_by_id(topic.topic_id),
+        )
+
+        assert found == ({}, None, None)
+
+    async def test_a_topic_is_deleted_once(self, storage: Storage, topic: Topic) -> None:
+        await storage.delete_topic(topic)
+
+        with pytest.raises(UnknownTopicOrPartition):
+            await storage.delete_topic(topic)
+
+    async def test_verbs_on_a_deleted_topic_say_that_it_is_unknown(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(1))
+        await storage.delete_topic(topic)
+
+        with pytest.raises(UnknownTopicOrPartition):
+            await append(storage, tp, numbered(1))
+        with pytest.raises(UnknownTopicOrPartition):
+            await read(storage, tp, 0)
+        for verb in (storage.earliest, storage.latest, storage.seek_max_ts):
+            with pytest.raises(UnknownTopicOrPartition):
+                await verb(tp)
+        for number_verb in (storage.seek_ts, storage.epoch_end, storage.truncate_before):
+            with pytest.raises(UnknownTopicOrPartition):
+                await number_verb(tp, 0)
+
+    async def test_partitions_that_the_topic_does_not_have_are_unknown(
+        self, storage: Storage, topic: Topic
+    ) -> None:
+        for partition in (3, 1000, -1):
+            with pytest.raises(UnknownTopicOrPartition):
+                await storage.latest(TopicPartition(topic.name, partition))
+
+    async def test_a_topic_created_anew_has_another_id_and_is_empty(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(3))
+        await storage.delete_topic(topic)
+        anew = await storage.create_topic("orders", 3, topic.settings)
+
+        assert anew.topic_id != topic.topic_id
+        assert await storage.topic_by_id(topic.topic_id) is None
+        assert await storage.earliest(tp) == OffsetAndTimestamp(0, -1)
+        assert (await storage.latest(tp)).high_watermark == 0
+        assert await records_from(storage, tp) == []
+
+    async def test_nothing_of_the_old_topic_is_in_the_new_one(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7))
+        await storage.ack("billing", {tp: OffsetAndMetadata(2)})
+        await storage.delete_topic(topic)
+        await storage.create_topic("orders", 3, topic.settings)
+        result = await append(storage, tp, numbered(3), producer=Producer(7))
+
+        assert not result.duplicate
+        assert await storage.committed("billing") == {}
+        assert await storage.committed("billing", [tp]) == {}
+        assert await storage.seek_ts(tp, 0) == OffsetAndTimestamp(
+            result.base_offset, numbered(1)[0].timestamp
+        )
+
+    async def test_deleting_the_old_topic_once_more_spares_the_new_one(
+        self, storage: Storage, topic: Topic
+    ) -> None:
+        await storage.delete_topic(topic)
+        anew = await storage.create_topic("orders", 1, topic.settings)
+        with pytest.raises(UnknownTopicOrPartition):
+            await storage.delete_topic(topic)
+
+        assert await storage.topic("orders") == anew
+
+    async def test_one_topic_deleted_leaves_the_others(
+        self, storage: Storage, topic: Topic, environment: Environment
+    ) -> None:
+        await storage.create_topic("orders.eu", 1, environment.settings)
+        eu = TopicPartition("orders.eu", 0)
+        await append(storage, eu, numbered(1))
+        await storage.ack("billing", {eu: OffsetAndMetadata(1)})
+        await storage.delete_topic(topic)
+
+        assert len(await records_from(storage, eu)) == 1
+        assert await storage.committed("billing") == {eu: OffsetAndMetadata(1)}
+
+    # --- A second broker --------------------------------------------------------------------------------
+
+    async def test_what_one_broker_creates_another_finds(
+        self, environment: Environment, topic: Topic
+    ) -> None:
+        async with environment.open() as other:
+            found = await other.topic("orders"), await other.topic_by_id(topic.topic_id)
+            await eventually(other.topics, {"orders": topic})
+
+        assert found == (topic, topic)
+
+    async def test_what_is_created_later_is_found_at_once_too(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        async with environment.open() as other:
+            before = await other.topic("orders")
+            topic = await storage.create_topic("orders", 1, environment.settings)
+            found = await other.topic("orders"), await other.topic_by_id(topic.topic_id)
+            await append(other, TopicPartition("orders", 0), numbered(1))
+
+        assert before is None
+        assert found == (topic, topic)
+
+    async def test_what_one_broker_alters_others_learn(
+        self, storage: Storage, environment: Environment, topic: Topic
+    ) -> None:
+        async with environment.open() as other:
+            await eventually(other.topics, {"orders": topic})
+            altered = await storage.alter_topic(topic, partitions=5)
+            await eventually(other.topics, {"orders": altered})
+            await append(other, TopicPartition("orders", 4), numbered(1))
+
+        assert len(await records_from(storage, TopicPartition("orders", 4))) == 1
+
+    async def test_another_broker_does_not_go_on_with_the_old_topic(
+        self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
+    ) -> None:
+        async with environment.open() as other:
+            await append(other, tp, numbered(1))
+            await storage.delete_topic(topic)
+            anew = await storage.create_topic("orders", 3, topic.settings)
+            await append(storage, tp, numbered(1, first=1))
+            await eventually(other.topics, {"orders": anew})
+            result = await append(other, tp, numbered(1, first=2))
+            values = [record.value for record in await records_from(other, tp)]
+
+        assert values == [b"1", b"2"]
+        assert result.log_start_offset == 0
+
+    async def test_reading_from_a_topic_that_another_broker_deleted_says_so(
+        self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
+    ) -> None:
+        async with environment.open() as other:
+            await append(other, tp, numbered(1))
+            await storage.delete_topic(topic)
+            with pytest.raises(UnknownTopicOrPartition):
+                await read(other, tp, 0)
+            with pytest.raises(UnknownTopicOrPartition):
+                await append(other, tp, numbered(1))

@@ -1,0 +1,106 @@
+"""What depends on the time, for stores whose clock can be set."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.offsets import TimestampOffsets
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment, ManualClock
+from korvet.testing.records import T0, Producer, Record, append, numbered, records_from, stored
+
+DAY_MS = 86_400_000
+
+
+class ClockContract(Contract):
+    @pytest.fixture
+    def clock(self, environment: Environment) -> ManualClock:
+        assert environment.clock is not None, "this part of the contract sets the clock"
+        return environment.clock
+
+    @pytest.fixture
+    async def ticks(self, storage: Storage) -> TopicPartition:
+        await storage.create_topic("ticks", 1, {"offset.mapping": "timestamp", "offset.sequence.bits": "10"})
+        return TopicPartition("ticks", 0)
+
+    async def test_timestamp_offsets_are_the_time(
+        self, storage: Storage, clock: ManualClock, ticks: TopicPartition
+    ) -> None:
+        bases = []
+        for _ in range(3):
+            bases.append((await append(storage, ticks, numbered(2))).base_offset)
+            clock.now_ms += 1000
+
+        assert bases == [clock.now_ms - 1000 * n << 10 for n in (3, 2, 1)]
+
+    async def test_appends_of_one_millisecond_follow_each_other(
+        self, storage: Storage, clock: ManualClock, ticks: TopicPartition
+    ) -> None:
+        bases = [(await append(storage, ticks, numbered(700))).base_offset for _ in range(3)]
+        mapper = TimestampOffsets(10)
+
+        assert [mapper.pair(base) for base in bases] == [
+            (clock.now_ms, 0),
+            (clock.now_ms, 700),
+            (clock.now_ms + 1, 376),
+        ]
+
+    async def test_a_clock_that_steps_back_breaks_no_order(
+        self, storage: Storage, clock: ManualClock, ticks: TopicPartition
+    ) -> None:
+        wanted = []
+        for step in (0, -5000, -1, 3000, 2001, 1):
+            clock.now_ms += step
+            wanted += stored(numbered(3), (await append(storage, ticks, numbered(3))).base_offset)
+
+        assert await records_from(storage, ticks) == wanted
+        assert [record.offset for record in wanted] == sorted(record.offset for record in wanted)
+        assert [record.offset - wanted[0].offset for record in wanted[:12]] == list(range(12))
+
+    async def test_producers_expire_when_they_are_silent_for_a_day(
+        self, storage: Storage, clock: ManualClock, ticks: TopicPartition
+    ) -> None:
+        await append(storage, ticks, numbered(1), producer=Producer(7, epoch=2))
+        clock.now_ms += DAY_MS - 1
+        known = await append(storage, ticks, numbered(1), producer=Producer(7, epoch=2))
+        clock.now_ms += 1
+        expired = await append(storage, ticks, numbered(1), producer=Producer(7, epoch=2))
+
+        assert (known.duplicate, expired.duplicate) == (True, False)
+
+    async def test_producers_that_go_on_do_not_expire(
+        self, storage: Storage, clock: ManualClock, ticks: TopicPartition
+    ) -> None:
+        for sequence in range(5):
+            await append(storage, ticks, numbered(1), producer=Producer(7, sequence=sequence))
+            clock.now_ms += DAY_MS - 1
+        again = await append(storage, ticks, numbered(1), producer=Producer(7, sequence=2))
+
+        assert again.duplicate
+
+    async def test_records_expire_by_their_timestamps_once_they_were_kept_for_a_while(
+        self, storage: Storage, clock: ManualClock
+    ) -> None:
+        await storage.create_topic("kept", 1, {"offset.mapping": "dense", "retention.ms": str(DAY_MS)})
+        tp = TopicPartition("kept", 0)
+        await append(storage, tp, [Record(b"x" * 1_000_000, timestamp=T0)])
+        clock.now_ms += 299_999
+        await append(storage, tp, [Record(b"x" * 1_000_000, timestamp=clock.now_ms)])
+        before = (await storage.latest(tp)).log_start_offset
+        clock.now_ms += 1
+        await append(storage, tp, [Record(timestamp=clock.now_ms)])
+        after = (await storage.latest(tp)).log_start_offset
+
+        assert (before, after) == (0, 1)
+
+    async def test_log_append_times_are_the_clock_s(self, storage: Storage, clock: ManualClock) -> None:
+        await storage.create_topic("clocked", 1, {"message.timestamp.type": "LogAppendTime"})
+        tp = TopicPartition("clocked", 0)
+        first = await append(storage, tp, numbered(1))
+        clock.now_ms += 5
+        second = await append(storage, tp, numbered(1))
+        times = [record.timestamp for record in await records_from(storage, tp)]
+
+        assert times == [first.log_append_time_ms, second.log_append_time_ms]
+        assert times == [clock.now_ms - 5, clock.now_ms]

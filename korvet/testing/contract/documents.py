@@ -1,0 +1,92 @@
+"""Small documents with compare-and-set."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from korvet.storage.interface import Document, DocumentConflict, Storage
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+
+
+class DocumentContract(Contract):
+    async def test_a_document_comes_back(self, storage: Storage) -> None:
+        value = bytes(range(256))
+        version = await storage.save("credentials", "alice", value, expected_version=0)
+
+        assert version == 1
+        assert await storage.load("credentials", "alice") == Document(value, 1)
+
+    async def test_what_was_never_saved_is_not_there(self, storage: Storage) -> None:
+        assert await storage.load("credentials", "alice") is None
+
+    async def test_versions_count_writes(self, storage: Storage) -> None:
+        versions = [await storage.save("k", "x", b"%d" % n, expected_version=n) for n in range(12)]
+
+        assert versions == list(range(1, 13))
+        assert await storage.load("k", "x") == Document(b"11", 12)
+
+    async def test_an_empty_document_is_a_document(self, storage: Storage) -> None:
+        await storage.save("k", "x", b"", expected_version=0)
+
+        assert await storage.load("k", "x") == Document(b"", 1)
+
+    @pytest.mark.parametrize("expected_version", [0, 1, 3])
+    async def test_who_expects_another_version_is_refused(
+        self, storage: Storage, expected_version: int
+    ) -> None:
+        await storage.save("k", "x", b"1", expected_version=0)
+        await storage.save("k", "x", b"2", expected_version=1)
+        with pytest.raises(DocumentConflict):
+            await storage.save("k", "x", b"3", expected_version=expected_version)
+        with pytest.raises(DocumentConflict):
+            await storage.save("k", "x", None, expected_version=expected_version)
+
+        assert await storage.load("k", "x") == Document(b"2", 2)
+
+    async def test_what_is_not_there_cannot_be_expected(self, storage: Storage) -> None:
+        for value in (b"1", None):
+            with pytest.raises(DocumentConflict):
+                await storage.save("k", "x", value, expected_version=1)
+
+        assert await storage.load("k", "x") is None
+
+    async def test_a_deleted_document_is_gone_and_can_be_saved_anew(self, storage: Storage) -> None:
+        await storage.save("k", "x", b"1", expected_version=0)
+        await storage.save("k", "x", None, expected_version=1)
+        gone = await storage.load("k", "x")
+        await storage.save("k", "x", b"2", expected_version=0)
+        found = await storage.load("k", "x")
+
+        assert gone is None
+        assert found is not None
+        assert found.value == b"2"
+
+    async def test_kinds_and_keys_are_told_apart(self, storage: Storage) -> None:
+        addresses = [("a", "b"), ("b", "a"), ("a", "b:c"), ("a:b", "c"), ("a", ""), ("größe", "🔑")]
+        for kind, key in addresses:
+            await storage.save(kind, key, f"{kind} {key}".encode(), expected_version=0)
+        values = [await storage.load(kind, key) for kind, key in addresses]
+
+        assert values == [Document(f"{kind} {key}".encode(), 1) for kind, key in addresses]
+
+    async def test_two_brokers_that_count_together_lose_nothing(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        async def count(broker: Storage) -> None:
+            left = 10
+            while left:
+                document = await broker.load("counter", "x")
+                value, version = (b"0", 0) if document is None else (document.value, document.version)
+                try:
+                    await broker.save("counter", "x", b"%d" % (int(value) + 1), expected_version=version)
+                except DocumentConflict:
+                    continue
+                left -= 1
+
+        async with environment.open() as other, trio.open_nursery() as nursery:
+            for broker in (storage, other, storage, other):
+                nursery.start_soon(count, broker)
+
+        assert await storage.load("counter", "x") == Document(b"40", 40)

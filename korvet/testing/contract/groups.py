@@ -1,0 +1,205 @@
+"""Groups' positions: committed, fenced by generations, forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
+from korvet.storage.interface import OffsetAndMetadata, Storage, Topic, TopicPartition
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import append, numbered
+
+
+class GroupContract(Contract):
+    async def test_a_position_comes_back(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(5))
+        position = OffsetAndMetadata(3, leader_epoch=0, metadata="processed batch 123")
+        results = await storage.ack("billing", {tp: position})
+
+        assert results == {tp: None}
+        assert await storage.committed("billing", [tp]) == {tp: position}
+        assert await storage.committed("billing") == {tp: position}
+
+    async def test_a_position_comes_back_as_it_was(self, storage: Storage, tp: TopicPartition) -> None:
+        positions = [
+            OffsetAndMetadata(0),
+            OffsetAndMetadata(1, leader_epoch=7),
+            OffsetAndMetadata(2**53 + 1, metadata=""),
+            OffsetAndMetadata(2**63 - 1, leader_epoch=2**31 - 1, metadata="größer 🔑 \0 : {} \n"),
+            OffsetAndMetadata(5, metadata="x" * 4096),
+        ]
+        for position in positions:
+            await storage.ack("billing", {tp: position})
+
+            assert await storage.committed("billing", [tp]) == {tp: position}
+
+    async def test_a_group_that_committed_nothing_has_no_positions(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        assert await storage.committed("billing") == {}
+        assert await storage.committed("billing", [tp]) == {}
+
+    async def test_partitions_without_a_position_are_left_out(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        await storage.ack("billing", {tps[1]: OffsetAndMetadata(4)})
+
+        assert await storage.committed("billing", tps) == {tps[1]: OffsetAndMetadata(4)}
+        assert await storage.committed("billing", [tps[0]]) == {}
+
+    async def test_a_commit_leaves_other_partitions_alone(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        await storage.ack("billing", {tp: OffsetAndMetadata(10 + tp.partition) for tp in tps})
+        await storage.ack("billing", {tps[1]: OffsetAndMetadata(99)})
+        offsets = {tp: position.offset for tp, position in (await storage.committed("billing")).items()}
+
+        assert offsets == {tps[0]: 10, tps[1]: 99, tps[2]: 12}
+
+    async def test_a_group_may_go_back(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(10))
+        for offset in (7, 3, 0, 5):
+            await storage.ack("billing", {tp: OffsetAndMetadata(offset)})
+
+            assert await storage.committed("billing", [tp]) == {tp: OffsetAndMetadata(offset)}
+
+    async def test_groups_have_positions_of_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+        groups = ["billing", "Billing", "billing ", "", "a:b", "größe", "x" * 200]
+        for offset, group in enumerate(groups):
+            await storage.ack(group, {tp: OffsetAndMetadata(offset)})
+        offsets = [(await storage.committed(group))[tp].offset for group in groups]
+
+        assert offsets == list(range(len(groups)))
+
+    async def test_a_partition_that_is_unknown_fails_alone(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        nowhere, fourth = TopicPartition("nowhere", 0), TopicPartition(tp.topic, 3)
+        results = await storage.ack("billing", dict.fromkeys((nowhere, tp, fourth), OffsetAndMetadata(1)))
+
+        assert isinstance(results[nowhere], UnknownTopicOrPartition)
+        assert isinstance(results[fourth], UnknownTopicOrPartition)
+        assert results[tp] is None
+        assert await storage.committed("billing") == {tp: OffsetAndMetadata(1)}
+
+    async def test_positions_of_many_partitions(self, storage: Storage, environment: Environment) -> None:
+        await storage.create_topic("wide", 200, environment.settings)
+        positions = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(200)}
+        results = await storage.ack("billing", positions)
+
+        assert set(results.values()) == {None}
+        assert await storage.committed("billing") == positions
+        assert await storage.committed("billing", list(positions)) == positions
+
+    async def test_another_broker_sees_what_was_committed(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(3)})
+        async with environment.open() as other:
+            found = await other.committed("billing")
+            await other.ack("billing", {tp: OffsetAndMetadata(4)})
+
+        assert found == {tp: OffsetAndMetadata(3)}
+        assert await storage.committed("billing") == {tp: OffsetAndMetadata(4)}
+
+    # --- Generations ------------------------------------------------------------------------------------
+
+    async def test_an_older_generation_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
+        for generation_id in (1, 2, 2, 5):
+            await storage.ack("billing", {tp: OffsetAndMetadata(generation_id)}, generation_id=generation_id)
+        results = await storage.ack("billing", {tp: OffsetAndMetadata(99)}, generation_id=4)
+
+        assert isinstance(results[tp], IllegalGeneration)
+        assert await storage.committed("billing") == {tp: OffsetAndMetadata(5)}
+
+    async def test_a_fence_holds_for_all_partitions(self, storage: Storage, topic: Topic) -> None:
+        first, second = (TopicPartition(topic.name, number) for number in range(2))
+        await storage.ack("billing", {first: OffsetAndMetadata(1)}, generation_id=2)
+        results = await storage.ack(
+            "billing", dict.fromkeys((first, second), OffsetAndMetadata(9)), generation_id=1
+        )
+
+        assert [type(results[tp]) for tp in (first, second)] == [IllegalGeneration] * 2
+        assert await storage.committed("billing") == {first: OffsetAndMetadata(1)}
+
+    async def test_a_commit_without_a_generation_is_not_fenced(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=7)
+        results = await storage.ack("billing", {tp: OffsetAndMetadata(2)})
+        fenced = await storage.ack("billing", {tp: OffsetAndMetadata(3)}, generation_id=6)
+
+        assert results == {tp: None}
+        assert isinstance(fenced[tp], IllegalGeneration)
+        assert await storage.committed("billing") == {tp: OffsetAndMetadata(2)}
+
+    async def test_groups_are_fenced_on_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=7)
+        results = await storage.ack("shipping", {tp: OffsetAndMetadata(2)}, generation_id=1)
+
+        assert results == {tp: None}
+
+    async def test_another_broker_s_generation_fences(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        async with environment.open() as other:
+            await other.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=3)
+        results = await storage.ack("billing", {tp: OffsetAndMetadata(2)}, generation_id=2)
+
+        assert isinstance(results[tp], IllegalGeneration)
+
+    # --- Forgetting -------------------------------------------------------------------------------------
+
+    async def test_some_positions_are_forgotten(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        await storage.ack("billing", dict.fromkeys(tps, OffsetAndMetadata(4)))
+        await storage.forget("billing", tps[:2])
+
+        assert await storage.committed("billing") == {tps[2]: OffsetAndMetadata(4)}
+        assert await storage.committed("billing", tps) == {tps[2]: OffsetAndMetadata(4)}
+
+    async def test_all_positions_are_forgotten_and_nothing_revives_them(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(5))
+        await storage.ack("billing", {tp: OffsetAndMetadata(4)})
+        await storage.forget("billing")
+
+        assert await storage.committed("billing") == {}
+        assert await storage.committed("billing", [tp]) == {}
+
+    async def test_a_forgotten_group_begins_with_its_first_generation(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(4)}, generation_id=9)
+        await storage.forget("billing")
+        results = await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=1)
+
+        assert results == {tp: None}
+
+    async def test_a_group_that_forgot_some_positions_is_fenced_as_before(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(4)}, generation_id=9)
+        await storage.forget("billing", [tp])
+        results = await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=8)
+
+        assert isinstance(results[tp], IllegalGeneration)
+
+    async def test_forgetting_what_is_not_there_does_nothing(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.forget("billing")
+        await storage.forget("billing", [tp, TopicPartition("nowhere", 0)])
+
+        assert await storage.committed("billing") == {}
+
+    @pytest.mark.parametrize("generation_id", [-1, 3])
+    async def test_a_forgotten_group_commits_anew(
+        self, storage: Storage, tp: TopicPartition, generation_id: int
+    ) -> None:
+        for offset in range(3):
+            await storage.ack("billing", {tp: OffsetAndMetadata(offset)}, generation_id=generation_id)
+            found = await storage.committed("billing", [tp])
+            await storage.forget("billing")
+
+            assert found == {tp: OffsetAndMetadata(offset)}

@@ -1,0 +1,289 @@
+"""Idempotent producers: what is sent twice is stored once (rules: `korvet.storage.producer_state`)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from korvet.storage.interface import AppendResult, Storage, StorageDefaults, Topic, TopicPartition
+from korvet.testing.contract.appending import log_append_time_topic
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import Producer, append, batch, batches_of, numbered, read, records_from
+
+LAST_SEQUENCE = 2**31 - 1
+
+
+class ProducerContract(Contract):
+    # --- Duplicates -------------------------------------------------------------------------------------
+
+    async def test_a_repeated_batch_is_answered_as_the_first_time(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        first = await append(storage, tp, numbered(3), producer=Producer(7))
+        again = await append(storage, tp, numbered(3), producer=Producer(7))
+
+        assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
+        assert len(await records_from(storage, tp)) == 3
+
+    async def test_the_last_five_batches_are_remembered(self, storage: Storage, tp: TopicPartition) -> None:
+        results = [
+            await append(storage, tp, numbered(2), producer=Producer(7, sequence=2 * n)) for n in range(7)
+        ]
+        again = [
+            await append(storage, tp, numbered(2), producer=Producer(7, sequence=2 * n))
+            for n in (6, 2, 4, 3, 5, 2)
+        ]
+
+        assert [result.base_offset for result in again] == [
+            results[n].base_offset for n in (6, 2, 4, 3, 5, 2)
+        ]
+        assert all(result.duplicate for result in again)
+        assert len(await records_from(storage, tp)) == 14
+
+    async def test_older_batches_are_out_of_order(self, storage: Storage, tp: TopicPartition) -> None:
+        for n in range(6):
+            await append(storage, tp, numbered(2), producer=Producer(7, sequence=2 * n))
+
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(2), producer=Producer(7))
+
+    async def test_a_batch_cut_otherwise_is_no_duplicate(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(4), producer=Producer(7))
+        for sequence, count in ((0, 3), (0, 5), (1, 3), (3, 1)):
+            with pytest.raises(OutOfOrderSequenceNumber):
+                await append(storage, tp, numbered(count), producer=Producer(7, sequence=sequence))
+
+        assert len(await records_from(storage, tp)) == 4
+
+    async def test_a_duplicate_is_known_after_its_records_are_gone(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        first = await append(storage, tp, numbered(3), producer=Producer(7))
+        await storage.truncate_before(tp, first.base_offset + 3)
+        again = await append(storage, tp, numbered(3), producer=Producer(7))
+
+        assert again == AppendResult(first.base_offset, -1, first.base_offset + 3, duplicate=True)
+        assert await records_from(storage, tp) == []
+
+    async def test_a_duplicate_under_log_append_time_bears_the_first_one_s(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await log_append_time_topic(storage, environment)
+        first = await append(storage, tp, numbered(3), producer=Producer(7))
+        await append(storage, tp, numbered(3), producer=Producer(7, sequence=3))
+        if environment.clock:
+            environment.clock.now_ms += 60_000
+        again = await append(storage, tp, numbered(3), producer=Producer(7))
+
+        assert again.log_append_time_ms == first.log_append_time_ms
+
+    async def test_a_duplicate_in_one_partition_leaves_the_others_alone(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        other = TopicPartition(tp.topic, 1)
+        await append(storage, tp, numbered(1), producer=Producer(7))
+        results = await storage.append(
+            {
+                tp: batch(numbered(1), producer=Producer(7)),
+                other: batch(numbered(1), producer=Producer(7)),
+            }
+        )
+
+        assert [getattr(results[each], "duplicate", None) for each in (tp, other)] == [True, False]
+
+    async def test_another_broker_knows_what_was_appended_through_the_first(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        first = await append(storage, tp, numbered(3), producer=Producer(7))
+        async with environment.open() as other:
+            again = await append(other, tp, numbered(3), producer=Producer(7))
+            await append(other, tp, numbered(3), producer=Producer(7, sequence=3))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(7, sequence=9))
+
+        assert again.duplicate
+        assert again.base_offset == first.base_offset
+        assert len(await records_from(storage, tp)) == 6
+
+    # --- Sequences --------------------------------------------------------------------------------------
+
+    async def test_a_gap_is_refused_and_nothing_written(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(7, sequence=4))
+        latest = await storage.latest(tp)
+        await append(storage, tp, numbered(3), producer=Producer(7, sequence=3))
+
+        assert len(await records_from(storage, tp)) == 6
+        assert latest.high_watermark == (await records_from(storage, tp))[2].offset + 1
+
+    async def test_a_refused_batch_leaves_its_neighbours_alone(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        other = TopicPartition(tp.topic, 1)
+        await append(storage, tp, numbered(1), producer=Producer(7))
+        results = await storage.append(
+            {
+                tp: batch(numbered(1), producer=Producer(7, sequence=5)),
+                other: batch(numbered(1), producer=Producer(7, sequence=5)),
+            }
+        )
+
+        assert isinstance(results[tp], OutOfOrderSequenceNumber)
+        assert isinstance(results[other], AppendResult)
+
+    async def test_an_unknown_producer_may_begin_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1234))
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1237))
+
+        assert len(await records_from(storage, tp)) == 6
+
+    async def test_sequences_begin_again_after_2_31(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, sequence=LAST_SEQUENCE - 2))
+        result = await append(storage, tp, numbered(3), producer=Producer(7, sequence=0))
+        again = await append(storage, tp, numbered(3), producer=Producer(7, sequence=0))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(7, sequence=4))
+
+        assert again.base_offset == result.base_offset
+        assert again.duplicate
+
+    async def test_sequences_begin_again_within_a_batch(self, storage: Storage, tp: TopicPartition) -> None:
+        result = await append(storage, tp, numbered(5), producer=Producer(7, sequence=LAST_SEQUENCE - 1))
+        again = await append(storage, tp, numbered(5), producer=Producer(7, sequence=LAST_SEQUENCE - 1))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(1), producer=Producer(7, sequence=4))
+        await append(storage, tp, numbered(1), producer=Producer(7, sequence=3))
+
+        assert again == AppendResult(result.base_offset, -1, 0, duplicate=True)
+        assert len(await records_from(storage, tp)) == 6
+
+    async def test_the_last_sequence_of_all_is_followed_by_0(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(1), producer=Producer(7, sequence=LAST_SEQUENCE))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(1), producer=Producer(7, sequence=1))
+        await append(storage, tp, numbered(1), producer=Producer(7, sequence=0))
+
+        assert len(await records_from(storage, tp)) == 2
+
+    async def test_five_batches_in_flight_arrive_in_order(self, storage: Storage, tp: TopicPartition) -> None:
+        results: list[object] = []
+
+        async def send(sequence: int, submitted: trio.Event) -> None:
+            appended = batch(numbered(3, first=sequence), producer=Producer(7, sequence=sequence))
+            results.extend((await storage.append({tp: appended}, submitted=submitted.set)).values())
+
+        for start in range(0, 75, 15):
+            async with trio.open_nursery() as nursery:
+                for sequence in range(start, start + 15, 3):
+                    submitted = trio.Event()
+                    nursery.start_soon(send, sequence, submitted)
+                    await submitted.wait()
+
+        assert all(isinstance(result, AppendResult) for result in results)
+        assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(75)]
+
+    # --- Epochs -----------------------------------------------------------------------------------------
+
+    async def test_an_older_epoch_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
+        with pytest.raises(InvalidProducerEpoch):
+            await append(storage, tp, numbered(3), producer=Producer(7, epoch=0, sequence=3))
+
+        assert len(await records_from(storage, tp)) == 3
+
+    async def test_a_duplicate_of_an_older_epoch_is_fenced(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=0))
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
+
+        with pytest.raises(InvalidProducerEpoch):
+            await append(storage, tp, numbered(3), producer=Producer(7, epoch=0))
+
+    async def test_a_newer_epoch_begins_at_0(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=1, sequence=10))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=13))
+        result = await append(storage, tp, numbered(3), producer=Producer(7, epoch=2))
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=3))
+
+        assert not result.duplicate
+        assert len(await records_from(storage, tp)) == 9
+
+    async def test_a_refused_epoch_is_not_remembered(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=3))
+        result = await append(storage, tp, numbered(3), producer=Producer(7, epoch=1, sequence=3))
+
+        assert not result.duplicate
+
+    async def test_the_largest_ids_and_epochs_are_numbers_like_others(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        near = 2**63 - 2, 2**63 - 1  # equal, once they are doubles
+        results = [
+            await append(storage, tp, numbered(2), producer=Producer(producer_id, 2**15 - 1))
+            for producer_id in (*near, *near)
+        ]
+
+        assert [result.duplicate for result in results] == [False, False, True, True]
+        assert results[2].base_offset == results[0].base_offset
+        assert results[3].base_offset == results[1].base_offset
+
+    # --- Many, and none ---------------------------------------------------------------------------------
+
+    async def test_producers_count_on_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+        for producer_id in range(50):
+            await append(storage, tp, numbered(1), producer=Producer(producer_id, sequence=producer_id))
+        results = [
+            await append(storage, tp, numbered(1), producer=Producer(producer_id, sequence=producer_id + 1))
+            for producer_id in range(50)
+        ]
+
+        assert not any(result.duplicate for result in results)
+        assert len(await records_from(storage, tp)) == 100
+
+    async def test_batches_without_a_producer_come_in_between(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await append(storage, tp, numbered(2), producer=Producer(7))
+        results = [await append(storage, tp, numbered(2)) for _ in range(2)]
+        after = await append(storage, tp, numbered(2), producer=Producer(7, sequence=2))
+
+        assert not any(result.duplicate for result in (*results, after))
+
+    async def test_what_is_read_names_its_producer(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(2), producer=Producer(7, epoch=3))
+        await append(storage, tp, numbered(2))
+        await append(storage, tp, numbered(2), producer=Producer(8, epoch=4))
+        found = await read(storage, tp, 0)
+        producers = {each.base_offset: (each.producer_id, each.producer_epoch) for each in batches_of(found)}
+
+        assert list(producers.values()) == [(7, 3), (-1, -1), (8, 4)]
+
+    async def test_producers_expire(self, environment: Environment) -> None:
+        async with environment.open(StorageDefaults(producer_id_expiration_ms=0)) as storage:
+            await storage.create_topic("orders", 1, environment.settings)
+            tp = TopicPartition("orders", 0)
+            await append(storage, tp, numbered(2), producer=Producer(7, epoch=1))
+            results = [
+                await append(storage, tp, numbered(2), producer=Producer(7, epoch=1)),
+                await append(storage, tp, numbered(2), producer=Producer(7, epoch=1, sequence=100)),
+                await append(storage, tp, numbered(2), producer=Producer(7, epoch=0, sequence=5)),
+            ]
+
+        assert not any(result.duplicate for result in results)
+
+    async def test_a_topic_s_partitions_share_no_producers(self, storage: Storage, topic: Topic) -> None:
+        results = [
+            await append(storage, TopicPartition(topic.name, number), numbered(1), producer=Producer(7))
+            for number in range(3)
+        ]
+
+        assert not any(result.duplicate for result in results)

@@ -1,0 +1,345 @@
+"""Reading by offset, the bounds of the log, and what DeleteRecords and OffsetForLeaderEpoch need."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from korvet.storage.interface import (
+    EpochEnd,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetMapping,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    Topic,
+    TopicPartition,
+)
+from korvet.testing.contract.base import Contract
+from korvet.testing.records import (
+    T0,
+    UNLIMITED,
+    Record,
+    append,
+    batches_of,
+    numbered,
+    read,
+    records_from,
+    records_of,
+    stored,
+)
+
+
+class ReadContract(Contract):
+    # --- Where reading begins ---------------------------------------------------------------------------
+
+    async def test_every_offset_finds_its_record(self, storage: Storage, tp: TopicPartition) -> None:
+        wanted = []
+        for first in range(0, 40, 8):
+            result = await append(storage, tp, numbered(8, first=first))
+            wanted += stored(numbered(8, first=first), result.base_offset)
+        for index, record in enumerate(wanted):
+            found = await read(storage, tp, record.offset)
+            first_batch = batches_of(found)[0]
+
+            assert records_of(found, record.offset) == wanted[index:]
+            assert first_batch.base_offset <= record.offset <= first_batch.last_offset
+
+    async def test_offsets_between_batches_find_the_next_one(
+        self, storage: Storage, tp: TopicPartition, topic: Topic
+    ) -> None:
+        first = await append(storage, tp, numbered(2))
+        if topic.config.mapping is OffsetMapping.TIMESTAMP:  # dense offsets have nothing in between
+            assert await records_from(storage, tp, 0) == stored(numbered(2), first.base_offset)
+            assert await records_from(storage, tp, first.base_offset - 1) == stored(
+                numbered(2), first.base_offset
+            )
+        second = await append(storage, tp, numbered(2, first=2))
+
+        assert await records_from(storage, tp, first.base_offset + 2) == stored(
+            numbered(2, first=2), second.base_offset
+        )
+
+    async def test_the_end_of_the_log_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+        result = await append(storage, tp, numbered(2))
+        end = result.base_offset + 2
+        found = await read(storage, tp, end)
+
+        assert found == ReadResult(found.batches, 0, LogOffsets(0, end, end))
+        assert list(found.batches) == []
+
+    async def test_an_empty_partition_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+        found = await read(storage, tp, 0)
+
+        assert list(found.batches) == []
+        assert found.offsets == LogOffsets(0, 0, 0)
+
+    async def test_a_consumer_that_waited_at_0_reads_the_very_first_record(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        before = records_of(await read(storage, tp, 0))
+        result = await append(storage, tp, numbered(1))
+
+        assert before == []
+        assert await records_from(storage, tp, 0) == stored(numbered(1), result.base_offset)
+
+    async def test_offsets_outside_the_log_are_out_of_range(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        result = await append(storage, tp, numbered(4))
+        await storage.truncate_before(tp, result.base_offset + 1)
+        for offset in (-1, 0, result.base_offset, result.base_offset + 5, 2**62):
+            with pytest.raises(OffsetOutOfRange):
+                await read(storage, tp, offset)
+
+    async def test_an_empty_partition_has_one_offset(self, storage: Storage, tp: TopicPartition) -> None:
+        for offset in (-1, 1, 2**62):
+            with pytest.raises(OffsetOutOfRange):
+                await read(storage, tp, offset)
+
+    async def test_bounds_come_with_what_was_read(self, storage: Storage, tp: TopicPartition) -> None:
+        result = await append(storage, tp, numbered(4))
+        await storage.truncate_before(tp, result.base_offset + 1)
+        found = await read(storage, tp, result.base_offset + 2)
+        end = result.base_offset + 4
+
+        assert found.offsets == LogOffsets(result.base_offset + 1, end, end)
+        assert found.offsets == await storage.latest(tp)
+        assert found.size == sum(len(each) for each in found.batches)
+
+    async def test_both_isolation_levels_read_what_no_transaction_holds_back(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        result = await append(storage, tp, numbered(4))
+        for level in IsolationLevel:
+            results = await storage.read(
+                {tp: ReadRequest(result.base_offset, UNLIMITED)}, max_bytes=UNLIMITED, isolation_level=level
+            )
+            found = results[tp]
+
+            assert isinstance(found, ReadResult)
+            assert records_of(found) == stored(numbered(4), result.base_offset)
+
+    # --- Limits -----------------------------------------------------------------------------------------
+
+    async def test_the_first_batch_is_returned_even_when_it_exceeds_the_limits(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        result = await append(storage, tp, [Record(b"x" * 1000), Record(b"y" * 1000)])
+        for offset in (result.base_offset, result.base_offset + 1):
+            for max_bytes in (1, 100, 1500):
+                found = await read(storage, tp, offset, max_bytes=max_bytes)
+
+                assert records_of(found, offset)[0].offset == offset
+
+    async def test_reading_with_a_small_limit_comes_to_the_end_all_the_same(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        wanted = []
+        for first in range(0, 60, 6):
+            records = [Record(b"%d" % number * 50) for number in range(first, first + 6)]
+            result = await append(storage, tp, records)
+            wanted += stored(records, result.base_offset)
+
+        assert await records_from(storage, tp, max_bytes=1) == wanted
+        assert await records_from(storage, tp, max_bytes=500) == wanted
+
+    async def test_a_limit_is_kept_and_used(self, storage: Storage, tp: TopicPartition) -> None:
+        base_offset = (await append(storage, tp, [Record(b"x" * 1000)])).base_offset
+        for _ in range(99):
+            await append(storage, tp, [Record(b"x" * 1000)])
+        for max_bytes in (5_000, 20_000, 50_000):
+            found = await read(storage, tp, base_offset, max_bytes=max_bytes)
+
+            assert max_bytes * 0.7 < found.size <= max_bytes
+
+    async def test_one_limit_holds_for_all_partitions_together(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        starts = {}
+        for tp in tps:
+            starts[tp] = (await append(storage, tp, [Record(b"x" * 1000)])).base_offset
+            for _ in range(9):
+                await append(storage, tp, [Record(b"x" * 1000)])
+        requests = {tp: ReadRequest(starts[tp], 100_000) for tp in tps}
+        results = await storage.read(requests, max_bytes=15_500)
+        sizes = [size_of(results[tp]) for tp in tps]
+
+        assert sizes[0] > 10_000
+        assert 0 < sizes[1] < 5_500
+        assert sizes[2] == 0
+        assert list(results) == tps
+
+    async def test_each_partition_has_a_limit_of_its_own(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        requests = {}
+        for tp in tps:
+            start = (await append(storage, tp, [Record(b"x" * 1000)])).base_offset
+            await append(storage, tp, [Record(b"x" * 1000)])
+            requests[tp] = ReadRequest(start, 1_500)
+        results = await storage.read(requests, max_bytes=UNLIMITED)
+
+        assert all(1_000 < size_of(results[tp]) <= 1_500 for tp in tps)
+
+    async def test_only_the_first_partition_with_records_may_exceed_the_limits(
+        self, storage: Storage, topic: Topic
+    ) -> None:
+        empty, first, second = (TopicPartition(topic.name, number) for number in range(3))
+        starts = {
+            tp: (await append(storage, tp, [Record(b"x" * 1000)])).base_offset for tp in (first, second)
+        }
+        results = await storage.read(
+            {
+                empty: ReadRequest(0, 10),
+                first: ReadRequest(starts[first], 10),
+                second: ReadRequest(starts[second], 10),
+            },
+            max_bytes=10,
+        )
+
+        assert [size_of(results[tp]) > 0 for tp in (empty, first, second)] == [False, True, False]
+
+    async def test_a_partition_in_error_fails_alone(self, storage: Storage, tp: TopicPartition) -> None:
+        result = await append(storage, tp, numbered(1))
+        nowhere, beyond = TopicPartition("nowhere", 0), TopicPartition(tp.topic, 1)
+        results = await storage.read(
+            {
+                nowhere: ReadRequest(0, 1000),
+                beyond: ReadRequest(5, 1000),
+                tp: ReadRequest(result.base_offset, 1000),
+            },
+            max_bytes=1000,
+        )
+
+        assert isinstance(results[nowhere], UnknownTopicOrPartition)
+        assert isinstance(results[beyond], OffsetOutOfRange)
+        assert size_of(results[tp]) > 0
+
+    # --- Bounds -----------------------------------------------------------------------------------------
+
+    async def test_a_log_never_written_begins_and_ends_at_0(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        assert await storage.earliest(tp) == OffsetAndTimestamp(0, -1)
+        assert await storage.latest(tp) == LogOffsets(0, 0, 0)
+
+    async def test_earliest_is_the_first_record(self, storage: Storage, tp: TopicPartition) -> None:
+        records = [Record(b"a", timestamp=T0 + 5), Record(b"b", timestamp=T0)]
+        result = await append(storage, tp, records)
+        await append(storage, tp, numbered(2, timestamp=T0 - 7))
+
+        assert await storage.earliest(tp) == OffsetAndTimestamp(result.base_offset, T0 + 5)
+
+    async def test_earliest_knows_records_without_a_time(self, storage: Storage, tp: TopicPartition) -> None:
+        result = await append(storage, tp, numbered(2, timestamp=-1))
+
+        assert await storage.earliest(tp) == OffsetAndTimestamp(result.base_offset, -1)
+
+    # --- Truncating -------------------------------------------------------------------------------------
+
+    async def test_truncated_records_are_gone(self, storage: Storage, tp: TopicPartition) -> None:
+        wanted = []
+        for first in range(0, 12, 4):
+            result = await append(storage, tp, numbered(4, first=first))
+            wanted += stored(numbered(4, first=first), result.base_offset)
+        for index in (4, 6, 11):
+            start = await storage.truncate_before(tp, wanted[index].offset)
+            bounds = await storage.latest(tp)
+
+            assert start == wanted[index].offset
+            assert bounds == LogOffsets(start, wanted[-1].offset + 1, wanted[-1].offset + 1)
+            assert await records_from(storage, tp) == wanted[index:]
+            assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0)
+
+    async def test_truncating_inside_a_batch_is_seen_by_every_verb(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        records = [Record(b"%d" % n, timestamp=T0 + n * (-1) ** n) for n in range(10)]  # 0 -1 2 -3 4 -5 …
+        base = (await append(storage, tp, records)).base_offset
+        await storage.truncate_before(tp, base + 7)
+
+        assert await storage.earliest(tp) == OffsetAndTimestamp(base + 7, T0 - 7)
+        assert await storage.seek_ts(tp, T0 - 100) == OffsetAndTimestamp(base + 7, T0 - 7)
+        assert await storage.seek_ts(tp, T0 + 1) == OffsetAndTimestamp(base + 8, T0 + 8)
+        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 8, T0 + 8)
+        await storage.truncate_before(tp, base + 9)
+        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 9, T0 - 9)
+        assert await storage.seek_ts(tp, T0 - 8) is None
+
+    async def test_a_log_start_never_goes_back(self, storage: Storage, tp: TopicPartition) -> None:
+        base = (await append(storage, tp, numbered(10))).base_offset
+        await storage.truncate_before(tp, base + 5)
+        starts = [await storage.truncate_before(tp, offset) for offset in (base + 3, 0, base + 5)]
+
+        assert starts == [base + 5] * 3
+        assert (await storage.latest(tp)).log_start_offset == base + 5
+
+    async def test_an_emptied_log_goes_on_where_it_was(
+        self, storage: Storage, tp: TopicPartition, topic: Topic
+    ) -> None:
+        base = (await append(storage, tp, numbered(3))).base_offset
+        start = await storage.truncate_before(tp, base + 3)
+        earliest = await storage.earliest(tp)
+        bounds = await storage.latest(tp)
+        found = await read(storage, tp, base + 3)
+        again = await append(storage, tp, numbered(3))
+
+        assert start == base + 3
+        assert earliest == OffsetAndTimestamp(base + 3, -1)
+        assert bounds == LogOffsets(base + 3, base + 3, base + 3)
+        assert list(found.batches) == []
+        assert again.base_offset >= base + 3
+        if topic.config.mapping is OffsetMapping.DENSE:
+            assert again.base_offset == base + 3
+        assert await records_from(storage, tp, base + 3) == stored(numbered(3), again.base_offset)
+        assert await storage.earliest(tp) == OffsetAndTimestamp(again.base_offset, T0)
+
+    async def test_nothing_is_truncated_beyond_the_end(self, storage: Storage, tp: TopicPartition) -> None:
+        base = (await append(storage, tp, numbered(3))).base_offset
+        with pytest.raises(OffsetOutOfRange):
+            await storage.truncate_before(tp, base + 4)
+
+        assert await records_from(storage, tp) == stored(numbered(3), base)
+
+    async def test_an_empty_log_can_be_truncated_at_its_end(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        with pytest.raises(OffsetOutOfRange):
+            await storage.truncate_before(tp, 1)
+
+        assert await storage.truncate_before(tp, 0) == 0
+
+    async def test_a_large_log_is_truncated_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
+        wanted = []
+        for first in range(0, 400, 20):
+            records = [Record(b"%d" % n * 300, timestamp=T0 + n) for n in range(first, first + 20)]
+            wanted += stored(records, (await append(storage, tp, records)).base_offset)
+        for index in (1, 37, 150, 151, 380, 399):
+            await storage.truncate_before(tp, wanted[index].offset)
+
+            assert await records_from(storage, tp) == wanted[index:]
+            assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(wanted[index].offset, T0 + index)
+            assert await storage.seek_ts(tp, T0 + 399) == OffsetAndTimestamp(wanted[399].offset, T0 + 399)
+
+    # --- Leader epochs ----------------------------------------------------------------------------------
+
+    async def test_an_epoch_that_goes_on_ends_where_the_log_does(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        empty = await storage.epoch_end(tp, 0)
+        result = await append(storage, tp, numbered(3))
+
+        assert empty == EpochEnd(0, 0)
+        assert await storage.epoch_end(tp, 0) == EpochEnd(0, result.base_offset + 3)
+
+    async def test_an_epoch_that_never_was_is_unknown(self, storage: Storage, tp: TopicPartition) -> None:
+        await append(storage, tp, numbered(3))
+
+        assert await storage.epoch_end(tp, 1) == EpochEnd(-1, -1)
+        assert await storage.epoch_end(tp, -1) == EpochEnd(-1, -1)
+
+
+def size_of(result: object) -> int:
+    assert isinstance(result, ReadResult)
+    return result.size

@@ -1,0 +1,146 @@
+"""Retention while writing: what retention.ms and retention.bytes drop, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from korvet.storage.interface import LogOffsets, Storage, StorageDefaults, TopicPartition
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import T0, Producer, Record, append, read, records_from
+
+MB = 1_000_000
+
+
+class RetentionContract(Contract):
+    """The pieces that retention drops are a backend's own business, as long as they are at most 1 MB or so."""
+
+    @pytest.fixture
+    async def eager(self, environment: Environment) -> AsyncIterator[Storage]:
+        """A storage that keeps nothing just because it was appended a moment ago."""
+        async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
+            yield storage
+
+    async def test_bytes_beyond_the_limit_are_dropped(self, eager: Storage, environment: Environment) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": str(2 * MB)})
+        await append_mb(eager, tp, 6)
+        kept = await bytes_kept(eager, tp)
+
+        assert 2 * MB <= kept <= 3.5 * MB
+        assert (await eager.latest(tp)).log_start_offset > 0
+
+    async def test_what_is_left_is_the_end_of_the_log(self, eager: Storage, environment: Environment) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": str(MB)})
+        await append_mb(eager, tp, 4)
+        bounds = await eager.latest(tp)
+        found = await records_from(eager, tp)
+        earliest = await eager.earliest(tp)
+        numbers = [int((record.value or b"")[:6]) for record in found]
+
+        assert bounds.log_start_offset <= found[0].offset == earliest.offset
+        assert found[-1].offset == bounds.high_watermark - 1
+        assert numbers == list(range(numbers[0], 400))
+
+    async def test_who_read_all_that_was_dropped_misses_nothing(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": "0"})
+        base = (await append(eager, tp, [Record(b"x" * MB)])).base_offset
+        second = (await append(eager, tp, [Record(b"y" * MB)])).base_offset
+        bounds = await eager.latest(tp)
+
+        assert bounds == LogOffsets(bounds.log_start_offset, second + 1, second + 1)
+        assert base < bounds.log_start_offset
+        if bounds.log_start_offset <= second:
+            assert bounds.log_start_offset == base + 1
+            assert [each.offset for each in await records_from(eager, tp, base + 1)] == [second]
+
+    async def test_no_limit_keeps_everything(self, eager: Storage, environment: Environment) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": "-1", "retention.ms": "-1"})
+        await append_mb(eager, tp, 4)
+
+        assert len(await records_from(eager, tp)) == 400
+        assert (await eager.latest(tp)).log_start_offset == 0
+
+    async def test_old_records_are_dropped(self, eager: Storage, environment: Environment) -> None:
+        tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
+        await append_mb(eager, tp, 4, timestamp=T0)
+        found = await records_from(eager, tp)
+
+        assert len(found) <= 110
+        assert (await eager.latest(tp)).log_start_offset > 0
+
+    async def test_one_young_record_keeps_what_follows_it(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
+        await append(eager, tp, [Record(timestamp=4_102_444_800_000)])
+        await append_mb(eager, tp, 4, timestamp=T0)
+
+        assert len(await records_from(eager, tp)) == 401
+        assert (await eager.latest(tp)).log_start_offset == 0
+
+    async def test_records_without_a_time_are_as_old_as_their_append(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
+        await append_mb(eager, tp, 4, timestamp=-1)
+
+        assert len(await records_from(eager, tp)) == 400
+
+    async def test_what_was_appended_a_moment_ago_stays_whatever_its_timestamps_say(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {"retention.ms": "1"})
+        await append_mb(storage, tp, 4, timestamp=T0)
+
+        assert len(await records_from(storage, tp)) == 400
+
+    async def test_a_topic_that_is_compacted_only_drops_nothing(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        settings = {"cleanup.policy": "compact", "retention.ms": "1", "retention.bytes": "1"}
+        tp = await topic_with(eager, environment, settings)
+        await append_mb(eager, tp, 4, timestamp=T0)
+
+        assert len(await records_from(eager, tp)) == 400
+
+    async def test_producers_are_known_after_their_records_were_dropped(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": "0"})
+        first = await append(eager, tp, [Record(b"x" * MB)], producer=Producer(7))
+        await append(eager, tp, [Record(b"x" * MB)])
+        again = await append(eager, tp, [Record(b"x" * MB)], producer=Producer(7))
+
+        assert again.duplicate
+        assert again.base_offset == first.base_offset
+
+    async def test_times_are_found_in_what_is_left(self, eager: Storage, environment: Environment) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": str(MB)})
+        await append_mb(eager, tp, 4)
+        found = await records_from(eager, tp)
+        first, last = await eager.seek_ts(tp, 0), await eager.seek_ts(tp, T0)
+
+        assert first is not None
+        assert first.offset == found[0].offset
+        assert last == first
+
+
+async def topic_with(storage: Storage, environment: Environment, settings: dict[str, str]) -> TopicPartition:
+    await storage.create_topic("kept", 1, {**environment.settings, "retention.ms": "-1", **settings})
+    return TopicPartition("kept", 0)
+
+
+async def append_mb(storage: Storage, tp: TopicPartition, megabytes: int, *, timestamp: int = T0) -> None:
+    """Append records of 10 kB, ten to a batch."""
+    for first in range(0, 100 * megabytes, 10):
+        records = [Record(b"%06d" % n + b"x" * 9_994, timestamp=timestamp) for n in range(first, first + 10)]
+        await append(storage, tp, records)
+
+
+async def bytes_kept(storage: Storage, tp: TopicPartition) -> int:
+    start = (await storage.latest(tp)).log_start_offset
+    return (await read(storage, tp, start)).size

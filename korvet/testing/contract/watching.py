@@ -1,0 +1,134 @@
+"""Watches: growth is never missed, whoever causes it. That they sleep in between is a matter of measuring."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from korvet.storage.interface import Storage, Topic, TopicPartition, Watch
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import append, numbered, records_from
+
+# Far more than a wake-up takes, far less than the limits of what hangs.
+SOON_S = 5
+
+
+class WatchContract(Contract):
+    async def test_growth_wakes_who_waits(self, storage: Storage, tp: TopicPartition) -> None:
+        with storage.watch([tp]) as watch:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(append_later, storage, tp)
+                with trio.fail_after(SOON_S):
+                    await until_written(storage, tp, watch)
+
+        assert len(await records_from(storage, tp)) == 1
+
+    async def test_growth_between_entering_and_waiting_is_not_missed(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        with storage.watch([tp]) as watch:
+            await append(storage, tp, numbered(1))
+            with trio.fail_after(SOON_S):
+                await watch.wait()
+
+    async def test_growth_between_two_waits_is_not_missed(self, storage: Storage, tp: TopicPartition) -> None:
+        with storage.watch([tp]) as watch:
+            for _ in range(5):
+                await append(storage, tp, numbered(1))
+                with trio.fail_after(SOON_S):
+                    await watch.wait()
+
+    async def test_growth_while_a_wait_was_cancelled_is_not_missed(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        with storage.watch([tp]) as watch:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await watch.wait()
+            await append(storage, tp, numbered(1))
+            with trio.fail_after(SOON_S):
+                await watch.wait()
+
+    async def test_any_of_the_watched_partitions_wakes(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        for tp in tps:
+            with storage.watch(tps) as watch:
+                await append(storage, tp, numbered(1))
+                with trio.fail_after(SOON_S):
+                    await watch.wait()
+
+    async def test_everybody_who_waits_is_woken(self, storage: Storage, tp: TopicPartition) -> None:
+        woken = []
+
+        async def wait_for_growth(*, task_status: trio.TaskStatus[None]) -> None:
+            with storage.watch([tp]) as watch:
+                task_status.started()
+                await until_written(storage, tp, watch)
+                woken.append(True)
+
+        with trio.fail_after(SOON_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    await nursery.start(wait_for_growth)
+                await append(storage, tp, numbered(1))
+
+        assert len(woken) == 50
+
+    async def test_one_who_stops_watching_takes_nothing_from_the_others(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        with storage.watch([tp]) as watch:
+            with storage.watch([tp, tp]):
+                pass
+            await append(storage, tp, numbered(1))
+            with trio.fail_after(SOON_S):
+                await watch.wait()
+
+    async def test_deletion_wakes(self, storage: Storage, topic: Topic, tp: TopicPartition) -> None:
+        with storage.watch([tp]) as watch:
+            await storage.delete_topic(topic)
+            with trio.fail_after(SOON_S):
+                await watch.wait()
+
+    async def test_another_broker_s_append_wakes(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        async with environment.open() as other:
+            for _ in range(3):
+                before = len(await records_from(storage, tp))
+                with storage.watch([tp]) as watch, trio.fail_after(SOON_S):
+                    await append(other, tp, numbered(1))
+                    while len(await records_from(storage, tp)) == before:
+                        await watch.wait()
+
+    async def test_another_broker_s_deletion_wakes(
+        self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
+    ) -> None:
+        async with environment.open() as other:
+            await append(other, tp, numbered(1))
+            with other.watch([tp]) as watch:
+                await storage.delete_topic(topic)
+                with trio.fail_after(SOON_S):
+                    await watch.wait()
+
+    async def test_a_thousand_watches_come_and_go(self, storage: Storage, topic: Topic) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        for _ in range(1000):
+            with storage.watch(tps):
+                pass
+        with storage.watch(tps) as watch:
+            await append(storage, tps[1], numbered(1))
+            with trio.fail_after(SOON_S):
+                await watch.wait()
+
+
+async def append_later(storage: Storage, tp: TopicPartition) -> None:
+    await wait_all_tasks_blocked()
+    await append(storage, tp, numbered(1))
+
+
+async def until_written(storage: Storage, tp: TopicPartition, watch: Watch) -> None:
+    """Read and wait in turn, as a fetch does."""
+    while (await storage.latest(tp)).high_watermark == 0:
+        await watch.wait()

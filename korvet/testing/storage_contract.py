@@ -1,0 +1,34 @@
+"""The contract suite: every promise of `korvet.storage.interface`, as tests to inherit.
+
+A test class inherits `StorageContract` and overrides the `environment` fixture; parametrised, it runs the suite
+over a backend's layouts and mappings. Stores whose clock can be set inherit `ClockContract` as well.
+"""
+
+from __future__ import annotations
+
+from korvet.testing.contract.appending import AppendContract
+from korvet.testing.contract.catalogue import CatalogueContract
+from korvet.testing.contract.clocks import ClockContract
+from korvet.testing.contract.documents import DocumentContract
+from korvet.testing.contract.groups import GroupContract
+from korvet.testing.contract.producers import ProducerContract
+from korvet.testing.contract.reading import ReadContract
+from korvet.testing.contract.retention import RetentionContract
+from korvet.testing.contract.times import TimeContract
+from korvet.testing.contract.watching import WatchContract
+
+__all__ = ["ClockContract", "StorageContract"]
+
+
+class StorageContract(
+    CatalogueContract,
+    AppendContract,
+    ProducerContract,
+    ReadContract,
+    TimeContract,
+    RetentionContract,
+    WatchContract,
+    GroupContract,
+    DocumentContract,
+):
+    """All of it."""
