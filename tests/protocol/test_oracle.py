@@ -5,7 +5,7 @@ Every struct is compared with them field by field, and every version of every me
 to come out as the same bytes.
 
 kafka-python 3.0.12 ships the specifications of Apache Kafka 4.3 for all of our messages: compared with those in
-kafka-clients-4.3.1.jar, they differ in three fields only that belong to versions neither Kafka nor korvet
+kafka-clients-4.3.1.jar, they differ only in three fields that belong to versions neither Kafka nor korvet
 speaks (ListOffsets v0 and OffsetCommit v1). So no version of ours needs golden bytes for lack of a
 specification. A few bytes that Kafka's own Java code wrote are pinned in test_oracle_java.py, since one
 codec could share a misreading with ours.

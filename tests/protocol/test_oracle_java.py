@@ -15,14 +15,7 @@ from uuid import UUID
 import pytest
 
 from korvet.protocol.codec import decode
-from korvet.protocol.messages import (
-    api_versions,
-    create_topics,
-    fetch,
-    metadata,
-    offset_fetch,
-    produce,
-)
+from korvet.protocol.messages import api_versions, create_topics, fetch, metadata, offset_fetch, produce
 from tests.protocol.samples import encoded
 
 TOPIC_ID = UUID("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9")
@@ -52,10 +45,12 @@ GOLDEN: list[tuple[Any, int, str]] = [
             rack_id="r",
         ),
         17,
-        "000001f4000000017fffffff0000000000ffffffff020a1b2c3d4e5f60718293a4b5c6d7e8f90300000003ffffffff00"
-        "00010000000000ffffffffffffffffffffffff001000000100100a1b2c3d4e5f60718293a4b5c6d7e8f900000004ffff"
-        "ffff0000000000000000ffffffffffffffffffffffff000000010000020a1b2c3d4e5f60718293a4b5c6d7e8f9030000"
-        "0001ffffffff000272020007076b6f72766574010d00000007000000000000000800",
+        (
+            "000001f4000000017fffffff0000000000ffffffff020a1b2c3d4e5f60718293a4b5c6d7e8f90300000003ffffffff00"
+            "00010000000000ffffffffffffffffffffffff001000000100100a1b2c3d4e5f60718293a4b5c6d7e8f900000004ffff"
+            "ffff0000000000000000ffffffffffffffffffffffff000000010000020a1b2c3d4e5f60718293a4b5c6d7e8f9030000"
+            "0001ffffffff000272020007076b6f72766574010d00000007000000000000000800"
+        ),
     ),
     (
         fetch.FetchResponse(
@@ -111,8 +106,10 @@ GOLDEN: list[tuple[Any, int, str]] = [
             node_endpoints=[produce.NodeEndpoint(node_id=1, host="::1", port=9092)],
         ),
         11,
-        "02076f726465727302000000000057ffffffffffffffffffffffffffffffffffffffffffffffff030000000200000000"
-        "0003076e6f206b65790001010009000000010000000200000000000001000f0200000001043a3a31000023840000",
+        (
+            "02076f726465727302000000000057ffffffffffffffffffffffffffffffffffffffffffffffff030000000200000000"
+            "0003076e6f206b65790001010009000000010000000200000000000001000f0200000001043a3a31000023840000"
+        ),
     ),
     (
         metadata.MetadataResponse(
@@ -133,8 +130,10 @@ GOLDEN: list[tuple[Any, int, str]] = [
             ],
         ),
         12,
-        "0000000002000000010a6c6f63616c686f7374000023840000026300000001020000000a1b2c3d4e5f60718293a4b5c6"
-        "d7e8f9010200000000000000000001ffffffff0200000001010100800000000000",
+        (
+            "0000000002000000010a6c6f63616c686f7374000023840000026300000001020000000a1b2c3d4e5f60718293a4b5c6"
+            "d7e8f9010200000000000000000001ffffffff0200000001010100800000000000"
+        ),
     ),
     (
         api_versions.ApiVersionsResponse(
@@ -151,8 +150,10 @@ GOLDEN: list[tuple[Any, int, str]] = [
             zk_migration_ready=True,
         ),
         4,
-        "000002001200000004000000000004001a02147472616e73616374696f6e2e76657273696f6e00000002000108000000"
-        "0000000005021a02147472616e73616374696f6e2e76657273696f6e0002000200030101",
+        (
+            "000002001200000004000000000004001a02147472616e73616374696f6e2e76657273696f6e00000002000108000000"
+            "0000000005021a02147472616e73616374696f6e2e76657273696f6e0002000200030101"
+        ),
     ),
     (
         create_topics.CreateTopicsResponse(

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pickle
+
+import kafka.errors
+import pytest
+
+from korvet.protocol.errors import (
+    ERRORS,
+    CorruptMessage,
+    ErrorCode,
+    KafkaError,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+    error_for,
+)
+
+#: kafka-python's names where they are not Kafka's (org.apache.kafka.common.protocol.Errors).
+OTHER_NAMES = {
+    "UNKNOWN": "UNKNOWN_SERVER_ERROR",
+    "NO_ERROR": "NONE",
+    "NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER",
+    "MESSAGE_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE",
+    "INVALID_TOPIC": "INVALID_TOPIC_EXCEPTION",
+    "INVALID_REPLICATION_ASSIGNMENT": "INVALID_REPLICA_ASSIGNMENT",
+}
+
+#: What kafka-python 3.0 does not know yet.
+NEWER = {
+    "INVALID_REGULAR_EXPRESSION": 128,
+    "REBOOTSTRAP_REQUIRED": 129,
+    "STREAMS_INVALID_TOPOLOGY": 130,
+    "STREAMS_INVALID_TOPOLOGY_EPOCH": 131,
+    "STREAMS_TOPOLOGY_FENCED": 132,
+    "SHARE_SESSION_LIMIT_REACHED": 133,
+}
+
+#: Codes of Java's RetriableException in kafka-clients 4.3.1. kafka-python differs in a few (CORRUPT_MESSAGE).
+RETRIABLE = {
+    *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
+    *(100, 103, 106, 122, 123, 133),
+}
+
+
+def test_codes_and_names_are_kafkas() -> None:
+    theirs = {
+        OTHER_NAMES.get(error.message, error.message): error.errno
+        for error in vars(kafka.errors).values()
+        if isinstance(error, type) and isinstance(getattr(error, "errno", None), int)
+    }
+
+    assert theirs | NEWER == {code.name: code.value for code in ErrorCode}
+
+
+def test_codes_run_from_minus_one_without_a_gap() -> None:
+    assert list(range(-1, 134)) == sorted(ErrorCode)
+
+
+def test_every_code_but_none_has_one_exception_named_after_it() -> None:
+    expected = {code: "".join(map(str.capitalize, code.name.split("_"))) for code in ErrorCode if code}
+
+    assert expected == {code: error.__name__ for code, error in ERRORS.items()}
+    assert len(expected) == len(KafkaError.__subclasses__())
+
+
+def test_what_may_be_retried_is_what_java_clients_retry() -> None:
+    assert RETRIABLE == {code for code, error in ERRORS.items() if error.retriable}
+
+
+def test_an_error_says_what_its_class_says_unless_told_better() -> None:
+    assert OffsetOutOfRange.message == OffsetOutOfRange().message == str(OffsetOutOfRange())
+
+    better = OffsetOutOfRange("offset 7 is above 5")
+
+    assert ("offset 7 is above 5",) * 2 == (better.message, str(better))
+    assert OffsetOutOfRange.message != better.message
+
+
+def test_messages_are_sentences_and_no_two_are_alike() -> None:
+    messages = [error.message for error in ERRORS.values()]
+
+    assert len(set(messages)) == len(messages)
+    assert all(message.endswith(".") for message in messages)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code], ids=lambda code: code.name)
+def test_a_code_in_an_answer_becomes_its_exception(code: ErrorCode) -> None:
+    error = error_for(int(code))
+
+    assert code is error.error_code
+    assert ERRORS[code] is type(error)
+
+
+def test_a_code_of_a_newer_broker_becomes_an_unknown_server_error_that_names_it() -> None:
+    error = error_for(9999)
+
+    assert UnknownServerError is type(error)
+    assert "9999" in error.message
+
+
+def test_code_zero_is_no_error() -> None:
+    with pytest.raises(ValueError, match="no error"):
+        error_for(0)
+
+
+def test_a_protocol_error_carries_no_code_since_nobody_could_read_it() -> None:
+    assert not issubclass(ProtocolError, KafkaError)
+    assert not hasattr(ProtocolError("x"), "error_code")
+
+
+def test_errors_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(CorruptMessage("bad checksum")))
+
+    assert (CorruptMessage, "bad checksum") == (type(error), error.message)
+
+
+def test_an_error_is_caught_as_a_kafka_error_with_its_code() -> None:
+    with pytest.raises(KafkaError) as caught:
+        raise UnknownTopicOrPartition
+
+    assert (3, True) == (caught.value.error_code, caught.value.retriable)
