@@ -110,15 +110,26 @@ def explain(error: BaseException) -> tuple[int, str]:
         return error.exit_code, f"korvet: {error.format_message()}"
     if isinstance(error, OSError):
         return 1, f"korvet: {describe_os_error(error)}"
+    return explain_own(error)
 
+
+def explain_own(error: BaseException) -> tuple[int, str]:
+    """The same for errors of the broker and the client."""
+    from korvet.config import ConfigError
+    from korvet.listeners import ListenError
     from korvet.protocol.errors import KafkaError
+    from korvet.storage.interface import StorageUsageError
 
+    if isinstance(error, ConfigError):
+        return 2, "\n".join(f"korvet: {line}" for line in error.errors)
+    if isinstance(error, StorageUsageError):
+        return 2, f"korvet: {error}"
+    if isinstance(error, ListenError):
+        return 1, f"korvet: {error}"
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"
-    return (
-        1,
-        f"korvet: {type(error).__name__}: {error} (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)",
-    )
+    fault = f"{type(error).__name__}: {error}".strip()
+    return 1, f"korvet: {fault} (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)"
 
 
 def describe_os_error(error: OSError) -> str:

@@ -1,0 +1,194 @@
+"""`korvet serve`: settings from everywhere, one line that says what was started, and the broker itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from korvet.cli.output import print_table
+
+if TYPE_CHECKING:
+    from korvet.config import Config, Setting
+
+# Variables of the other commands; the broker would take them for misspelt settings.
+NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_TRACEBACK")
+
+USED_MOST = (
+    "advertised.listeners",
+    "auto.create.topics.enable",
+    "num.partitions",
+    "storage.layout",
+    "offset.mapping",
+    "log.retention.ms",
+    "log.retention.bytes",
+    "message.max.bytes",
+    "memory.max.bytes",
+    "embedded.appendfsync",
+)
+
+STORAGES = [
+    ("memory://", "nothing to set up; forgets everything when it ends"),
+    ("embedded:FOLDER", "a private Valkey or Redis that keeps its data in FOLDER"),
+    ("redis://USER:PASSWORD@HOST:PORT/DB", "a Redis or Valkey of yours; rediss:// with TLS"),
+    ("unix://PATH", "the same through its Unix socket"),
+]
+
+
+class ServeCommand(click.Command):
+    """Its help ends with what a storage URL may be, and the settings used most."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
+        from korvet.config import settings
+
+        known = settings()
+        with formatter.section("Storage"):
+            formatter.write_dl(STORAGES)
+        with formatter.section("Settings used most (--settings prints all)"):
+            formatter.write_dl([(name, described(known[name])) for name in USED_MOST])
+        formatter.write_paragraph()
+        formatter.write_text(
+            "A setting is given as --set num.partitions=3, in the environment as KORVET_NUM_PARTITIONS=3, or in"
+            " the TOML file as num.partitions = 3. Flags overrule the environment, which overrules the file."
+        )
+
+
+def described(setting: Setting) -> str:
+    return f"{setting.help} [{default_of(setting)}]"
+
+
+def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click's
+    if not wanted:
+        return
+    from korvet.config import settings
+
+    rows: list[Mapping[str, Any]] = [
+        {
+            "name": name,
+            "default": default_of(setting),
+            "accepted": setting.kind.accepted,
+            "meaning": setting.help,
+        }
+        for name, setting in settings().items()
+    ]
+    print_table(rows, ["name", "default", "accepted", "meaning"])
+    ctx.exit()
+
+
+def default_of(setting: Setting) -> str:
+    if setting.default is None or setting.default == ():
+        return "not set"
+    if isinstance(setting.default, tuple):
+        return ",".join(map(str, setting.default))
+    return str(setting.default).lower() if isinstance(setting.default, bool) else str(setting.default)
+
+
+@click.command(cls=ServeCommand)
+@click.option("--storage", metavar="URL", help="Where records are kept. [memory://]")
+@click.option(
+    "--listeners",
+    metavar="HOST:PORT,…",
+    help="Where to listen. [localhost:9092, on IPv4 and IPv6; :9092 is every address]",
+)
+@click.option(
+    "--config", "file", envvar="KORVET_CONFIG", metavar="FILE", type=click.Path(path_type=Path),
+    help="Settings from a TOML file.",
+)  # fmt: skip
+@click.option(
+    "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated."
+)
+@click.option(
+    "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
+    help="Print all settings with their defaults, and exit.",
+)  # fmt: skip
+def command(
+    storage: str | None, listeners: str | None, file: Path | None, assignments: tuple[str, ...]
+) -> None:
+    """Start a broker.
+
+    Without options it serves from memory on port 9092 of this machine, and forgets everything when it ends.
+    It ends on Ctrl-C or SIGTERM once the requests it has accepted are answered; a second signal ends it at once.
+    """
+    import trio
+
+    config = read_config(file, assignments, storage=storage, listeners=listeners)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    trio.run(serve, config)
+
+
+def read_config(file: Path | None, assignments: tuple[str, ...], **options: str | None) -> Config:
+    """The settings from file, environment and flags. Raises ConfigError with everything that is wrong."""
+    from korvet.config import load_config
+
+    flags: dict[str, str] = {name: value for name, value in options.items() if value is not None}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{assignment!r} is not NAME=VALUE.", param_hint="--set")
+        flags[name.strip()] = value.strip()
+    environ = {name: value for name, value in os.environ.items() if name not in NOT_OF_THE_BROKER}
+    return load_config(file=file, environ=environ, flags=flags)
+
+
+async def serve(config: Config) -> None:
+    """Serve until a signal ends it; say what was started once it answers."""
+    import trio
+
+    from korvet.server import Server, run, start_lines
+
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(run, config)
+        for line in start_lines(server):
+            click.echo(line)
+        if sys.stdout.isatty():
+            address = server.listeners[0].advertised.address
+            click.echo("\nTry in another terminal:\n")
+            for example in examples(config.storage, address):
+                click.echo(f"    {example}")
+            click.echo("\nCtrl-C ends it.\n")
+
+
+def examples(storage: str, address: str) -> list[str]:
+    """Three commands to try next: write, read, and look at the same records from the other side."""
+    korvet = path_of("korvet")
+    to_it = "" if address == "localhost:9092" else f" --bootstrap-servers {address}"
+    return [
+        f"echo hello | {korvet} produce greetings{to_it}",
+        f"{korvet} consume greetings{to_it}",
+        from_the_other_side(storage) or f"{korvet} offsets greetings{to_it}",
+    ]
+
+
+def from_the_other_side(storage: str) -> str | None:
+    """How to see the records in Redis; None for storage that is no Redis."""
+    parts = urlsplit(storage)
+    match parts.scheme:
+        case "embedded":
+            where = f"-s {shlex.quote(str(Path(parts.path) / 'redis.sock'))}"
+        case "unix":
+            where = f"-s {shlex.quote(parts.path)}"
+        case "redis" | "rediss":
+            database = parts.path.strip("/")
+            where = f"-h {parts.hostname or 'localhost'} -p {parts.port or 6379}"
+            where += (" --tls" if parts.scheme == "rediss" else "") + (f" -n {database}" if database else "")
+        case _:
+            return None
+    return f"{path_of('redis-cli')} {where} XRANGE korvet:greetings:0 - +"
+
+
+def path_of(program: str) -> str:
+    """What to type here to run a program: its name, or its path where it lies beside our own Python only."""
+    if shutil.which(program):
+        return program
+    script = Path(sys.executable).with_name(program)
+    if not script.exists():
+        return program
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)
