@@ -1,0 +1,41 @@
+"""The flights example as its reader runs it, on a broker in memory and on an embedded server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import KorvetProcess
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
+
+
+@pytest.mark.parametrize(
+    "kind, settings",
+    [
+        ("memory", {}),
+        pytest.param("embedded", {"storage.layout": "record"}, marks=pytest.mark.servers),
+        pytest.param(
+            "embedded", {"storage.layout": "batch", "offset.mapping": "dense"}, marks=pytest.mark.servers
+        ),
+    ],
+    ids=["memory", "embedded-record", "embedded-batch"],
+)
+def test_all_flights_come_back_as_they_went_in(kind: str, settings: dict[str, str], tmp_path: Path) -> None:
+    storage = "memory://" if kind == "memory" else f"embedded:{tmp_path / 'data'}"
+    with KorvetProcess(storage=storage, settings=settings) as korvet:
+        example = subprocess.run(
+            [sys.executable, ROOT / "examples/flights.py", "--bootstrap-servers", korvet.bootstrap_servers],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    assert example.returncode == 0, example.stderr
+    assert example.stdout.splitlines()[-1] == "336,776 rows came back as they went in."
