@@ -2,9 +2,14 @@
 
 A test that finds a program missing has found something out about the machine, and a green run that says
 nothing about it would be read as proof. So what was skipped is named at the end, and the run ends non-zero.
+
+Some tests have something to say although they pass: how many requests a kill left unanswered, how long a wake
+took. They do it with the fixture `say`, and it is shown at the end, too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -39,5 +44,30 @@ class Skips:
             terminalreporter.line(f"{nodeid}: {reason.removeprefix('Skipped: ')}")
 
 
+class Sayings:
+    """Collects what tests said with `say`: properties of reports reach us from parallel processes, too."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            test = report.nodeid.rpartition("::")[2]
+            self._lines += [f"{test}: {text}" for name, text in report.user_properties if name == "said"]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._lines:
+            terminalreporter.section("what tests said")
+        for line in self._lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Says a line that is shown at the end of the run, whether the test passes or not."""
+    return lambda text: record_property("said", text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips(), "korvet-skips")
+    config.pluginmanager.register(Sayings(), "korvet-sayings")

@@ -1,0 +1,104 @@
+"""Brokers and servers that are killed, stopped and filled up.
+
+Every server here is a test's own: what happens to it must not reach a neighbour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import redis
+from attrs import frozen
+
+from tests.processes import KorvetProcess
+
+# Fixtures, of which those that kill servers are wanted here, too.
+from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
+
+StartBroker = Callable[..., KorvetProcess]
+Say = Callable[[str], None]
+
+
+@frozen
+class Kept:
+    """How a topic is kept in Redis."""
+
+    layout: str
+    mapping: str
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return {"storage.layout": self.layout, "offset.mapping": self.mapping}
+
+    def __str__(self) -> str:
+        return f"{self.layout}-{self.mapping}"
+
+
+RECORD_TIMESTAMP = Kept("record", "timestamp")
+RECORD_DENSE = Kept("record", "dense")
+BATCH_DENSE = Kept("batch", "dense")
+BATCH_TIMESTAMP = Kept("batch", "timestamp")
+EACH_LAYOUT = pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, BATCH_DENSE], ids=str)
+EACH_MAPPING = pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, RECORD_DENSE], ids=str)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.servers)
+
+
+@pytest.fixture
+def start_broker() -> Iterator[StartBroker]:
+    """Starts brokers: `start_broker(storage, **settings)`; those still running at the end are killed."""
+    with ExitStack() as brokers:
+
+        def start(storage: str = "memory://", settings: Mapping[str, str] | None = None) -> KorvetProcess:
+            broker = KorvetProcess(storage=storage, settings=settings or {})
+            brokers.callback(end, broker)
+            broker.start()
+            return broker
+
+        yield start
+
+
+def end(broker: KorvetProcess) -> None:
+    """Kill what still runs: how it ends by itself is for the tests to say."""
+    if broker.process is not None:
+        broker.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def embedded_folder() -> Iterator[Path]:
+    """A folder for embedded storage; the server that a killed broker left there is ended."""
+    # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="kf-"))
+    yield folder / "data"
+    with suppress(redis.RedisError), embedded_client(folder / "data") as client:
+        client.shutdown(nosave=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def embedded_client(folder: Path) -> redis.Redis:
+    """A plain client of the server that an embedded storage runs."""
+    return redis.Redis(unix_socket_path=str(folder / "redis.sock"))
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    return itertools.count()
+
+
+@pytest.fixture
+def topic(numbers: Iterator[int]) -> str:
+    """A name nobody has used."""
+    return f"topic-{os.getpid()}-{next(numbers)}"

@@ -1,0 +1,148 @@
+"""SIGTERM: what was accepted is answered, what waits is let go, and the process ends by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bench.wire import (
+    Wire,
+    create_topic,
+    fetch_request,
+    fetched,
+    first_answer,
+    frame_of,
+    produce_request,
+    produced,
+)
+from korvet.protocol.record_batch import build_batch
+from tests.failures.conftest import Say, StartBroker
+from tests.processes import KorvetProcess
+from tests.servers import StartServer
+
+BATCH = build_batch([(0, 1, None, b"value", ())])
+PROMPTLY_S = 5.0
+
+
+@pytest.fixture(params=["memory", "redis"])
+def broker(request: pytest.FixtureRequest, start_broker: StartBroker) -> KorvetProcess:
+    if request.param == "memory":
+        return start_broker()
+    new_server: StartServer = request.getfixturevalue("new_server")
+    return start_broker(new_server().url)
+
+
+def test_parked_fetches_are_answered_and_the_process_ends_with_status_0(
+    broker: KorvetProcess, topic: str
+) -> None:
+    create_topic(broker.port, topic)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(Wire(broker.port)) for _ in range(20)]
+        for wire in waiting:
+            wire.send(frame_of(fetch_request(topic, 0, max_wait_ms=60_000)))
+        for _ in range(3):
+            first_answer(broker.port)
+        started = time.monotonic()
+        status = broker.stop()
+
+        assert [b""] * 20 == [fetched(wire.receive()) for wire in waiting]
+    assert status == 0
+    assert time.monotonic() - started < PROMPTLY_S
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle_connections_do_not_hold_it_up(broker: KorvetProcess, number: signal.Signals) -> None:
+    with Wire(broker.port) as idle:
+        first_answer(broker.port)
+        started = time.monotonic()
+        status = broker.end(number)
+
+        assert status == 0
+        assert time.monotonic() - started < PROMPTLY_S
+        assert idle.socket.recv(1) == b""
+
+
+def test_what_was_accepted_before_the_signal_is_answered(broker: KorvetProcess, topic: str, say: Say) -> None:
+    create_topic(broker.port, topic)
+    request = frame_of(produce_request(topic, BATCH))
+    with Wire(broker.port) as wire:
+        wire.send(request * 50)
+        os.kill(broker.pid, signal.SIGTERM)
+        answered = list(answers(wire))
+        status = broker.process.wait(30) if broker.process is not None else None
+    say(f"{len(answered)} of 50 requests were answered")
+
+    assert status == 0
+    assert sorted(answered) == answered
+    assert len(set(answered)) == len(answered)
+
+
+def answers(wire: Wire) -> Iterator[int]:
+    """Base offsets, until the broker closes the connection: never in the middle of an answer."""
+    while True:
+        if not wire.socket.recv(1, socket.MSG_PEEK):
+            return
+        yield produced(wire.receive())
+
+
+def test_a_second_signal_ends_it_at_once(
+    new_server: StartServer, start_broker: StartBroker, topic: str
+) -> None:
+    server = new_server()
+    broker = start_broker(server.url, {"shutdown.deadline.ms": "60000"})
+    create_topic(broker.port, topic)
+    with Wire(broker.port) as wire:
+        server.pause()
+        wire.send(frame_of(produce_request(topic, BATCH, timeout_ms=60_000)))
+        first_answer_of_anything(broker)
+        os.kill(broker.pid, signal.SIGTERM)
+        wait_until_refused(broker)
+        started = time.monotonic()
+        os.kill(broker.pid, signal.SIGTERM)
+        assert broker.process is not None
+        broker.process.wait(PROMPTLY_S)
+
+    server.resume()
+    assert time.monotonic() - started < PROMPTLY_S
+
+
+def test_a_request_in_flight_is_finished_within_the_deadline(
+    new_server: StartServer, start_broker: StartBroker, topic: str
+) -> None:
+    server = new_server()
+    broker = start_broker(server.url)
+    create_topic(broker.port, topic)
+    with Wire(broker.port) as wire:
+        server.pause()
+        wire.send(frame_of(produce_request(topic, BATCH)))
+        first_answer_of_anything(broker)
+        os.kill(broker.pid, signal.SIGTERM)
+        wait_until_refused(broker)
+        server.resume()
+
+        assert produced(wire.receive()) >= 0
+    assert broker.process is not None
+    assert broker.process.wait(PROMPTLY_S) == 0
+
+
+def first_answer_of_anything(broker: KorvetProcess) -> None:
+    """One connection after the other gets its turn: once this is answered, what was sent before is begun."""
+    for _ in range(3):
+        first_answer(broker.port)
+
+
+def wait_until_refused(broker: KorvetProcess) -> None:
+    """Return once the broker accepts no more connections: it drains."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            Wire(broker.port).socket.close()
+        except OSError:
+            return
+    raise AssertionError("the broker goes on accepting connections")

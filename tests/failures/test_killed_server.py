@@ -1,0 +1,45 @@
+"""Redis, or Valkey, is killed in the middle of writes: what was acknowledged is there, once, in order.
+
+The servers write through (`appendfsync always`), which is what makes an acknowledgement a promise. They are
+stopped (SIGSTOP) at no particular moment, the requests that are unanswered then are counted, and only then
+they are killed: nothing can happen to them in between.
+
+Producers that are not idempotent get the same promise here: a broker that outlives its server knows which of
+its writes it cannot tell about, and repeats them under a token that the server remembers.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.wire import create_topic
+from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.ledger import Ledger, assert_each_once_and_in_order, consume_numbers
+from tests.servers import RedisServer
+
+KILLS = 3
+RECORDS_BETWEEN = 600
+
+
+@EACH_LAYOUT
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(
+    durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, idempotent: bool, say: Say
+) -> None:
+    broker = start_broker(durable_server.url, kept.settings)
+    create_topic(broker.port, topic)
+    unanswered = []
+    with Ledger(broker.bootstrap_servers, topic, idempotent) as ledger:
+        for _ in range(KILLS):
+            ledger.wait_for_more(RECORDS_BETWEEN)
+            durable_server.pause()
+            unanswered.append(ledger.unanswered_requests())
+            durable_server.kill()
+            durable_server.start()
+        ledger.wait_for_more(RECORDS_BETWEEN)
+        ledger.finish()
+    found = consume_numbers(broker.bootstrap_servers, topic)
+    say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+
+    assert all(unanswered)
+    assert_each_once_and_in_order(ledger, found)

@@ -1,0 +1,110 @@
+"""A broker that comes back knows everything it knew: topics and their ids, records, positions, producers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
+from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from korvet.protocol.record_batch import build_batch
+from tests.clients.confluent import Confluent
+from tests.clients.interface import Record
+from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
+from tests.processes import KorvetProcess
+from tests.servers import RedisServer
+
+pytestmark = EACH_LAYOUT
+
+
+@pytest.fixture(params=["redis", "embedded"])
+def broker(
+    request: pytest.FixtureRequest, start_broker: StartBroker, kept: Kept, embedded_folder: Path
+) -> KorvetProcess:
+    if request.param == "embedded":
+        return start_broker(f"embedded:{embedded_folder}", kept.settings)
+    server: RedisServer = request.getfixturevalue("durable_server")
+    return start_broker(server.url, kept.settings)
+
+
+def ended_by(broker: KorvetProcess, how: str) -> None:
+    if how == "killed":
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    broker.start()
+
+
+HOW = pytest.mark.parametrize("how", ["stopped", "killed"])
+
+
+@HOW
+def test_topics_records_and_positions_are_kept(broker: KorvetProcess, topic: str, how: str) -> None:
+    client = Confluent(broker.bootstrap_servers)
+    client.create_topic(topic, partitions=3)
+    client.produce(topic, [Record(value=b"%d" % number, key=b"k") for number in range(100)], codec="lz4")
+    before = client.consume(topic, 100)
+    client.commit("readers", topic, before[60].offset, metadata="here")
+    identity = topic_id(broker, topic)
+
+    ended_by(broker, how)
+
+    assert {0, 1, 2} == client.partitions(topic)
+    assert identity == topic_id(broker, topic)
+    assert before == client.consume(topic, 100)
+    assert (before[60].offset, "here") == client.committed("readers", topic)
+    assert before[60:] == client.resume("readers", topic, 40)
+
+
+@HOW
+def test_offsets_go_on_where_they_were(broker: KorvetProcess, topic: str, how: str) -> None:
+    client = Confluent(broker.bootstrap_servers)
+    client.create_topic(topic)
+    client.produce(topic, [Record(value=b"before")] * 10)
+    _, latest = client.bounds(topic)
+
+    ended_by(broker, how)
+    assert latest == client.bounds(topic)[1]
+    client.produce(topic, [Record(value=b"after")])
+
+    received = client.consume(topic, 11)
+    assert [b"before"] * 10 + [b"after"] == [one.record.value for one in received]
+    assert received[10].offset >= latest
+
+
+@HOW
+def test_an_idempotent_producer_is_recognised(broker: KorvetProcess, topic: str, how: str) -> None:
+    create_topic(broker.port, topic)
+    producer_id, epoch = new_producer_id(broker.port)
+
+    def produce(sequence: int, epoch: int) -> int:
+        batch = build_batch(
+            [(index, 1, None, b"value", ()) for index in range(3)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        with Wire(broker.port) as wire:
+            wire.send(frame_of(produce_request(topic, batch)))
+            return produced(wire.receive())
+
+    offsets = [produce(sequence, epoch) for sequence in (0, 3, 6)]
+
+    ended_by(broker, how)
+
+    assert offsets == [produce(sequence, epoch) for sequence in (0, 3, 6)]
+    with pytest.raises(OutOfOrderSequenceNumber):
+        produce(12, epoch)
+    assert produce(9, epoch) > offsets[-1]
+    assert produce(0, epoch + 1) > offsets[-1]
+    with pytest.raises(InvalidProducerEpoch):
+        produce(12, epoch)
+    assert new_producer_id(broker.port)[0] != producer_id
+
+
+def topic_id(broker: KorvetProcess, topic: str) -> object:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with Wire(broker.port) as wire:
+        return wire.call(request).topics[0].topic_id
