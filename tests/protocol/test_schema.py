@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from mypy import api as mypy
+
+from korvet.protocol.codec import encode
+from korvet.protocol.errors import UnsupportedVersion
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from korvet.protocol.schema import ZERO_UUID, is_flexible, parse_versions, schema_of, versions_of
+from tests.protocol.samples import MESSAGES, structs_of
+
+
+@pytest.mark.parametrize(
+    "text, inside, outside",
+    [("3", [3], [2, 4]), ("3-9", [3, 9], [2, 10]), ("3+", [3, 32767], [2, -1]), ("none", [], [0, 32767])],
+)
+def test_versions_are_written_as_kafka_writes_them(text: str, inside: list[int], outside: list[int]) -> None:
+    versions = parse_versions(text)
+
+    assert all(version in versions for version in inside)
+    assert not any(version in versions for version in outside)
+
+
+def test_a_message_knows_its_key_its_versions_and_which_are_flexible() -> None:
+    assert (1, range(4, 18)) == (schema_of(FetchRequest).key, versions_of(FetchRequest))
+    assert (False, True, True) == tuple(is_flexible(FetchRequest, version) for version in (11, 12, 99))
+
+
+def test_a_constructor_gives_kafkas_defaults_to_what_it_is_not_told() -> None:
+    request = FetchRequest(
+        max_wait_ms=1, min_bytes=2, topics=[FetchTopic(topic_id=UUID(int=5), partitions=[])]
+    )
+
+    expected = FetchRequest(
+        cluster_id=None,
+        replica_id=-1,
+        replica_state=None,
+        max_wait_ms=1,
+        min_bytes=2,
+        max_bytes=0x7FFFFFFF,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchTopic(topic="", topic_id=UUID(int=5), partitions=[])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+    assert expected == request
+    assert ZERO_UUID == FetchTopic(partitions=[]).topic_id
+
+
+def test_a_constructor_demands_what_has_no_default() -> None:
+    with pytest.raises(TypeError, match="high_watermark"):
+        PartitionData(partition_index=1, records=None)  # type: ignore[call-arg]
+
+
+def test_an_empty_list_by_default_is_every_objects_own() -> None:
+    one, two = (FetchRequest(max_wait_ms=1, min_bytes=1, topics=[]) for _ in range(2))
+
+    one.forgotten_topics_data.append(...)  # type: ignore[arg-type]
+
+    assert [] == two.forgotten_topics_data
+
+
+def test_objects_have_slots_only_so_a_misspelt_field_is_an_error() -> None:
+    for struct in {struct for message in MESSAGES for struct in structs_of(message)}:
+        with pytest.raises(AttributeError):
+            object.__new__(struct).no_such_field = 1
+
+
+def test_a_struct_inside_a_message_is_not_sent_by_itself() -> None:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+
+    with pytest.raises(UnsupportedVersion, match="FetchPartition"):
+        encode(partition, 12, [].append)
+
+
+@pytest.mark.slow
+def test_a_type_checker_checks_constructors_and_declarations(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+from korvet.protocol.messages.fetch import FetchRequest, FetchTopic
+from korvet.protocol.schema import array, int32, string, struct
+
+FetchTopic(topic="orders", partitions=[])
+FetchTopic(topic=b"orders", partitions=[])  # wrong type
+FetchTopic(topic="orders")  # partitions missing
+FetchTopic("orders", partitions=[])  # by position
+FetchRequest(max_wait_ms=1, min_bytes=1, topics=None)  # null where null cannot stand
+FetchRequest(max_wait_ms=1, min_bytes=1, topics=[]).topic  # misspelt
+
+@struct
+class Declared:
+    name: str = string(nullable="3+")  # the annotation lacks None
+    numbers: list[str] = array(int32)  # not what is read
+"""
+    )
+
+    output, _, _ = mypy.run(["--strict", "--no-error-summary", "--no-pretty", str(program)])
+    wrong = {int(line.split(":")[1]) for line in output.splitlines() if ": error:" in line}
+
+    assert {6, 7, 8, 9, 10, 14, 15} == wrong
