@@ -21,6 +21,7 @@ from attrs import frozen
 from tests.processes import KorvetProcess
 
 # Fixtures, of which those that kill servers are wanted here, too.
+from tests.servers import ServerKind, kinds, start_server
 from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
 
 StartBroker = Callable[..., KorvetProcess]
@@ -91,6 +92,18 @@ def embedded_folder() -> Iterator[Path]:
 def embedded_client(folder: Path) -> redis.Redis:
     """A plain client of the server that an embedded storage runs."""
     return redis.Redis(unix_socket_path=str(folder / "redis.sock"))
+
+
+@pytest.fixture(params=[*kinds(), None], ids=lambda kind: "embedded" if kind is None else kind.id)
+def storage(request: pytest.FixtureRequest, embedded_folder: Path) -> Iterator[str]:
+    """The URL of a storage that loses nothing it acknowledged when brokers die: each server, and embedded."""
+    kind: ServerKind | None = request.param
+    if kind is None:
+        yield f"embedded:{embedded_folder}"
+        return
+    server = start_server(kind, durable=True)
+    yield server.url
+    server.remove()
 
 
 @pytest.fixture(scope="session")

@@ -24,18 +24,20 @@ from bench.wire import (
 from korvet.protocol.record_batch import build_batch
 from tests.failures.conftest import Say, StartBroker
 from tests.processes import KorvetProcess
-from tests.servers import StartServer
+from tests.servers import VALKEY, StartServer, start_server
 
 BATCH = build_batch([(0, 1, None, b"value", ())])
 PROMPTLY_S = 5.0
 
 
 @pytest.fixture(params=["memory", "redis"])
-def broker(request: pytest.FixtureRequest, start_broker: StartBroker) -> KorvetProcess:
+def broker(request: pytest.FixtureRequest, start_broker: StartBroker) -> Iterator[KorvetProcess]:
     if request.param == "memory":
-        return start_broker()
-    new_server: StartServer = request.getfixturevalue("new_server")
-    return start_broker(new_server().url)
+        yield start_broker()
+        return
+    server = start_server(VALKEY)
+    yield start_broker(server.url)
+    server.remove()
 
 
 def test_parked_fetches_are_answered_and_the_process_ends_with_status_0(

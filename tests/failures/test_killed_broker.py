@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -19,21 +18,14 @@ from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
 from tests.failures.ledger import Ledger, assert_each_once_and_in_order, consume_numbers
 from tests.processes import KorvetProcess
-from tests.servers import RedisServer
 
 KILLS = 3
 RECORDS_BETWEEN = 600
 
 
-@pytest.fixture(params=["redis", "embedded"])
-def broker(
-    request: pytest.FixtureRequest, start_broker: StartBroker, kept: Kept, embedded_folder: Path
-) -> KorvetProcess:
-    """A broker on a server of its own, or on one that it started itself and finds again after its death."""
-    if request.param == "embedded":
-        return start_broker(f"embedded:{embedded_folder}", kept.settings)
-    server: RedisServer = request.getfixturevalue("durable_server")
-    return start_broker(server.url, kept.settings)
+@pytest.fixture
+def broker(start_broker: StartBroker, storage: str, kept: Kept) -> KorvetProcess:
+    return start_broker(storage, kept.settings)
 
 
 def kill_repeatedly(broker: KorvetProcess, ledger: Ledger) -> tuple[list[int], set[int]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
@@ -14,19 +12,13 @@ from tests.clients.confluent import Confluent
 from tests.clients.interface import Record
 from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
 from tests.processes import KorvetProcess
-from tests.servers import RedisServer
 
 pytestmark = EACH_LAYOUT
 
 
-@pytest.fixture(params=["redis", "embedded"])
-def broker(
-    request: pytest.FixtureRequest, start_broker: StartBroker, kept: Kept, embedded_folder: Path
-) -> KorvetProcess:
-    if request.param == "embedded":
-        return start_broker(f"embedded:{embedded_folder}", kept.settings)
-    server: RedisServer = request.getfixturevalue("durable_server")
-    return start_broker(server.url, kept.settings)
+@pytest.fixture
+def broker(start_broker: StartBroker, storage: str, kept: Kept) -> KorvetProcess:
+    return start_broker(storage, kept.settings)
 
 
 def ended_by(broker: KorvetProcess, how: str) -> None:
