@@ -236,11 +236,12 @@ class MemoryStorage(Storage):
                 log = self._log(tp)
                 if acks == -1 and log.config.min_insync_replicas > 1:
                     raise NotEnoughReplicas
-                results[tp] = log.append(batch, now_ms)
+                results[tp] = result = log.append(batch, now_ms)
             except KafkaError as error:
                 results[tp] = error
             else:
-                self._wake(tp)
+                if not result.duplicate:
+                    self._wake(tp)
         submitted()
         return results
 

@@ -1,0 +1,148 @@
+"""What a store holds, as plainly as Python can say it: the state machine compares backends with this.
+
+Lists and dicts, searched from front to back. Offsets are the backend's to give (a model has no clock), within
+what the mapping allows; everything that follows from them is worked out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from attrs import define, field
+
+from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
+from korvet.storage.interface import (
+    LogOffsets,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetMapping,
+    Topic,
+    TopicPartition,
+)
+from korvet.storage.producer_state import AppendedBatch, ProducerStates, next_sequence
+from korvet.testing.records import Producer, Record, StoredRecord, stored
+
+FOREVER_MS = 2**62
+
+
+@define
+class PartitionModel:
+    """One partition: its records, where it begins, and who produced into it."""
+
+    mapping: OffsetMapping
+    records: list[StoredRecord] = field(factory=list)
+    batch_starts: list[int] = field(factory=list)  # offsets at which batches begin
+    log_start_offset: int = 0
+    next_offset: int = 0
+    producers: ProducerStates = field(factory=lambda: ProducerStates(FOREVER_MS))
+
+    @property
+    def bounds(self) -> LogOffsets:
+        return LogOffsets(self.log_start_offset, self.next_offset, self.next_offset)
+
+    @property
+    def readable(self) -> list[StoredRecord]:
+        return [record for record in self.records if record.offset >= self.log_start_offset]
+
+    @property
+    def earliest(self) -> OffsetAndTimestamp:
+        for record in self.readable:
+            return OffsetAndTimestamp(record.offset, record.timestamp)
+        return OffsetAndTimestamp(self.next_offset, -1)
+
+    def expect(self, count: int, producer: Producer | None) -> AppendedBatch | KafkaError | None:
+        """How a batch has to be answered: as an earlier one, with an error, or by appending it."""
+        if producer is None:
+            return None
+        last = last_sequence(producer.sequence, count)
+        try:
+            return self.producers.check(
+                producer.producer_id, producer.epoch, producer.sequence, last, now_ms=0
+            )
+        except KafkaError as error:
+            return error
+
+    def may_begin_at(self, base_offset: int) -> bool:
+        if self.mapping is OffsetMapping.DENSE:
+            return base_offset == self.next_offset
+        return base_offset >= self.next_offset
+
+    def append(self, records: Sequence[Record], base_offset: int, producer: Producer | None) -> None:
+        self.add(stored(records, base_offset))
+        if producer is not None:
+            last = last_sequence(producer.sequence, len(records))
+            appended = AppendedBatch(producer.sequence, last, base_offset)
+            self.producers.remember(producer.producer_id, producer.epoch, appended, now_ms=0)
+
+    def add(self, records: list[StoredRecord]) -> None:
+        self.batch_starts.append(records[0].offset)
+        self.records += records
+        self.next_offset = records[-1].offset + 1
+
+    def drop_below(self, offset: int) -> None:
+        self.records = [record for record in self.records if record.offset >= offset]
+
+    def seek_ts(self, timestamp: int) -> OffsetAndTimestamp | None:
+        for record in self.readable:
+            if record.timestamp >= timestamp:
+                return OffsetAndTimestamp(record.offset, record.timestamp)
+        return None
+
+    def seek_max_ts(self) -> OffsetAndTimestamp | None:
+        return self.seek_ts(max((record.timestamp for record in self.readable), default=0))
+
+
+@define
+class GroupModel:
+    """A group's positions, and the generation it has reached."""
+
+    generation_id: int = -1
+    positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
+
+
+@define
+class StoreModel:
+    """The whole store."""
+
+    topics: dict[str, Topic] = field(factory=dict)
+    logs: dict[TopicPartition, PartitionModel] = field(factory=dict)
+    groups: dict[str, GroupModel] = field(factory=dict)
+    documents: dict[str, tuple[bytes, int]] = field(factory=dict)
+    ids: set[UUID] = field(factory=set)
+
+    def put_topic(self, topic: Topic) -> None:
+        """A topic as it is now; partitions it did not have are new."""
+        self.topics[topic.name] = topic
+        self.ids.add(topic.topic_id)
+        for number in range(topic.partitions):
+            tp = TopicPartition(topic.name, number)
+            self.logs.setdefault(tp, PartitionModel(topic.config.mapping))
+
+    def delete_topic(self, name: str) -> None:
+        del self.topics[name]
+        for tp in [tp for tp in self.logs if tp.topic == name]:
+            del self.logs[tp]
+            for group in self.groups.values():
+                group.positions.pop(tp, None)
+
+    def commit(
+        self, group_id: str, tp: TopicPartition, position: OffsetAndMetadata, generation_id: int
+    ) -> type[KafkaError] | None:
+        """Commit, or the error that has to be the answer."""
+        group = self.groups.setdefault(group_id, GroupModel())
+        if 0 <= generation_id < group.generation_id:
+            return IllegalGeneration
+        if tp not in self.logs:
+            return UnknownTopicOrPartition
+        group.generation_id = max(group.generation_id, generation_id)
+        group.positions[tp] = position
+        return None
+
+
+def last_sequence(first_sequence: int, count: int) -> int:
+    """The sequence of a batch's last record, one after the other."""
+    sequence = first_sequence
+    for _ in range(count - 1):
+        sequence = next_sequence(sequence)
+    return sequence

@@ -1,0 +1,479 @@
+"""A Hypothesis state machine: random steps on a store and on a plain model of it, which have to agree throughout.
+
+Two brokers work on the store, if it can have two; after every change of the catalogue the other one is given the
+time to learn of it. What else can happen to the store, the `Environment` says: connections that are lost, scripts
+that are forgotten, entries that others write or trim by hand.
+
+Hypothesis' steps are synchronous. So each run of steps has Trio in a thread of its own, in which both brokers live
+from the first step to the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import trio
+from attrs import define, field
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.protocol.record import Headers
+from korvet.storage.interface import (
+    AppendResult,
+    Document,
+    DocumentConflict,
+    OffsetAndMetadata,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    TopicPartition,
+)
+from korvet.storage.producer_state import MAX_SEQUENCE, next_sequence
+from korvet.testing.contract.base import eventually
+from korvet.testing.environment import Environment
+from korvet.testing.model import GroupModel, PartitionModel, StoreModel
+from korvet.testing.records import T0, Producer, Record, batch, batches_of, records_of
+
+Answer = TypeVar("Answer")
+
+STEP_LIMIT_S = 30
+TOPICS = ["a", "b"]
+GROUPS = ["billing", "shipping"]
+KEYS = ["x", "y"]
+
+timestamps = st.one_of(st.integers(T0 - 50, T0 + 50), st.sampled_from([-1, 0, 4_102_444_800_000]))
+headers: st.SearchStrategy[Headers] = st.lists(
+    st.tuples(st.sampled_from(["", "a", "key", "ü"]), st.none() | st.binary(max_size=3)), max_size=3
+).map(tuple)
+payloads = st.none() | st.binary(max_size=4) | st.sampled_from([b"x" * 100, b"y" * 5000])
+records = st.builds(Record, payloads, payloads, timestamps, headers)
+record_lists = st.lists(records, min_size=1, max_size=6)
+# Where in a list of unknown length, which is not known when values are drawn.
+places = st.integers(0, 2**16)
+brokers = st.integers(0, 1)
+tps = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 2))
+
+
+def run_storage_machine(
+    make_environment: Callable[[], Environment], *, max_examples: int = 50, steps: int = 50
+) -> None:
+    """Compare the backend with the model; `make_environment` has to make a new, empty store each time.
+
+    The steps are the same in every run: what fails once fails again. Raises the assertion that failed, with the
+    shortest run of steps that leads there.
+    """
+
+    class Machine(StorageMachine):
+        def __init__(self) -> None:
+            super().__init__(make_environment())
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=steps,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@define
+class BrokersInThread:
+    """Trio in a thread, and two storages open in it."""
+
+    environment: Environment
+    storages: list[Storage] = field(factory=list)
+    _thread: threading.Thread = field(init=False)
+    _token: trio.lowlevel.TrioToken = field(init=False)
+    _end: trio.Event = field(init=False)
+    _ready: threading.Event = field(factory=threading.Event)
+    _failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="storage under test")
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def call(self, function: Callable[..., Awaitable[Answer]], *args: Any) -> Answer:
+        """Run `function` among the storages; its answer, or what it raises."""
+
+        async def in_time() -> Answer:
+            with trio.fail_after(STEP_LIMIT_S):
+                return await function(*args)
+
+        return trio.from_thread.run(in_time, trio_token=self._token)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            trio.from_thread.run_sync(self._end.set, trio_token=self._token)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as failure:  # noqa: BLE001  raised again in the thread that waits for it
+            self._failure = failure
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._end = trio.Event()
+        async with AsyncExitStack() as opened:
+            for _ in range(2):
+                self.storages.append(await opened.enter_async_context(self.environment.open()))
+            self._ready.set()
+            await self._end.wait()
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """The steps. Each does something through one of the brokers, and to the model."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__()
+        self.environment = environment
+        self.model = StoreModel()
+        self.brokers = BrokersInThread(environment)
+        self.brokers.start()
+
+    def teardown(self) -> None:
+        try:
+            for broker in range(2):
+                for tp in self.model.logs:
+                    self.check_partition(broker, tp)
+                self.check_groups(broker)
+        finally:
+            self.brokers.stop()
+
+    def storage(self, broker: int) -> Storage:
+        return self.brokers.storages[broker]
+
+    def log(self, tp: TopicPartition) -> PartitionModel | None:
+        return self.model.logs.get(tp)
+
+    # --- Topics -----------------------------------------------------------------------------------------
+
+    @initialize(broker=brokers)
+    def begin_with_a_topic(self, broker: int) -> None:
+        self.create_topic(broker, "a", 2)
+
+    @rule(broker=brokers, name=st.sampled_from(TOPICS), partitions=st.integers(1, 3))
+    def create_topic(self, broker: int, name: str, partitions: int) -> None:
+        if name in self.model.topics:
+            return
+        topic = self.brokers.call(
+            self.storage(broker).create_topic, name, partitions, self.environment.settings
+        )
+
+        assert topic.topic_id not in self.model.ids
+        self.model.put_topic(topic)
+        self.let_both_learn()
+
+    @rule(broker=brokers, name=st.sampled_from(TOPICS))
+    def delete_topic(self, broker: int, name: str) -> None:
+        if name not in self.model.topics:
+            return
+        self.brokers.call(self.storage(broker).delete_topic, self.model.topics[name])
+        self.model.delete_topic(name)
+        self.let_both_learn()
+
+    @rule(broker=brokers, name=st.sampled_from(TOPICS))
+    def add_a_partition(self, broker: int, name: str) -> None:
+        topic = self.model.topics.get(name)
+        if topic is None or topic.partitions == 3:
+            return
+
+        async def alter() -> None:
+            self.model.put_topic(
+                await self.storage(broker).alter_topic(topic, partitions=topic.partitions + 1)
+            )
+
+        self.brokers.call(alter)
+        self.let_both_learn()
+
+    def let_both_learn(self) -> None:
+        for storage in self.brokers.storages:
+            self.brokers.call(eventually, storage.topics, self.model.topics)
+
+    # --- Appending --------------------------------------------------------------------------------------
+
+    @rule(broker=brokers, tp=tps, appended=record_lists, codec=st.sampled_from(Codec))
+    def append(self, broker: int, tp: TopicPartition, appended: list[Record], codec: Codec) -> None:
+        self.append_all(broker, {tp: (appended, None)}, codec)
+
+    @rule(broker=brokers, appended=st.dictionaries(tps, record_lists, min_size=2))
+    def append_to_several(self, broker: int, appended: dict[TopicPartition, list[Record]]) -> None:
+        self.append_all(broker, {tp: (each, None) for tp, each in appended.items()})
+
+    @rule(
+        broker=brokers,
+        tp=tps,
+        appended=record_lists,
+        producer_id=st.integers(1, 2),
+        epoch=st.integers(0, 1),
+        sequence=st.sampled_from([0, 1, 5, MAX_SEQUENCE - 2]),
+    )
+    def append_as_a_producer(
+        self,
+        broker: int,
+        tp: TopicPartition,
+        appended: list[Record],
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+    ) -> None:
+        self.append_all(broker, {tp: (appended, Producer(producer_id, epoch, sequence))})
+
+    @rule(broker=brokers, tp=tps, appended=record_lists, producer_id=st.integers(1, 2))
+    def append_what_comes_next(
+        self, broker: int, tp: TopicPartition, appended: list[Record], producer_id: int
+    ) -> None:
+        log = self.log(tp)
+        known = log and log.producers.producers.get(producer_id)
+        if known:
+            sequence = next_sequence(known.batches[-1].last_sequence)
+            self.append_all(broker, {tp: (appended, Producer(producer_id, known.epoch, sequence))})
+
+    @rule(broker=brokers, tp=tps, producer_id=st.integers(1, 2), place=places)
+    def append_a_batch_again(self, broker: int, tp: TopicPartition, producer_id: int, place: int) -> None:
+        log = self.log(tp)
+        known = log and log.producers.producers.get(producer_id)
+        if known:
+            earlier = known.batches[place % len(known.batches)]
+            count = (earlier.last_sequence - earlier.first_sequence) % (MAX_SEQUENCE + 1) + 1
+            again = Producer(producer_id, known.epoch, earlier.first_sequence)
+            self.append_all(broker, {tp: ([Record()] * count, again)})
+
+    def append_all(
+        self,
+        broker: int,
+        appended: dict[TopicPartition, tuple[list[Record], Producer | None]],
+        codec: Codec = Codec.NONE,
+    ) -> None:
+        batches = {tp: batch(each, codec=codec, producer=who) for tp, (each, who) in appended.items()}
+        results = self.brokers.call(self.storage(broker).append, batches)
+
+        assert results.keys() == appended.keys()
+        for tp, (each, who) in appended.items():
+            self.note_append(tp, each, who, results[tp])
+
+    def note_append(
+        self,
+        tp: TopicPartition,
+        appended: list[Record],
+        who: Producer | None,
+        result: AppendResult | KafkaError,
+    ) -> None:
+        log = self.log(tp)
+        if log is None:
+            assert isinstance(result, KafkaError)
+            return
+
+        expected = log.expect(len(appended), who)
+        if isinstance(expected, KafkaError):
+            assert type(result) is type(expected)
+        elif expected is not None:
+            assert result == AppendResult(expected.base_offset, -1, log.log_start_offset, duplicate=True)
+        else:
+            assert isinstance(result, AppendResult)
+            assert log.may_begin_at(result.base_offset)
+            assert result == AppendResult(result.base_offset, -1, log.log_start_offset)
+            log.append(appended, result.base_offset, who)
+
+    # --- Reading ----------------------------------------------------------------------------------------
+
+    @rule(broker=brokers, tp=tps, place=places, max_bytes=st.sampled_from([1, 200, 7000, 10**6]))
+    def read(self, broker: int, tp: TopicPartition, place: int, max_bytes: int) -> None:
+        log = self.log(tp)
+        if log is not None:
+            self.read_at(broker, tp, offset_in(log, place), max_bytes)
+
+    @rule(broker=brokers, tp=tps, beyond=st.integers(1, 3))
+    def read_outside(self, broker: int, tp: TopicPartition, beyond: int) -> None:
+        log = self.log(tp)
+        if log is None:
+            return
+        for offset in (log.next_offset + beyond, log.log_start_offset - beyond):
+            result = self.brokers.call(self.read_one, broker, tp, offset, 1000)
+
+            assert isinstance(result, OffsetOutOfRange)
+
+    async def read_one(
+        self, broker: int, tp: TopicPartition, offset: int, max_bytes: int
+    ) -> ReadResult | KafkaError:
+        request = {tp: ReadRequest(offset, max_bytes)}
+        return (await self.storage(broker).read(request, max_bytes=max_bytes))[tp]
+
+    def read_at(self, broker: int, tp: TopicPartition, offset: int, max_bytes: int) -> int:
+        """Read and compare; the offset to go on at."""
+        log = self.model.logs[tp]
+        result = self.brokers.call(self.read_one, broker, tp, offset, max_bytes)
+        wanted = [record for record in log.records if record.offset >= offset]
+
+        assert isinstance(result, ReadResult)
+        found = records_of(result, offset)
+        assert found == wanted[: len(found)]
+        assert bool(found) == bool(wanted)
+        assert result.offsets == log.bounds
+        assert result.size == sum(map(len, result.batches))
+        assert result.size <= max_bytes or len(batches_of(result)) == 1
+        return found[-1].offset + 1 if found else log.next_offset
+
+    @rule(broker=brokers, tp=tps)
+    def ask_for_bounds(self, broker: int, tp: TopicPartition) -> None:
+        log = self.log(tp)
+        if log is not None:
+            assert self.brokers.call(self.storage(broker).latest, tp) == log.bounds
+            assert self.brokers.call(self.storage(broker).earliest, tp) == log.earliest
+
+    @rule(broker=brokers, tp=tps, timestamp=timestamps)
+    def seek_ts(self, broker: int, tp: TopicPartition, timestamp: int) -> None:
+        log = self.log(tp)
+        if log is not None:
+            assert self.brokers.call(self.storage(broker).seek_ts, tp, timestamp) == log.seek_ts(timestamp)
+
+    @rule(broker=brokers, tp=tps)
+    def seek_max_ts(self, broker: int, tp: TopicPartition) -> None:
+        log = self.log(tp)
+        if log is not None:
+            assert self.brokers.call(self.storage(broker).seek_max_ts, tp) == log.seek_max_ts()
+
+    @rule(broker=brokers, tp=tps, place=places)
+    def truncate(self, broker: int, tp: TopicPartition, place: int) -> None:
+        log = self.log(tp)
+        if log is None:
+            return
+        offset = offset_in(log, place)
+
+        assert self.brokers.call(self.storage(broker).truncate_before, tp, offset) == offset
+        log.log_start_offset = offset
+        log.drop_below(offset)
+
+    def check_partition(self, broker: int, tp: TopicPartition) -> None:
+        """Read a partition from its start to its end."""
+        log = self.model.logs[tp]
+        position = log.log_start_offset
+        while position < log.next_offset:
+            position = self.read_at(broker, tp, position, 2000)
+        self.ask_for_bounds(broker, tp)
+
+    # --- Groups and documents ---------------------------------------------------------------------------
+
+    @rule(
+        broker=brokers,
+        group_id=st.sampled_from(GROUPS),
+        tp=tps,
+        place=places,
+        generation_id=st.sampled_from([-1, -1, 1, 2, 3]),
+    )
+    def commit(self, broker: int, group_id: str, tp: TopicPartition, place: int, generation_id: int) -> None:
+        log = self.log(tp)
+        position = OffsetAndMetadata(0 if log is None else offset_in(log, place), 0, f"at {place}")
+
+        async def ack() -> KafkaError | None:
+            results = await self.storage(broker).ack(group_id, {tp: position}, generation_id=generation_id)
+            return results[tp]
+
+        result = self.brokers.call(ack)
+        expected = self.model.commit(group_id, tp, position, generation_id)
+        assert (None if result is None else type(result)) == expected
+
+    @rule(broker=brokers, group_id=st.sampled_from(GROUPS), some=st.none() | st.sets(tps))
+    def forget(self, broker: int, group_id: str, some: set[TopicPartition] | None) -> None:
+        self.brokers.call(self.storage(broker).forget, group_id, some)
+        if some is None:
+            self.model.groups.pop(group_id, None)
+        else:
+            group = self.model.groups.get(group_id, GroupModel())
+            for tp in some:
+                group.positions.pop(tp, None)
+
+    @rule(broker=brokers)
+    def check_groups(self, broker: int) -> None:
+        for group_id in GROUPS:
+            expected = self.model.groups.get(group_id, GroupModel()).positions
+            committed = self.storage(broker).committed
+
+            assert self.brokers.call(committed, group_id) == expected
+            assert self.brokers.call(committed, group_id, list(self.model.logs)) == expected
+
+    @rule(
+        broker=brokers,
+        key=st.sampled_from(KEYS),
+        value=st.none() | st.binary(max_size=3),
+        stale=st.sampled_from([0, 0, 0, 1]),
+    )
+    def save(self, broker: int, key: str, value: bytes | None, stale: int) -> None:
+        _, version = self.model.documents.get(key, (b"", 0))
+
+        async def save() -> int | None:
+            try:
+                return await self.storage(broker).save("k", key, value, expected_version=version + stale)
+            except DocumentConflict:
+                return None
+
+        result = self.brokers.call(save)
+        if stale:
+            assert result is None
+        elif value is None:
+            self.model.documents.pop(key, None)
+        else:
+            assert result == version + 1
+            self.model.documents[key] = value, version + 1
+
+    @rule(broker=brokers, key=st.sampled_from(KEYS))
+    def load(self, broker: int, key: str) -> None:
+        expected = self.model.documents.get(key)
+        found = self.brokers.call(self.storage(broker).load, "k", key)
+
+        assert found == (None if expected is None else Document(*expected))
+
+    # --- What the environment can do --------------------------------------------------------------------
+
+    @precondition(lambda self: self.environment.disturbances())
+    @rule(broker=brokers, place=places)
+    def disturb(self, broker: int, place: int) -> None:
+        disturbances = self.environment.disturbances()
+        name = sorted(disturbances)[place % len(disturbances)]
+        self.brokers.call(disturbances[name], self.storage(broker))
+
+    @precondition(lambda self: self.environment.has_plain_writers)
+    @rule(tp=tps, value=st.binary(max_size=4))
+    def write_by_hand(self, tp: TopicPartition, value: bytes) -> None:
+        log = self.log(tp)
+        if log is not None:
+            log.add([self.brokers.call(self.environment.write_by_hand, tp, value)])
+
+    @precondition(lambda self: self.environment.has_plain_writers)
+    @rule(tp=tps, place=places)
+    def trim_by_hand(self, tp: TopicPartition, place: int) -> None:
+        log = self.log(tp)
+        if log is not None and log.batch_starts:
+            offset = log.batch_starts[place % len(log.batch_starts)]
+            self.brokers.call(self.environment.trim_by_hand, tp, offset)
+            log.drop_below(offset)
+
+
+def offset_in(log: PartitionModel, place: int) -> int:
+    """An offset that can be read at: that of a record, the start, or the end."""
+    offsets = [log.log_start_offset, *(record.offset for record in log.readable), log.next_offset]
+    return offsets[place % len(offsets)]

@@ -1,0 +1,114 @@
+"""Offsets and entry IDs, into each other and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.storage.interface import OffsetMapping, TopicConfig
+from korvet.storage.offsets import MAX_OFFSET, DenseOffsets, OffsetMapper, TimestampOffsets, offset_mapper
+
+MAPPERS: list[OffsetMapper] = [DenseOffsets(), *(TimestampOffsets(bits) for bits in (1, 10, 13, 16))]
+TODAY_MS = 1_763_666_000_123
+
+mappers = st.sampled_from(MAPPERS)
+offsets = st.integers(0, MAX_OFFSET)
+
+
+def test_a_timestamp_offset_is_the_time_shifted_and_the_sequence() -> None:
+    mapper = TimestampOffsets(10)
+
+    assert mapper.offset(b"1234567890123-0") == 1_264_197_519_485_952
+    assert mapper.offset(b"1234567890123-5") == 1_264_197_519_485_957
+    assert mapper.entry_id(1_264_197_519_485_957) == b"1234567890123-5"
+
+
+def test_a_dense_offset_is_one_less_than_its_entry_s_milliseconds() -> None:
+    mapper = DenseOffsets()
+
+    assert [mapper.entry_id(offset) for offset in (0, 1, 41)] == [b"1-0", b"2-0", b"42-0"]
+    assert [mapper.offset(entry_id) for entry_id in (b"1-0", b"2-0", b"42-0")] == [0, 1, 41]
+
+
+@given(mapper=mappers, offset=offsets)
+def test_every_offset_comes_back_from_its_entry_id(mapper: OffsetMapper, offset: int) -> None:
+    assert mapper.offset(mapper.entry_id(offset)) == offset
+    assert mapper.offset_of_pair(*mapper.pair(offset)) == offset
+
+
+@given(mapper=mappers, milliseconds=st.integers(0, 2**64 - 1), sequence=st.integers(0, 2**64 - 1))
+def test_an_id_that_has_an_offset_is_the_id_of_that_offset(
+    mapper: OffsetMapper, milliseconds: int, sequence: int
+) -> None:
+    offset = mapper.offset_of_pair(milliseconds, sequence)
+
+    assert offset is None or mapper.pair(offset) == (milliseconds, sequence)
+
+
+@given(mapper=mappers, first=offsets, second=offsets)
+def test_offsets_are_ordered_as_their_ids(mapper: OffsetMapper, first: int, second: int) -> None:
+    assert (first < second) == (mapper.pair(first) < mapper.pair(second))
+
+
+@pytest.mark.parametrize("bits", range(1, 17))
+def test_today_s_offsets_are_exact_whatever_the_bits(bits: int) -> None:
+    mapper = TimestampOffsets(bits)
+    last = (TODAY_MS << bits) + (1 << bits) - 1
+
+    assert mapper.pair(last) == (TODAY_MS, (1 << bits) - 1)
+    assert mapper.pair(last + 1) == (TODAY_MS + 1, 0)
+
+
+@pytest.mark.parametrize(
+    "mapper, entry_id",
+    [
+        (TimestampOffsets(10), b"1234567890123-1024"),
+        (TimestampOffsets(1), b"1234567890123-2"),
+        (TimestampOffsets(16), b"18446744073709551615-0"),
+        (TimestampOffsets(16), b"140737488355327-65535"),  # it would have no next offset
+        (DenseOffsets(), b"5-1"),
+        (DenseOffsets(), b"0-1"),
+        (DenseOffsets(), b"18446744073709551615-0"),
+    ],
+)
+def test_some_ids_have_no_offset(mapper: OffsetMapper, entry_id: bytes) -> None:
+    assert mapper.offset(entry_id) is None
+
+
+@pytest.mark.parametrize("mapper", MAPPERS, ids=str)
+def test_below_the_first_offset_is_the_id_of_nothing(mapper: OffsetMapper) -> None:
+    assert mapper.entry_id_before(0) == b"0-0"
+
+
+@given(mapper=mappers, offset=st.integers(1, MAX_OFFSET))
+def test_below_any_other_offset_is_the_entry_before(mapper: OffsetMapper, offset: int) -> None:
+    assert mapper.entry_id_before(offset) == mapper.entry_id(offset - 1)
+
+
+def test_a_batch_begins_at_the_time_it_is_appended() -> None:
+    assert TimestampOffsets(10).base_offset(0, TODAY_MS) == TODAY_MS << 10
+
+
+def test_a_batch_never_begins_below_the_end_of_the_log() -> None:
+    mapper = TimestampOffsets(10)
+    end = (TODAY_MS << 10) + 5
+
+    assert mapper.base_offset(end, TODAY_MS) == end
+    assert mapper.base_offset(end, TODAY_MS - 60_000) == end
+    assert mapper.base_offset(end, TODAY_MS + 1) == TODAY_MS + 1 << 10
+
+
+def test_dense_batches_begin_at_the_end_of_the_log() -> None:
+    assert DenseOffsets().base_offset(17, TODAY_MS) == 17
+
+
+@pytest.mark.parametrize("bits", [-1, 0, 17])
+def test_there_are_1_to_16_sequence_bits(bits: int) -> None:
+    with pytest.raises(ValueError, match="1 to 16"):
+        TimestampOffsets(bits)
+
+
+def test_a_topic_s_configuration_names_its_mapper() -> None:
+    assert offset_mapper(TopicConfig(mapping=OffsetMapping.DENSE)) == DenseOffsets()
+    assert offset_mapper(TopicConfig(sequence_bits=13)) == TimestampOffsets(13)

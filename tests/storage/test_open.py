@@ -1,0 +1,74 @@
+"""URLs and the storage they name."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.storage.interface import OffsetMapping, StorageUsageError
+from korvet.storage.memory import GIB, MemoryStorage, sensible_max_bytes
+from korvet.storage.open import open_storage
+
+
+async def test_memory_is_dense_unless_told_otherwise() -> None:
+    async with open_storage("memory://") as storage:
+        topic = await storage.create_topic("orders", 1, {})
+
+    assert isinstance(storage, MemoryStorage)
+    assert topic.config.mapping is OffsetMapping.DENSE
+
+
+async def test_memory_can_be_told_otherwise() -> None:
+    async with open_storage("memory://", mapping=OffsetMapping.TIMESTAMP) as storage:
+        topic = await storage.create_topic("orders", 1, {})
+
+    assert topic.config.mapping is OffsetMapping.TIMESTAMP
+
+
+@pytest.mark.parametrize(
+    "url, default, limit",
+    [
+        ("memory://", None, sensible_max_bytes()),
+        ("memory://", 5_000_000, 5_000_000),
+        ("memory://?max_bytes=123456", None, 123_456),
+        ("memory://?max_bytes=123456", 5_000_000, 123_456),
+    ],
+)
+async def test_memory_is_limited(url: str, default: int | None, limit: int) -> None:
+    async with open_storage(url, memory_max_bytes=default) as storage:
+        assert isinstance(storage, MemoryStorage)
+        assert storage.max_bytes == limit
+        assert f"{limit:,} bytes" in storage.description
+        assert "forgotten" in storage.durability
+
+
+def test_memory_never_takes_most_of_the_machine() -> None:
+    assert 0 < sensible_max_bytes() <= GIB
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://somewhere",
+        "memory:///path",
+        "memory://?max_bytes=",
+        "memory://?max_bytes=0",
+        "memory://?max_bytes=-5",
+        "memory://?max_bytes=1GiB",
+        "memory://?maxbytes=5",
+        "memory://?max_bytes=5&x=1",
+        "memory://#here",
+        "postgres://localhost",
+        "localhost:6379",
+        "",
+        "/var/lib/korvet",
+    ],
+)
+async def test_what_names_no_storage_is_refused_in_one_line(url: str) -> None:
+    with pytest.raises(StorageUsageError) as refused:
+        async with open_storage(url):
+            pytest.fail("it opened")
+
+    message = str(refused.value)
+    assert "\n" not in message
+    assert repr(url) in message
+    assert "memory://" in message

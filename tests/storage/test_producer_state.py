@@ -1,0 +1,195 @@
+"""The rules for idempotent producers, without a store around them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.protocol.errors import InvalidProducerEpoch, KafkaError, OutOfOrderSequenceNumber
+from korvet.storage.producer_state import MAX_SEQUENCE, AppendedBatch, ProducerStates, next_sequence
+
+DAY_MS = 86_400_000
+
+Send = Callable[..., AppendedBatch | None]
+
+
+@pytest.fixture
+def states() -> ProducerStates:
+    return ProducerStates(DAY_MS)
+
+
+@pytest.fixture
+def send(states: ProducerStates) -> Send:
+    return sender(states)
+
+
+def sender(states: ProducerStates) -> Send:
+    """Check a batch, and remember it where it may be appended; base offsets are the number of the call."""
+    calls = 0
+
+    def send(
+        first: int, last: int, *, producer_id: int = 7, epoch: int = 0, now_ms: int = 0
+    ) -> AppendedBatch | None:
+        nonlocal calls
+        calls += 1
+        duplicate = states.check(producer_id, epoch, first, last, now_ms=now_ms)
+        if duplicate is None:
+            states.remember(producer_id, epoch, AppendedBatch(first, last, calls), now_ms=now_ms)
+        return duplicate
+
+    return send
+
+
+def test_batches_that_follow_each_other_are_new(send: Send) -> None:
+    assert [send(0, 2), send(3, 3), send(4, 9)] == [None, None, None]
+
+
+def test_a_batch_that_comes_again_is_the_one_it_was(send: Send) -> None:
+    send(0, 2)
+    send(3, 3)
+
+    assert send(0, 2) == AppendedBatch(0, 2, 1)
+    assert send(3, 3) == AppendedBatch(3, 3, 2)
+
+
+def test_five_batches_are_remembered(send: Send) -> None:
+    for number in range(6):
+        send(number, number)
+
+    assert [send(number, number) for number in range(1, 6)] == [
+        AppendedBatch(number, number, number + 1) for number in range(1, 6)
+    ]
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(0, 0)
+
+
+@pytest.mark.parametrize("first, last", [(0, 1), (0, 3), (1, 2), (2, 2), (4, 4), (2**31 - 1, 2**31 - 1)])
+def test_what_neither_repeats_nor_follows_is_out_of_order(send: Send, first: int, last: int) -> None:
+    send(0, 2)
+
+    with pytest.raises(OutOfOrderSequenceNumber, match="3 comes next"):
+        send(first, last)
+
+
+def test_a_lower_epoch_is_fenced_also_for_duplicates(send: Send) -> None:
+    send(0, 2)
+    send(0, 2, epoch=1)
+    for first, last in ((0, 2), (3, 3)):
+        with pytest.raises(InvalidProducerEpoch):
+            send(first, last, epoch=0)
+
+
+def test_a_higher_epoch_begins_at_0_and_forgets_what_was_before(send: Send) -> None:
+    send(0, 2)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(3, 3, epoch=1)
+
+    assert send(0, 2, epoch=1) is None
+    assert send(3, 3, epoch=1) is None
+
+
+def test_a_producer_that_is_not_known_begins_anywhere(send: Send) -> None:
+    assert send(1234, 1240, epoch=9) is None
+    assert send(1241, 1241, epoch=9) is None
+
+
+def test_sequences_begin_again_at_0(send: Send) -> None:
+    send(MAX_SEQUENCE - 1, 1)  # two, and two more after the largest
+
+    assert send(MAX_SEQUENCE - 1, 1) == AppendedBatch(MAX_SEQUENCE - 1, 1, 1)
+    assert send(2, 2) is None
+
+
+def test_after_the_largest_sequence_comes_0(send: Send) -> None:
+    send(MAX_SEQUENCE, MAX_SEQUENCE)
+    with pytest.raises(OutOfOrderSequenceNumber, match="0 comes next"):
+        send(1, 1)
+
+    assert send(0, 0) is None
+
+
+def test_producers_know_nothing_of_each_other(send: Send) -> None:
+    send(0, 2, producer_id=1)
+
+    assert send(0, 2, producer_id=2) is None
+    assert send(0, 2, producer_id=1) == AppendedBatch(0, 2, 1)
+
+
+def test_a_check_changes_nothing(states: ProducerStates) -> None:
+    states.check(7, 0, 0, 2, now_ms=0)
+
+    assert len(states) == 0
+
+
+def test_a_silent_producer_expires(send: Send) -> None:
+    send(0, 2, epoch=3)
+
+    assert send(0, 2, epoch=3, now_ms=DAY_MS - 1) == AppendedBatch(0, 2, 1)
+    assert send(100, 100, epoch=0, now_ms=DAY_MS) is None
+
+
+def test_every_append_gives_a_producer_another_day_but_a_duplicate_does_not(send: Send) -> None:
+    send(0, 0)
+    send(1, 1, now_ms=DAY_MS - 1)
+    send(0, 0, now_ms=2 * DAY_MS - 2)
+
+    assert send(0, 0, now_ms=2 * DAY_MS - 2) == AppendedBatch(0, 0, 1)
+    assert send(0, 0, now_ms=2 * DAY_MS - 1) is None
+
+
+def test_expired_producers_are_removed_the_silent_ones_first(states: ProducerStates, send: Send) -> None:
+    for producer_id in range(5):
+        send(0, 0, producer_id=producer_id, now_ms=producer_id)
+    send(1, 1, producer_id=0, now_ms=10)
+
+    assert states.expire(DAY_MS + 2) == 2  # 1 and 2
+    assert sorted(states.producers) == [0, 3, 4]
+    assert states.expire(DAY_MS + 9) == 2
+    assert sorted(states.producers) == [0]
+
+
+def test_a_clock_that_steps_back_expires_nobody_early(states: ProducerStates, send: Send) -> None:
+    send(0, 0, producer_id=1, now_ms=DAY_MS)
+    send(0, 0, producer_id=2, now_ms=0)
+
+    assert states.expire(DAY_MS) == 0
+    assert send(0, 0, producer_id=1, now_ms=0) == AppendedBatch(0, 0, 1)
+    assert send(0, 0, producer_id=2, now_ms=DAY_MS) is None
+
+
+@given(counts=st.lists(st.integers(1, 2**31), min_size=1, max_size=20), start=st.integers(0, MAX_SEQUENCE))
+def test_batches_of_any_size_from_anywhere_follow_each_other(counts: list[int], start: int) -> None:
+    send = sender(ProducerStates(DAY_MS))
+    first = start
+    for count in counts:
+        last = (first + count - 1) % 2**31
+
+        assert send(first, last) is None
+        assert send(first, last) is not None
+        first = next_sequence(last)
+
+
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(1, 3)), max_size=40),
+)
+def test_whatever_is_sent_the_accepted_batches_are_gapless(batches: list[tuple[int, int, int]]) -> None:
+    send = sender(ProducerStates(DAY_MS))
+    accepted: list[tuple[int, int, int]] = []
+    for epoch, first, count in batches:
+        try:
+            duplicate = send(first, first + count - 1, epoch=epoch)
+        except KafkaError:
+            continue
+        if duplicate is None:
+            accepted.append((epoch, first, first + count - 1))
+        else:
+            assert (epoch, first, first + count - 1) in accepted
+
+    for before, after in itertools.pairwise(accepted):
+        same_epoch = before[0] == after[0]
+        assert before[0] <= after[0]
+        assert after[1] == (before[2] + 1 if same_epoch else 0)

@@ -1,0 +1,84 @@
+"""A topic's settings, and what they amount to."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.protocol.errors import InvalidConfig
+from korvet.storage.interface import OffsetMapping, StorageLayout, TimestampType, TopicConfig
+from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
+
+DEFAULTS = TopicConfig(layout=StorageLayout.BATCH, sequence_bits=13, retention_ms=1234)
+
+
+def test_without_settings_the_defaults_hold() -> None:
+    assert topic_config({}, DEFAULTS) == DEFAULTS
+
+
+def test_every_setting_that_storage_obeys_is_read() -> None:
+    settings = {
+        "storage.layout": "record",
+        "offset.mapping": "dense",
+        "offset.sequence.bits": "16",
+        "message.timestamp.type": "LogAppendTime",
+        "compression.type": "zstd",
+        "retention.ms": "-1",
+        "retention.bytes": "4096",
+        "min.insync.replicas": "3",
+    }
+
+    assert topic_config(settings, DEFAULTS) == TopicConfig(
+        layout=StorageLayout.RECORD,
+        mapping=OffsetMapping.DENSE,
+        sequence_bits=16,
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        compression_type="zstd",
+        retention_ms=-1,
+        retention_bytes=4096,
+        min_insync_replicas=3,
+    )
+
+
+def test_settings_that_mean_nothing_to_storage_are_passed_over() -> None:
+    assert topic_config({"segment.bytes": "17", "no.such": "thing"}, DEFAULTS) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "settings, retention_ms",
+    [
+        ({"cleanup.policy": "delete"}, 1234),
+        ({"cleanup.policy": "compact,delete"}, 1234),
+        ({"cleanup.policy": "compact"}, -1),
+        ({"remote.storage.enable": "false"}, 1234),
+        ({"remote.storage.enable": "true"}, -1),
+    ],
+)
+def test_retention_counts_only_where_records_may_be_deleted(
+    settings: dict[str, str], retention_ms: int
+) -> None:
+    assert topic_config(settings, DEFAULTS).retention_ms == retention_ms
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("retention.ms", "a week"), ("offset.mapping", "sparse"), ("message.timestamp.type", "createtime")],
+)
+def test_nonsense_is_named(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        topic_config({name: value}, DEFAULTS)
+
+
+def test_the_fixed_settings_are_filled_in_where_they_were_left_out() -> None:
+    settings = with_fixed_settings({"offset.mapping": "dense", "retention.ms": "5"}, DEFAULTS)
+
+    assert settings == {
+        "storage.layout": "batch",
+        "offset.mapping": "dense",
+        "offset.sequence.bits": "13",
+        "retention.ms": "5",
+    }
+    assert fixed_settings(settings) == {
+        "storage.layout": "batch",
+        "offset.mapping": "dense",
+        "offset.sequence.bits": "13",
+    }
