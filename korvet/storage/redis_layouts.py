@@ -1,0 +1,200 @@
+"""From record batches to stream entries: what of a batch the append script is given.
+
+Record layout: an entry for each record.
+
+    key                 absent for null
+    value               absent for null
+    timestamp           decimal milliseconds
+    $timestamp.type     "1" where the timestamp is the broker's (LogAppendTime)
+    $transaction        "producer id:epoch" where the record is part of a transaction
+    header.<name>       the headers in their order, also several of one name
+    $header.<name>      a header whose value is null; empty
+
+Batch layout: an entry for each batch, under the ID of its last record.
+
+    $batch              the batch as the producer sent it
+    $time               log append time in milliseconds, where that counts
+
+The usual records have no headers, and all of a batch have a key, or none has, and so for values. Of these only
+the columns are handed over, which costs a third of the Python and less Lua than fields record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import add
+from typing import NamedTuple
+
+from korvet.protocol.errors import InvalidRecord, MessageTooLarge
+from korvet.protocol.record import Headers, RawRecord
+from korvet.protocol.record_batch import RecordBatch, decode_records
+from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
+from korvet.storage.redis_replies import Argument
+
+# What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
+MAX_ARGUMENTS = 1_000_000
+MAX_HEADERS = 3_000
+
+CHUNK_BYTES = 65_536  # of the time index; the same in partition.lua
+SMALLEST_PIECE_BYTES = 4_096
+
+Times = tuple[int, ...]
+Column = tuple[bytes | None, ...]
+
+
+class Packed(NamedTuple):
+    """A batch as the append script takes it."""
+
+    arguments: list[Argument]
+    records: int
+    size: int
+
+
+class Piece(NamedTuple):
+    """Some of a batch's records, as the time index sees them."""
+
+    records: int
+    size: int
+    max_timestamp: int
+
+
+def pack_batch(batch: RecordBatch, config: TopicConfig) -> Packed:
+    """The batch in the topic's layout.
+
+    Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call can take.
+    """
+    if batch.record_count != batch.last_offset_delta + 1:
+        raise InvalidRecord(
+            f"{batch.record_count} records cannot fill {batch.last_offset_delta + 1} offsets."
+        )
+    if config.layout is StorageLayout.BATCH:
+        return pack_whole(batch)
+    return pack_records(batch, config)
+
+
+def pack_whole(batch: RecordBatch) -> Packed:
+    """Batch layout."""
+    size = batch.size + len(b"$batch")
+    piece = Piece(batch.record_count, size, batch.max_timestamp)
+    return joined(batch, b"batch", b"", size, [piece], [batch.buffer])
+
+
+def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
+    """Record layout."""
+    records = decode_records(batch)
+    _, times, keys, values, headers = zip(*records, strict=True)
+    by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+    shape = None if any(headers) or batch.is_transactional else shape_of(keys, values)
+    if shape is None:
+        return pack_fields(batch, records, config)
+
+    data: list[Argument] = []
+    # Under LogAppendTime the script has the time.
+    timestamp: Argument = times[0] if by_broker or times.count(times[0]) == len(times) else b""
+    if timestamp == b"":
+        data += times
+    extra = 40 if by_broker else 22  # names, and the timestamp's 13 digits
+    sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
+    for column, letter in ((keys, b"k"), (values, b"v")):
+        if letter in shape:
+            data += column
+            sizes = map(add, map(len, column), sizes)
+    sizes = list(sizes)
+    return joined(batch, shape, timestamp, max(sizes), pieces_of(sizes, times, config), data)
+
+
+def shape_of(keys: Column, values: Column) -> bytes | None:
+    """Which columns there are, or None where some records lack what others have."""
+    letters = []
+    for column, letter in ((keys, b"k"), (values, b"v")):
+        nulls = column.count(None)
+        if not nulls:
+            letters.append(letter)
+        elif nulls < len(column):
+            return None
+    return b"".join(letters) or b"-"
+
+
+def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfig) -> Packed:
+    """Record layout, each record with all its fields and values."""
+    data: list[Argument] = []
+    sizes = []
+    times = []
+    by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+    transaction = b"%d:%d" % (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+    for _, timestamp, key, value, headers in records:
+        fields: list[bytes] = []
+        if key is not None:
+            fields += (b"key", key)
+        if value is not None:
+            fields += (b"value", value)
+        fields += (b"timestamp", b"%d" % timestamp)
+        position = len(fields)
+        if by_broker:
+            fields += (b"$timestamp.type", b"1")
+        if transaction is not None:
+            fields += (b"$transaction", transaction)
+        fields += header_fields(headers)
+        data += (len(fields), position, *fields)
+        sizes.append(sum(map(len, fields)))
+        times.append(timestamp)
+    return joined(batch, b"f", b"", max(sizes), pieces_of(sizes, tuple(times), config), data)
+
+
+def header_fields(headers: Headers) -> Iterator[bytes]:
+    """Field and value for each header."""
+    if len(headers) > MAX_HEADERS:
+        raise InvalidRecord(f"A record has {len(headers)} headers; at most {MAX_HEADERS} can be stored.")
+    for name, value in headers:
+        if value is None:
+            yield b"$header." + name.encode()
+            yield b""
+        else:
+            yield b"header." + name.encode()
+            yield value
+
+
+def pieces_of(sizes: Sequence[int], times: Times, config: TopicConfig) -> list[Piece]:
+    """Cut a batch for the index, in pieces of about equally many records."""
+    count = len(sizes)
+    total = sum(sizes)
+    wanted = CHUNK_BYTES
+    if config.retention_bytes >= 0:
+        wanted = min(wanted, max(SMALLEST_PIECE_BYTES, config.retention_bytes // 8))
+    if total <= wanted:
+        return [Piece(count, total, max(times))]
+    step = max(1, count * wanted // total)
+    return [
+        Piece(len(sizes[at : at + step]), sum(sizes[at : at + step]), max(times[at : at + step]))
+        for at in range(0, count, step)
+    ]
+
+
+def joined(
+    batch: RecordBatch,
+    shape: bytes,
+    timestamp: Argument,
+    largest: int,
+    pieces: list[Piece],
+    data: Sequence[Argument],
+) -> Packed:
+    """The arguments for one batch, in the script's order."""
+    if len(data) + 3 * len(pieces) > MAX_ARGUMENTS:
+        raise MessageTooLarge(f"A batch of {batch.record_count} records is more than can be stored at once.")
+    arguments: list[Argument] = [
+        batch.producer_id if batch.producer_id >= 0 else -1,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.last_sequence,
+        batch.record_count,
+        shape,
+        timestamp,
+        largest,
+        len(pieces),
+        len(data),
+    ]
+    for piece in pieces:
+        arguments += piece
+    arguments += data
+    return Packed(arguments, batch.record_count, sum(piece.size for piece in pieces))

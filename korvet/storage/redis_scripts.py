@@ -1,0 +1,31 @@
+"""The Lua scripts, as files beside this module; those of one partition begin with what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from korvet.storage.redis_connection import Script
+
+FOLDER = Path(__file__).with_name("scripts")
+
+
+def source(name: str) -> bytes:
+    return (FOLDER / f"{name}.lua").read_bytes()
+
+
+def partition_script(name: str) -> Script:
+    return Script(source("partition") + b"\n" + source(name))
+
+
+APPEND = partition_script("append")
+INIT = partition_script("init")
+SETTLE = partition_script("settle")
+EARLIEST = partition_script("earliest")
+SEEK = partition_script("seek")
+TRIM = partition_script("trim")
+
+DROP = Script(source("drop"))
+REPLACE = Script(source("replace"))
+SAVE = Script(source("save"))
+
+ALL = (APPEND, INIT, SETTLE, EARLIEST, SEEK, TRIM, DROP, REPLACE, SAVE)

@@ -1,0 +1,317 @@
+-- Append batches to one partition, each whole or not at all.
+--
+-- ARGV    9 writer id (the broker process), 10 number of its call: repeated with the same, nothing is done twice
+--        11 producers expire after (ms)
+--        12 "1": write something even if there is nothing to append, for WAIT to wait for
+--        13 "1": LogAppendTime
+--        14 how many batches; then for each
+--           producer id (-1: none), epoch, first sequence, last sequence
+--           records, shape, timestamp, size of the largest entry, number of pieces, number of data arguments
+--           the pieces, three each: records, bytes, largest timestamp
+--           the data
+-- Pieces are what the index is made of; a small batch is one. Data, by shape:
+--   batch  the record batch
+--   kv k v -   columns: timestamps, keys, values, one of each for every record. Keys only where the shape has k,
+--          values where it has v; timestamps only where the batch's own is "".
+--   f      for each record: number of fields and values, which of them is the timestamp, the fields and values
+--
+-- Answers {'ok', first ID, now, log start, epoch, next ID, '1' if there is more to trim, then "index code details"
+-- of the batches that were not appended: duplicate (ID and time it had), sequence (the one expected), epoch (the
+-- one known)}. Those appended follow each other from the first ID on.
+-- Or {'nostate'}, {'othertopic'}, {'rescan'}: call that first; {'stale'}: this call was overtaken, nothing
+-- is done; {'exhausted'}: the stream's last ID leaves no room. Or an error, and nothing was written.
+
+local s, refusal = load()
+if not s then return refusal end
+
+local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
+local touch, is_log_append_time = ARGV[12] == '1', ARGV[13] == '1'
+
+local past = call('HGET', state_key, writer)
+if past then
+  local past_number, answer = match(past, '^(%d+) %d+ (.*)$')
+  if tonumber(past_number) > tonumber(number) then return {'stale'} end
+  if past_number == number then
+    if touch then call('HSET', state_key, 'touched', now) end
+    local reply = {}
+    for part in string.gmatch(answer, '[^|]+') do reply[#reply + 1] = part end
+    return reply
+  end
+end
+
+if not settle(s, 1000) then
+  save(s)
+  return {'rescan'}
+end
+
+-- Idempotent producers, by the rules of producer_state.py. A producer is stored as "epoch time" and then up to
+-- five of " first:last:id:time", the newest last; here, batches of this call have a place instead of an ID.
+
+local producers = {}
+
+local function read_producer(producer_id)
+  local stored = call('HGET', producers_key, producer_id)
+  if not stored then return {is_new = true} end
+  local epoch, time = match(stored, '^(%d+) (%d+)')
+  if now - tonumber(time) >= expiration_ms then return {} end
+  local producer = {epoch = tonumber(epoch), batches = {}}
+  for first, last, id, appended in string.gmatch(stored, ' (%d+):(%d+):(%S+):(%S+)') do
+    table.insert(producer.batches, {first = tonumber(first), last = tonumber(last), id = id, time = appended})
+  end
+  return producer
+end
+
+-- Nothing, or why the batch is not appended.
+local function check_producer(producer, epoch, first, last)
+  if not producer.epoch then return end
+  if epoch == producer.epoch then
+    for _, batch in ipairs(producer.batches) do
+      if batch.first == first and batch.last == last then return 'duplicate', batch end
+    end
+  elseif epoch < producer.epoch then
+    return 'epoch', producer.epoch
+  end
+  local expected = 0
+  if epoch == producer.epoch then expected = (producer.batches[#producer.batches].last + 1) % 2147483648 end
+  if first ~= expected then return 'sequence', expected end
+end
+
+local function remember_batch(producer, epoch, batch)
+  if producer.epoch ~= epoch then producer.epoch, producer.batches = epoch, {} end
+  table.insert(producer.batches, batch)
+  if #producer.batches > 5 then table.remove(producer.batches, 1) end
+  producer.is_changed = true
+end
+
+-- First look at everything.
+
+local accepted, others, total = {}, {}, 0
+local at = 15
+for i = 1, tonumber(ARGV[14]) do
+  local producer_id, records, pieces = ARGV[at], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 8])
+  local why, details
+  if producer_id ~= '-1' then
+    local producer = producers[producer_id] or read_producer(producer_id)
+    producers[producer_id] = producer
+    local epoch, first, last = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    why, details = check_producer(producer, epoch, first, last)
+    if not why then remember_batch(producer, epoch, {first = first, last = last, place = total}) end
+  end
+  if why then
+    others[#others + 1] = {i - 1, why, details}
+  else
+    accepted[#accepted + 1] = {at = at, place = total, records = records, pieces = pieces}
+    total = total + records
+  end
+  at = at + 10 + 3 * pieces + tonumber(ARGV[at + 9])
+end
+
+-- Then add the entries, the first of them with care.
+
+local text_of_now = format('%.0f', now)
+local base_ms, base_seq
+
+local function choose_base()
+  base_ms, base_seq = s.ms, s.seq
+  if mask > 0 and now > base_ms then base_ms, base_seq = now, 0 end
+  return plus(base_ms, base_seq, total) <= highest_ms
+end
+
+local add = {}
+if is_log_append_time then
+  add['kv'] = function(put, id, time, key, value)
+    return put('XADD', stream, id, 'key', key, 'value', value, 'timestamp', time, '$timestamp.type', '1')
+  end
+  add['v'] = function(put, id, time, value)
+    return put('XADD', stream, id, 'value', value, 'timestamp', time, '$timestamp.type', '1')
+  end
+  add['k'] = function(put, id, time, key)
+    return put('XADD', stream, id, 'key', key, 'timestamp', time, '$timestamp.type', '1')
+  end
+  add['-'] = function(put, id, time)
+    return put('XADD', stream, id, 'timestamp', time, '$timestamp.type', '1')
+  end
+else
+  add['kv'] = function(put, id, time, key, value)
+    return put('XADD', stream, id, 'key', key, 'value', value, 'timestamp', time)
+  end
+  add['v'] = function(put, id, time, value)
+    return put('XADD', stream, id, 'value', value, 'timestamp', time)
+  end
+  add['k'] = function(put, id, time, key) return put('XADD', stream, id, 'key', key, 'timestamp', time) end
+  add['-'] = function(put, id, time) return put('XADD', stream, id, 'timestamp', time) end
+end
+
+local put = pcall -- until the first entry is in
+
+-- Whether Redis took the entry; `failure` is what it said otherwise. After the first, it does.
+local failure
+local function is_in(reply)
+  if put == pcall then
+    if type(reply) == 'table' and reply.err then
+      failure = reply
+      return false
+    end
+    put = call
+  end
+  return true
+end
+
+local function add_columns(batch, data)
+  local adder, records, shape, time = add[ARGV[batch.at + 5]], batch.records, ARGV[batch.at + 5], ARGV[batch.at + 6]
+  local times, first, second = nil, data, nil
+  if is_log_append_time then
+    time = text_of_now
+  elseif time == '' then
+    times, first = data, data + records
+  end
+  if shape == 'kv' then second = first + records end
+  local ms, seq = plus(base_ms, base_seq, batch.place)
+  local prefix = format('%.0f-', ms)
+  for i = 0, records - 1 do
+    if times then time = ARGV[times + i] end
+    local reply = adder(put, prefix .. seq, time, ARGV[first + i], second and ARGV[second + i])
+    if put == pcall and not is_in(reply) then return false end
+    if seq < mask then
+      seq = seq + 1
+    else
+      ms, seq = ms + 1, 0
+      prefix = format('%.0f-', ms)
+    end
+  end
+  return true
+end
+
+local function add_fields(batch, data)
+  local ms, seq = plus(base_ms, base_seq, batch.place)
+  for _ = 1, batch.records do
+    local count = tonumber(ARGV[data])
+    if is_log_append_time then ARGV[data + 1 + tonumber(ARGV[data + 1])] = text_of_now end
+    if not is_in(put('XADD', stream, id_of(ms, seq), unpack(ARGV, data + 2, data + 1 + count))) then return false end
+    data = data + 2 + count
+    ms, seq = after(ms, seq)
+  end
+  return true
+end
+
+local function add_batch(batch, data)
+  local id = id_of(plus(base_ms, base_seq, batch.place + batch.records - 1))
+  if is_log_append_time then
+    return is_in(put('XADD', stream, id, '$batch', ARGV[data], '$time', text_of_now))
+  end
+  return is_in(put('XADD', stream, id, '$batch', ARGV[data]))
+end
+
+local function add_all()
+  for _, batch in ipairs(accepted) do
+    local shape, data = ARGV[batch.at + 5], batch.at + 10 + 3 * batch.pieces
+    local is_added
+    if shape == 'batch' then
+      is_added = add_batch(batch, data)
+    elseif shape == 'f' then
+      is_added = add_fields(batch, data)
+    else
+      is_added = add_columns(batch, data)
+    end
+    if not is_added then return false end
+  end
+  return true
+end
+
+-- The stream's last ID is ahead of its entries: somebody added one and deleted it. Only this tells which it was.
+local function skip_to_last_generated()
+  local info = call('XINFO', 'STREAM', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then s.ms, s.seq = after(pair_of(info[i + 1])) end
+  end
+end
+
+if total > 0 then
+  if not choose_base() then return {'exhausted'} end
+  if not add_all() then
+    if not string.find(failure.err, 'equal or smaller', 1, true) then return failure end
+    skip_to_last_generated()
+    if not choose_base() then return {'exhausted'} end
+    if not add_all() then return failure end
+  end
+end
+
+-- Nothing below is refused any more. Index, retention, producers, the answer.
+
+if total > 0 and s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
+  close_chunk(s, id_of(before(s.ms, s.seq))) -- or old records would stay as long as new ones come
+end
+for _, batch in ipairs(accepted) do
+  local piece, place, largest = batch.at + 10, batch.place, tonumber(ARGV[batch.at + 7])
+  if largest > s.largest then s.largest = largest end
+  for _ = 1, batch.pieces do
+    local records = tonumber(ARGV[piece])
+    local entries = layout == 'batch' and 1 or records
+    local max_timestamp = is_log_append_time and text_of_now or ARGV[piece + 2]
+    place = place + records
+    s.length = s.length + entries
+    if cover(s, entries, tonumber(ARGV[piece + 1]), max_timestamp) then
+      close_chunk(s, id_of(plus(base_ms, base_seq, place - 1)))
+    end
+    piece = piece + 3
+  end
+end
+if total > 0 then s.ms, s.seq = plus(base_ms, base_seq, total) end
+local has_more_to_trim = total > 0 and expire(s, 64)
+
+local time_of_batches = is_log_append_time and text_of_now or '-1'
+local is_producer_new = false
+for producer_id, producer in pairs(producers) do
+  if producer.is_changed then
+    local parts = {format('%d %.0f', producer.epoch, now)}
+    for _, batch in ipairs(producer.batches) do
+      if batch.place then
+        batch.id, batch.time = id_of(plus(base_ms, base_seq, batch.place)), time_of_batches
+      end
+      parts[#parts + 1] = format('%.0f:%.0f:%s:%s', batch.first, batch.last, batch.id, batch.time)
+    end
+    call('HSET', producers_key, producer_id, table.concat(parts, ' '))
+    is_producer_new = is_producer_new or producer.is_new
+  end
+end
+
+-- Whoever brings a new producer looks at some old ones, so that their number stays bounded by expiry.
+if is_producer_new then
+  local cursor = call('HGET', state_key, 'producers.cursor') or '0'
+  local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
+  for i = 1, #scanned[2], 2 do
+    local time = match(scanned[2][i + 1], '^%d+ (%d+)')
+    if now - tonumber(time) >= expiration_ms then call('HDEL', producers_key, scanned[2][i]) end
+  end
+  call('HSET', state_key, 'producers.cursor', scanned[1])
+end
+
+local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, s.start, epoch_of(s), id_of(s.ms, s.seq),
+  has_more_to_trim and '1' or '0'}
+for _, other in ipairs(others) do
+  local i, why, details = unpack(other)
+  if why == 'duplicate' then
+    details = (details.id or id_of(plus(base_ms, base_seq, details.place))) .. ' ' .. (details.time or time_of_batches)
+  end
+  reply[#reply + 1] = format('%d %s %s', i, why, details)
+end
+
+if total > 0 then
+  save(s, writer, number .. ' ' .. text_of_now .. ' ' .. table.concat(reply, '|'))
+  if not past then
+    -- A broker that starts is a new writer. Of many, forget those that no call can be under way of any more.
+    local fields, old, writers = call('HGETALL', state_key), {}, 0
+    for i = 1, #fields, 2 do
+      if string.sub(fields[i], 1, 2) == 'w:' then
+        writers = writers + 1
+        if now - tonumber(match(fields[i + 1], '^%d+ (%d+)')) > 600000 then old[#old + 1] = fields[i] end
+      end
+    end
+    if writers > 32 and #old > 0 then call('HDEL', state_key, unpack(old, 1, math.min(#old, 1000))) end
+  end
+elseif s.dirty then
+  save(s)
+elseif touch then
+  call('HSET', state_key, 'touched', now)
+end
+return reply

@@ -1,0 +1,41 @@
+-- Make a partition's state. A stream that is there without one is adopted: `settle` then finds its entries.
+--
+-- ARGV    9 the topic's number in the order of creations
+--
+-- Answers {'ok'}, also when the state was there; {'deleted'}: a topic created later has the partition by now.
+
+local present = call('HMGET', state_key, 'topic', 'created')
+if present[1] == topic_id then return {'ok'} end
+if present[1] then
+  if tonumber(present[2]) >= tonumber(ARGV[9]) then return {'deleted'} end
+  call('UNLINK', unpack(KEYS)) -- of a topic whose deletion was not finished
+end
+
+-- A rehearsal: whatever a broker's user is not allowed to do shall fail here, and not after half of an append.
+call('XADD', index, '1-1', 'rehearsal', '1')
+call('XTRIM', index, 'MAXLEN', '=', 0)
+call('UNLINK', index, summary, producers_key)
+call('HDEL', state_key, 'rehearsal')
+call('HDEL', producers_key, 'rehearsal')
+call('XTRIM', stream, 'MINID', '=', '0-0')
+
+-- Offset 0. A stream that once held more than it does keeps its last ID; IDs below cannot be used again.
+local ms, seq = mask == 0 and 1 or 0, 0
+local entries = 0
+if call('EXISTS', stream) == 1 then
+  local info, length = call('XINFO', 'STREAM', stream), call('XLEN', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'entries-added' then entries = info[i + 1] - length end
+    if info[i] == 'last-generated-id' and length == 0 and info[i + 1] ~= '0-0' then
+      ms, seq = after(pair_of(info[i + 1]))
+    end
+  end
+end
+
+local s = {
+  ms = ms, seq = seq, start = id_of(mask == 0 and 1 or 0, 0), length = 0, entries = entries, bytes = 0, trimmed = 0,
+  largest = 0, skipped = 0, epochs = '0:' .. id_of(mask == 0 and 1 or 0, 0), chunk_bytes = 0, chunk_opened = 0,
+  chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
+}
+save(s, 'topic', topic_id, 'created', ARGV[9])
+return {'ok'}

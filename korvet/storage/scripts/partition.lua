@@ -1,0 +1,271 @@
+-- What the scripts of one partition share; stands before each of them.
+--
+-- KEYS    stream, $state, $index, $summary, $producers (see redis_keys.py)
+-- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
+--         2 sequence mask       5 retention.ms, or -1         8 what the caller knows: "epoch next-id", or ""
+--         3 highest ms          6 retention.bytes, or -1      9 … the script's own
+--
+-- Lua's numbers are doubles, exact up to 2^53, and offsets are not. So everything here is an entry ID, or its
+-- two numbers (ms, seq): offset + 1 under a mask of m is (ms, seq + 1), or (ms + 1, 0) after seq m. Dense offsets
+-- are the case of mask 0. IDs whose seq is above the mask, or whose ms has no offset, were not given by us.
+--
+-- Timestamps are Kafka's, any 64-bit number, and stay strings; where only doubles are compared, rounding keeps
+-- the order, so that what compares as larger never is smaller.
+--
+-- A script that fails halfway is not rolled back. So: first everything that can be refused is checked, then
+-- comes the one write that Redis may refuse (full, read-only, …), then those that cannot fail any more.
+
+local call, pcall = redis.call, redis.pcall
+local format, match = string.format, string.match
+
+local stream, state_key, index, summary, producers_key = unpack(KEYS)
+local topic_id, layout, known = ARGV[1], ARGV[4], ARGV[8]
+local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
+local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+-- A chunk is what one index entry covers, and what retention drops at once: so a small retention.bytes, or
+-- retention.ms on a topic that is seldom written, makes smaller ones.
+local CHUNK_BYTES = 65536
+if retention_bytes >= 0 then CHUNK_BYTES = math.min(CHUNK_BYTES, math.max(1, retention_bytes / 8)) end
+local CHUNK_MS = math.huge
+if retention_ms >= 0 then CHUNK_MS = math.max(1000, retention_ms / 16) end
+local STRETCH_BYTES = 16777216
+
+local NO_TIMESTAMP = '-9223372036854775808' -- below any other
+
+-- IDs
+
+local function id_of(ms, seq) return format('%.0f-%.0f', ms, seq) end
+
+local function pair_of(id)
+  local ms, seq = match(id, '^(%d+)%-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+local function is_before(ms, seq, other_ms, other_seq)
+  return ms < other_ms or ms == other_ms and seq < other_seq
+end
+
+local function after(ms, seq)
+  if seq < mask then return ms, seq + 1 end
+  return ms + 1, 0
+end
+
+local function before(ms, seq)
+  if seq > 0 then return ms, seq - 1 end
+  return ms - 1, mask
+end
+
+local function plus(ms, seq, count)
+  local sum = seq + count
+  return ms + math.floor(sum / (mask + 1)), sum % (mask + 1)
+end
+
+-- Timestamps
+
+local function is_later(a, b)
+  local x, y = tonumber(a), tonumber(b)
+  if x ~= y then return x > y end
+  if #a ~= #b then return (#a > #b) == (x >= 0) end
+  return a ~= b and (a > b) == (x >= 0)
+end
+
+local function is_timestamp(text)
+  local digits = match(text, '^%-?(%d+)$')
+  if not digits or #digits > 19 then return false end
+  return #digits < 19 or digits <= '9223372036854775807'
+end
+
+-- The largest timestamp in a record batch's header. Where a double cannot hold it: one that is not below it.
+local function batch_max_timestamp(batch)
+  local a, b, c, d, e, f, g, h = string.byte(batch, 36, 43)
+  if not h or a >= 128 then return '-1' end
+  local number = ((a * 256 + b) * 256 + c) * 256 + d
+  number = number * 4294967296 + ((e * 256 + f) * 256 + g) * 256 + h
+  if number < 9007199254740992 then return format('%.0f', number) end
+  if number > 9223372036854770000 then return '9223372036854775807' end
+  return format('%.0f', number + 2048)
+end
+
+-- Bytes and largest timestamp of an entry, as readers see it.
+local function measure(entry, ms)
+  local fields, bytes, timestamp = entry[2], 0, nil
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    bytes = bytes + #name + #value
+    if name == 'timestamp' then timestamp = is_timestamp(value) and value or nil end
+  end
+  if layout == 'batch' and fields[1] == '$batch' then
+    timestamp = fields[3] == '$time' and fields[4] or batch_max_timestamp(fields[2])
+  end
+  return bytes, timestamp or format('%.0f', ms)
+end
+
+-- State
+
+local function load()
+  local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
+    'skipped', 'epochs', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp', 'stretch.bytes',
+    'stretch.max_timestamp')
+  if not f[1] then return nil, {'nostate'} end
+  if f[1] ~= topic_id then return nil, {'othertopic'} end
+  local s = {
+    start = f[3], length = tonumber(f[4]), entries = tonumber(f[5]), bytes = tonumber(f[6]),
+    trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
+    chunk_bytes = tonumber(f[11]), chunk_opened = tonumber(f[12]), chunk_appended = tonumber(f[13]),
+    chunk_max = f[14], stretch_bytes = tonumber(f[15]), stretch_max = f[16], dirty = false,
+  }
+  s.ms, s.seq = pair_of(f[2])
+  return s
+end
+
+local function save(s, ...)
+  call('HSET', state_key, 'next', id_of(s.ms, s.seq), 'start', s.start, 'length', s.length, 'entries', s.entries,
+    'bytes', s.bytes, 'trimmed', s.trimmed, 'largest', s.largest, 'skipped', s.skipped, 'epochs', s.epochs,
+    'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
+    'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
+    ...)
+  s.dirty = false
+end
+
+local function epoch_of(s) return match(s.epochs, '(%d+):%S+$') end
+
+-- The index
+
+local function close_chunk(s, last_id)
+  -- Somebody may have tampered with the index; the records are added by now, so that must not stop us.
+  pcall('XADD', index, last_id, 'max_timestamp', s.chunk_max, 'appended', s.chunk_appended,
+    'bytes', s.bytes, 'entries', s.entries)
+  if is_later(s.chunk_max, s.stretch_max) then s.stretch_max = s.chunk_max end
+  if s.bytes - s.stretch_bytes >= STRETCH_BYTES then
+    pcall('XADD', summary, last_id, 'max_timestamp', s.stretch_max, 'appended', s.chunk_appended,
+      'bytes', s.bytes, 'entries', s.entries)
+    s.stretch_bytes, s.stretch_max = s.bytes, NO_TIMESTAMP
+  end
+  s.chunk_opened, s.chunk_max = 0, NO_TIMESTAMP
+end
+
+-- Count entries as part of the open chunk; true when that should be closed with the last of them.
+local function cover(s, entries, bytes, max_timestamp)
+  if s.chunk_opened == 0 then s.chunk_opened, s.chunk_bytes, s.chunk_max = now, s.bytes, max_timestamp end
+  if is_later(max_timestamp, s.chunk_max) then s.chunk_max = max_timestamp end
+  s.chunk_appended = now
+  s.entries = s.entries + entries
+  s.bytes = s.bytes + bytes
+  s.dirty = true
+  return s.bytes - s.chunk_bytes >= CHUNK_BYTES or now - s.chunk_opened >= CHUNK_MS
+end
+
+-- Trimming
+
+local function drop_before(s, id)
+  s.length = s.length - call('XTRIM', stream, 'MINID', '=', id)
+  call('XTRIM', index, 'MINID', '=', id)
+  call('XTRIM', summary, 'MINID', '=', id)
+  s.dirty = true
+end
+
+local function is_expired(s, max_timestamp, appended, bytes)
+  local newest = tonumber(max_timestamp)
+  if newest < 0 then newest = appended end
+  return retention_ms >= 0 and now - newest > retention_ms and now - appended >= keep_ms
+    or retention_bytes >= 0 and s.bytes - bytes >= retention_bytes
+end
+
+local function is_chunk_expired(s, chunk)
+  local f = chunk[2]
+  return is_expired(s, f[2], tonumber(f[4]), tonumber(f[6]))
+end
+
+-- Drop leading chunks that retention gives up, `limit` at most; true when there may be more.
+local function expire(s, limit)
+  if retention_ms < 0 and retention_bytes < 0 then return false end
+  if s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
+    close_chunk(s, id_of(before(s.ms, s.seq)))
+    s.dirty = true
+  end
+  local first = call('XRANGE', index, '-', '+', 'COUNT', 1)[1]
+  if not first or not is_chunk_expired(s, first) then return false end
+
+  local last, count = nil, 0
+  for _, chunk in ipairs(call('XRANGE', index, '-', '+', 'COUNT', limit)) do
+    if not is_chunk_expired(s, chunk) then break end
+    last, count = chunk, count + 1
+  end
+  local ms, seq = after(pair_of(last[1]))
+  drop_before(s, id_of(ms, seq))
+  s.trimmed = tonumber(last[2][6])
+  local start_ms, start_seq = pair_of(s.start)
+  if is_before(start_ms, start_seq, ms, seq) then s.start = id_of(ms, seq) end
+  return count == limit
+end
+
+-- What others did to the stream
+
+-- Entries are gone that we did not remove (XDEL, XTRIM, DEL), or came with IDs below the end. Forget chunks that
+-- ended before what is left. The log start stays: only retention and DeleteRecords move it.
+local function recount(s)
+  local length = call('XLEN', stream)
+  if length == s.length then return end
+  local first = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+  local limit = first and '(' .. first[1] or '+'
+  local chunk = call('XREVRANGE', index, limit, '-', 'COUNT', 1)[1]
+  if chunk then s.trimmed = math.max(s.trimmed, tonumber(chunk[2][6])) end
+  if first then
+    call('XTRIM', index, 'MINID', '=', first[1])
+    call('XTRIM', summary, 'MINID', '=', first[1])
+  else
+    call('XTRIM', index, 'MAXLEN', '=', 0)
+    call('XTRIM', summary, 'MAXLEN', '=', 0)
+  end
+  s.length, s.dirty = length, true
+end
+
+-- Account for entries that others added behind the end, about `limit` of them; true when that was all.
+local function adopt(s, limit)
+  local from, seen, size = id_of(s.ms, s.seq), 0, 0
+  while seen < limit and size < 1048576 do
+    local entries = call('XRANGE', stream, from, '+', 'COUNT', 16)
+    for _, entry in ipairs(entries) do
+      local ms, seq = pair_of(entry[1])
+      if ms > highest_ms then
+        recount(s)
+        return true
+      end
+      local bytes, timestamp = measure(entry, ms)
+      if seq > mask then s.skipped, timestamp = s.skipped + 1, NO_TIMESTAMP end
+      if cover(s, 1, bytes, timestamp) then close_chunk(s, entry[1]) end
+      s.ms, s.seq = after(ms, seq)
+      s.length, s.largest = s.length + 1, math.max(s.largest, bytes)
+      seen, size, from = seen + 1, size + bytes, '(' .. entry[1]
+    end
+    if #entries < 16 then
+      recount(s)
+      return true
+    end
+  end
+  return false
+end
+
+-- The caller has seen acknowledged records in this epoch that are not there any more: Redis came back with an
+-- older state. What is written from here on belongs to another epoch, so that clients can tell.
+local function notice_loss(s)
+  if known == '' then return end
+  local epoch, id = match(known, '^(%d+) (%S+)$')
+  if tonumber(epoch) == tonumber(epoch_of(s)) and is_before(s.ms, s.seq, pair_of(id)) then
+    s.epochs = format('%s %d:%s', s.epochs, epoch + 1, id_of(s.ms, s.seq))
+    s.dirty = true
+  end
+end
+
+-- Bring the state up to what the stream holds; false when that takes more than one call.
+local function settle(s, limit)
+  notice_loss(s)
+  if call('XLEN', stream) == s.length and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0 then
+    return true
+  end
+  return adopt(s, limit)
+end

@@ -1,0 +1,56 @@
+-- Drop what retention gives up, or what lies below an ID (DeleteRecords). Works also when Redis is full.
+--
+-- ARGV    9 the ID the log is to start with; "" for retention
+--
+-- Answers {'ok', log start, '1' if there is more to drop, entries dropped}; {'beyond', next ID} for an ID behind the
+-- end; {'rescan'}, {'nostate'}, {'othertopic'}.
+
+local s, refusal = load()
+if not s then return refusal end
+
+-- What has to be written first must be something that Redis does not refuse when it is full, as it refuses HSET.
+call('XTRIM', stream, 'MINID', '=', '0-0')
+
+if not settle(s, 1000) then
+  save(s)
+  return {'rescan'}
+end
+
+local CHUNKS = 256 -- 16 MB, some milliseconds
+
+local function truncate(ms, seq)
+  local start_ms, start_seq = pair_of(s.start)
+  if is_before(start_ms, start_seq, ms, seq) then
+    s.start, s.dirty = id_of(ms, seq), true
+  else
+    ms, seq = start_ms, start_seq
+  end
+
+  local start = id_of(ms, seq)
+  local chunks = call('XRANGE', index, '-', '(' .. start, 'COUNT', CHUNKS)
+  if #chunks > 0 then s.trimmed = tonumber(chunks[#chunks][2][6]) end
+  if #chunks == CHUNKS then
+    drop_before(s, id_of(after(pair_of(chunks[CHUNKS][1]))))
+    return true
+  end
+  drop_before(s, start)
+  if not is_before(ms, seq, s.ms, s.seq) then
+    s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
+  end
+  return false
+end
+
+local length = s.length
+local has_more
+if ARGV[9] == '' then
+  has_more = expire(s, CHUNKS)
+else
+  local ms, seq = pair_of(ARGV[9])
+  if is_before(s.ms, s.seq, ms, seq) then
+    if s.dirty then save(s) end
+    return {'beyond', id_of(s.ms, s.seq)}
+  end
+  has_more = truncate(ms, seq)
+end
+if s.dirty then save(s) end
+return {'ok', s.start, has_more and '1' or '0', length - s.length}
