@@ -21,8 +21,14 @@ from korvet.config import Config
 from korvet.counters import Counters
 from korvet.producers import ProducerIds
 from korvet.protocol.errors import (
+    CoordinatorNotAvailable,
     FencedLeaderEpoch,
     InvalidGroupId,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -273,6 +279,15 @@ def partition_of(topic: Topic, number: int) -> TopicPartition:
     if not 0 <= number < topic.partitions:
         raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}")
     return TopicPartition(topic.name, number)
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """What a group is told when the store is away: what its client takes for passing, and tries again."""
+    if isinstance(
+        error, KafkaStorageError | RequestTimedOut | NotEnoughReplicas | NotEnoughReplicasAfterAppend
+    ):
+        return CoordinatorNotAvailable(error.message)
+    return error
 
 
 async def open_broker(

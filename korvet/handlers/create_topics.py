@@ -1,0 +1,94 @@
+"""CreateTopics: v2-7.
+
+Behaviour: each topic is created under a new random id, or says why not: INVALID_TOPIC_EXCEPTION (also for a name that
+differs from another in '.' and '_' alone), TOPIC_ALREADY_EXISTS, INVALID_CONFIG naming every wrong setting and what is
+accepted, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, and INVALID_REQUEST for
+a topic that stands twice in the request. -1 asks for the broker's default. `validate_only` answers the same, and
+creates nothing. Every replication factor is accepted, and reported as 1, unless `replication.factor.policy=strict`.
+Partitions assigned by hand may only name this broker.
+
+Versions: settings, partitions and replication factor are told from v5, the topic's id from v7.
+
+Declined: `timeout_ms`; a topic is there when it is answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from korvet.broker import Broker, RequestContext
+from korvet.protocol.errors import InvalidRequest, KafkaError
+from korvet.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from korvet.protocol.schema import ZERO_UUID
+from korvet.topics import CLUSTER_METADATA_TOPIC, NewTopic, PlannedTopic, effective
+
+REPORTED_REPLICATION_FACTOR = 1
+
+
+async def handle(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    asked = Counter(topic.name for topic in request.topics)
+    # A topic that stands several times is answered once, where it stands first.
+    topics = {topic.name: topic for topic in reversed(request.topics)}
+    return CreateTopicsResponse(
+        topics=[
+            await _create(broker, context, topics[name], times=times, validate_only=request.validate_only)
+            for name, times in asked.items()
+        ]
+    )
+
+
+async def _create(
+    broker: Broker, context: RequestContext, topic: CreatableTopic, *, times: int, validate_only: bool
+) -> CreatableTopicResult:
+    try:
+        if times > 1:
+            raise InvalidRequest("Duplicate topic name.")
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            raise InvalidRequest(f"Creation of internal topic {topic.name} is prohibited.")
+        planned = await broker.plan_topic(context, _wanted(topic))
+        if validate_only:
+            return _created(broker, planned, ZERO_UUID)
+        created = await broker.create_topic(planned)
+        planned = PlannedTopic(created.name, created.partitions, created.settings)
+        return _created(broker, planned, created.topic_id)
+    except KafkaError as error:
+        return CreatableTopicResult(name=topic.name, error_code=error.error_code, error_message=error.message)
+
+
+def _wanted(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        [(setting.name, setting.value) for setting in topic.configs],
+    )
+
+
+def _created(broker: Broker, topic: PlannedTopic, topic_id: UUID) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=REPORTED_REPLICATION_FACTOR,
+        configs=[
+            CreatableTopicConfigs(
+                name=each.setting.name,
+                value=each.value,
+                read_only=each.setting.fixed,
+                config_source=each.source,
+                is_sensitive=False,
+            )
+            for each in effective(topic.settings, broker.config)
+        ],
+    )

@@ -1,0 +1,267 @@
+"""Fetch: v4-17.
+
+Behaviour: whole record batches, from the one that holds the offset on, in the order of the request's partitions,
+within `max_bytes` (and `fetch.max.bytes`) and each partition's own limit; but the first one there is comes whatever
+its size, so that consumers get on. With fewer bytes than `min_bytes` it waits, at most `max_wait_ms`, for the
+partitions to grow; any error is answered at once. The partitions are watched before they are read, so nothing that is
+appended in between is missed, and nothing is polled. Records are never null in the answer, only empty.
+
+Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, truncation
+told by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the leader to go to from v16. Up
+to v5 KAFKA_STORAGE_ERROR is told as NOT_LEADER_OR_FOLLOWER, which those clients retry.
+
+Declined: fetch sessions (KIP-227). A client that asks for one gets session id 0, and sends full requests from then on;
+one that names a session, which can only be another broker's, gets FETCH_SESSION_ID_NOT_FOUND. Replicas' fetches are
+answered as any consumer's.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.protocol.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    OffsetOutOfRange,
+    UnsupportedCompressionType,
+)
+from korvet.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from korvet.storage.interface import (
+    EpochEnd,
+    IsolationLevel,
+    LogOffsets,
+    ReadRequest,
+    ReadResult,
+    Topic,
+    TopicPartition,
+    Watch,
+)
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+# Errors after which a client has to look for the leader.
+LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+# An EpochEnd says where the client's log and ours diverged.
+Outcome = ReadResult | EpochEnd | KafkaError
+
+
+async def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[])
+    if request.isolation_level not in (0, 1):
+        return FetchResponse(error_code=ErrorCode.INVALID_REQUEST, session_id=0, responses=[])
+
+    fetch = _Fetch(broker, request, context)
+    for topic in request.topics:
+        await fetch.resolve(topic)
+    await fetch.read_or_wait()
+    return fetch.answer()
+
+
+class _Fetch:
+    """One request on its way. A class, since everything below is about the same partitions."""
+
+    __slots__ = (
+        "broker",
+        "context",
+        "isolation_level",
+        "max_bytes",
+        "min_bytes",
+        "names",
+        "outcomes",
+        "request",
+        "wanted",
+    )
+
+    def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
+        self.broker = broker
+        self.request = request
+        self.context = context
+        self.isolation_level = IsolationLevel(request.isolation_level)
+        self.max_bytes = max(min(request.max_bytes, broker.config.fetch_max_bytes), 0)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.names: list[str] = []  # of the request's topics, in order; the id where there is no name
+        self.wanted: dict[TopicPartition, FetchPartition] = {}
+        self.outcomes: dict[TopicPartition, Outcome] = {}
+
+    # --- Topics -----------------------------------------------------------------------------------------
+
+    async def resolve(self, wanted: FetchTopic) -> None:
+        """Find a topic, and sort its partitions into those to be read and errors."""
+        topic: Topic | KafkaError
+        try:
+            topic = await self._topic(wanted)
+            name = topic.name
+        except KafkaError as error:
+            topic = error
+            name = wanted.topic or str(wanted.topic_id)
+        self.names.append(name)
+        for partition in wanted.partitions:
+            tp = TopicPartition(name, partition.partition)
+            try:
+                if isinstance(topic, KafkaError):
+                    raise topic
+                self.wanted[partition_of(topic, partition.partition)] = partition
+            except KafkaError as error:
+                self.outcomes[tp] = error
+
+    async def _topic(self, wanted: FetchTopic) -> Topic:
+        if self.context.version >= 13:
+            return await self.broker.topic_by_id(self.context, wanted.topic_id, Operation.READ)
+        topic = await self.broker.topic(self.context, wanted.topic, Operation.READ)
+        if self.context.version < 10 and topic.config.compression_type == "zstd":
+            raise UnsupportedCompressionType("zstd needs Fetch version 10 or newer.")
+        return topic
+
+    # --- Reading and waiting ----------------------------------------------------------------------------
+
+    async def read_or_wait(self) -> None:
+        """Read, at once or when there is enough, and leave an outcome for every partition."""
+        if not self.wanted:
+            return
+        if self.request.max_wait_ms <= 0 or self.min_bytes <= 0 or self.outcomes:
+            await self._read()
+            return
+        with self.broker.storage.watch(self.wanted) as watch:
+            if await self._read():
+                return
+            is_answer = False
+            with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
+                is_answer = await self._read_as_they_grow(watch)
+            if not is_answer:
+                # What came in the last moment, or while the wait was ended from outside, is not left behind.
+                await self._read()
+
+    async def _read_as_they_grow(self, watch: Watch) -> bool:
+        while True:
+            await watch.wait()
+            if await self._read():
+                return True
+
+    async def _read(self) -> bool:
+        """Read every partition; whether that is an answer."""
+        requests = {
+            tp: ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
+            for tp, partition in self.wanted.items()
+        }
+        results = await self.broker.storage.read(
+            requests, max_bytes=self.max_bytes, isolation_level=self.isolation_level
+        )
+        size, is_answer = 0, False
+        for tp, result in results.items():
+            outcome = await self._checked(tp, self.wanted[tp], result)
+            self.outcomes[tp] = outcome
+            if isinstance(outcome, ReadResult):
+                size += outcome.size
+            else:
+                is_answer = True
+        return is_answer or size >= self.min_bytes
+
+    async def _checked(
+        self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError
+    ) -> Outcome:
+        """The result, unless the epochs that the client knows say otherwise (KIP-320, KIP-595)."""
+        claims = wanted.current_leader_epoch != NO_EPOCH or wanted.last_fetched_epoch != NO_EPOCH
+        try:
+            if isinstance(result, ReadResult):
+                offsets = result.offsets
+            elif claims and isinstance(result, OffsetOutOfRange):
+                offsets = await self.broker.storage.latest(tp)
+            else:
+                return result
+            self.broker.check_leader_epoch(tp, wanted.current_leader_epoch, offsets.leader_epoch)
+            if wanted.last_fetched_epoch == NO_EPOCH:
+                return result
+            return await self._diverged(tp, wanted, offsets) or result
+        except KafkaError as error:
+            return error
+
+    async def _diverged(
+        self, tp: TopicPartition, wanted: FetchPartition, offsets: LogOffsets
+    ) -> EpochEnd | None:
+        """Where the log that the client read from ended, if the client is beyond that."""
+        if wanted.last_fetched_epoch == offsets.leader_epoch:
+            end = EpochEnd(offsets.leader_epoch, offsets.high_watermark)
+        else:
+            end = await self.broker.storage.epoch_end(tp, wanted.last_fetched_epoch)
+        if end.end_offset < 0 or wanted.fetch_offset < offsets.log_start_offset:
+            raise OffsetOutOfRange(
+                f"offset {wanted.fetch_offset} of epoch {wanted.last_fetched_epoch} is gone"
+            )
+        if end.leader_epoch < wanted.last_fetched_epoch or end.end_offset < wanted.fetch_offset:
+            return end
+        return None
+
+    # --- Answering --------------------------------------------------------------------------------------
+
+    def answer(self) -> FetchResponse:
+        responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    self._partition(TopicPartition(name, partition.partition))
+                    for partition in topic.partitions
+                ],
+            )
+            for name, topic in zip(self.names, self.request.topics, strict=True)
+        ]
+        return FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
+
+    def _partition(self, tp: TopicPartition) -> PartitionData:
+        # A partition that stands twice in a request is answered once: its records are not sent again.
+        outcome = self.outcomes.pop(tp, None) or InvalidRequest("the partition stands twice in the request")
+        if isinstance(outcome, ReadResult):
+            offsets = outcome.offsets
+            return PartitionData(
+                partition_index=tp.partition,
+                high_watermark=offsets.high_watermark,
+                last_stable_offset=offsets.last_stable_offset,
+                log_start_offset=offsets.log_start_offset,
+                aborted_transactions=None if self.isolation_level is IsolationLevel.READ_UNCOMMITTED else [],
+                records=outcome.batches,
+            )
+        if isinstance(outcome, EpochEnd):
+            diverging = EpochEndOffset(epoch=outcome.leader_epoch, end_offset=outcome.end_offset)
+            return PartitionData(
+                partition_index=tp.partition, high_watermark=-1, diverging_epoch=diverging, records=()
+            )
+        return self._error(tp, outcome)
+
+    def _error(self, tp: TopicPartition, error: KafkaError) -> PartitionData:
+        code = error.error_code
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and self.context.version <= 5:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        data = PartitionData(partition_index=tp.partition, error_code=code, high_watermark=-1, records=())
+        if code in LEADER_ERRORS and self.context.version >= 16:
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=self.broker.leader_id(tp), leader_epoch=self.broker.leader_epoch(tp)
+            )
+        return data
+
+    def _endpoints(self, responses: list[FetchableTopicResponse]) -> list[NodeEndpoint]:
+        """Where the leaders are that some partition points to."""
+        leaders = {
+            data.current_leader.leader_id
+            for response in responses
+            for data in response.partitions
+            if data.current_leader is not None
+        }
+        if not leaders:
+            return []
+        return [
+            NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in self.broker.nodes(self.context)
+            if node.node_id in leaders
+        ]

@@ -1,0 +1,70 @@
+"""FindCoordinator: v0-6.
+
+Behaviour: this broker coordinates every group (type 0), at the address meant for the listener that was asked.
+
+Versions: one key up to v3, any number of them from v4 (KIP-699).
+
+Declined: transactional ids (type 1), with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends `init_transactions` at once
+(see `init_producer_id`); share groups (type 2) and types nobody knows, with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Node, Operation, RequestContext
+from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
+from korvet.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+GROUP = 0
+TRANSACTION = 1
+
+
+async def handle(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    if context.version >= 4:
+        keys = request.coordinator_keys
+        return FindCoordinatorResponse(
+            coordinators=[_coordinator(broker, context, request.key_type, key) for key in keys]
+        )
+    found = _coordinator(broker, context, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    try:
+        node = _find(broker, context, key_type, key)
+    except KafkaError as error:
+        return Coordinator(
+            key=key,
+            node_id=-1,
+            host="",
+            port=-1,
+            error_code=error.error_code,
+            error_message=error.message,
+        )
+    return Coordinator(
+        key=key,
+        node_id=node.node_id,
+        host=node.host,
+        port=node.port,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+    )
+
+
+def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Node:
+    if key_type == GROUP:
+        return broker.coordinator(context, broker.group(context, key, Operation.DESCRIBE))
+    if key_type == TRANSACTION:
+        raise TransactionalIdAuthorizationFailed("transactions are not served")
+    raise InvalidRequest(f"coordinators of type {key_type} are not served")

@@ -1,0 +1,36 @@
+"""InitProducerId: v0-5.
+
+Behaviour: a producer id that nobody on this store has, with epoch 0. A producer which asks again with the id it has
+(v3, KIP-360) gets a new one, as in Kafka: only transactional producers keep theirs.
+
+Declined: transactions. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, here and as FindCoordinator's
+type 1: of all errors this alone ends `init_transactions` at once in librdkafka as well as in Java's client; other
+ones are tried again until a time-out. An empty transactional id is INVALID_REQUEST, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Operation, RequestContext
+from korvet.protocol.errors import InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+async def handle(
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    try:
+        _check(request)
+        broker.cluster(context, Operation.IDEMPOTENT_WRITE)
+        producer_id = await broker.producer_ids.allocate()
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.error_code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _check(request: InitProducerIdRequest) -> None:
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        raise InvalidRequest("a producer id comes with its epoch")
+    if request.transactional_id == "":
+        raise InvalidRequest("a transactional id is not empty")
+    if request.transactional_id is not None:
+        raise TransactionalIdAuthorizationFailed("transactions are not served")

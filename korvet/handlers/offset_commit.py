@@ -1,0 +1,110 @@
+"""OffsetCommit: v2-9.
+
+Behaviour: positions of consumers that assign partitions to themselves: generation -1, whatever the member. A commit N
+means that N is the next offset to read. The text that comes with it is kept, up to `offset.metadata.max.bytes`
+characters (OFFSET_METADATA_TOO_LARGE). Topics and partitions that are not there: UNKNOWN_TOPIC_OR_PARTITION.
+While the store is away: COORDINATOR_NOT_AVAILABLE, which clients retry.
+
+Versions: leader epochs from v6. `retention_time_ms` (up to v4) is passed over, as by Kafka since its groups' offsets
+expire together.
+
+Declined: members of a group. There are none yet, so a commit with a generation is answered as by a broker that
+knows no such group: GROUP_ID_NOT_FOUND from v9, ILLEGAL_GENERATION before.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
+from korvet.protocol.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    IllegalGeneration,
+    KafkaError,
+    OffsetMetadataTooLarge,
+)
+from korvet.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
+
+Outcomes = dict[TopicPartition, KafkaError | None]
+
+
+async def handle(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    positions: dict[TopicPartition, OffsetAndMetadata] = {}
+    outcomes: Outcomes = {}
+    for topic in request.topics:
+        await _sort(broker, context, topic, positions, outcomes)
+    if positions:
+        outcomes |= await _commit(broker, request, context, positions)
+    return OffsetCommitResponse(topics=[_answer(topic, outcomes) for topic in request.topics])
+
+
+async def _sort(
+    broker: Broker,
+    context: RequestContext,
+    data: OffsetCommitRequestTopic,
+    positions: dict[TopicPartition, OffsetAndMetadata],
+    outcomes: Outcomes,
+) -> None:
+    """Sort a topic's partitions into positions to be committed, and errors."""
+    topic: Topic | KafkaError
+    try:
+        topic = await broker.topic(context, data.name, Operation.READ)
+    except KafkaError as error:
+        topic = coordinator_error(error)
+    for partition in data.partitions:
+        try:
+            if isinstance(topic, KafkaError):
+                raise topic
+            tp = partition_of(topic, partition.partition_index)
+            positions[tp] = _position(broker, partition)
+        except KafkaError as error:
+            outcomes[TopicPartition(data.name, partition.partition_index)] = error
+
+
+def _position(broker: Broker, data: OffsetCommitRequestPartition) -> OffsetAndMetadata:
+    metadata = data.committed_metadata or ""
+    if len(metadata) > broker.config.offset_metadata_max_bytes:
+        raise OffsetMetadataTooLarge
+    return OffsetAndMetadata(data.committed_offset, data.committed_leader_epoch, metadata)
+
+
+async def _commit(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    positions: dict[TopicPartition, OffsetAndMetadata],
+) -> Outcomes:
+    try:
+        group_id = broker.group(context, request.group_id, Operation.READ)
+        if request.generation_id_or_member_epoch >= 0:
+            raise GroupIdNotFound if context.version >= 9 else IllegalGeneration
+        outcomes = await broker.storage.ack(group_id, positions)
+    except KafkaError as error:
+        return dict.fromkeys(positions, coordinator_error(error))
+    return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
+
+
+def _answer(data: OffsetCommitRequestTopic, outcomes: Outcomes) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=data.name,
+        partitions=[
+            OffsetCommitResponsePartition(
+                partition_index=partition.partition_index,
+                error_code=_code(outcomes[TopicPartition(data.name, partition.partition_index)]),
+            )
+            for partition in data.partitions
+        ],
+    )
+
+
+def _code(error: KafkaError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else error.error_code

@@ -1,0 +1,128 @@
+"""OffsetFetch: v1-9.
+
+Behaviour: the positions a group committed, with their texts; offset -1 where it committed none, also for topics that
+are not there, as in Kafka. On Redis a group that plain Redis consumers served so far answers where these stopped.
+While the store is away: COORDINATOR_NOT_AVAILABLE for the group.
+
+Versions: null topics ask for all positions (v2), an empty list for none. Errors of a group stand in the answer from
+v2, in every partition in v1. Several groups from v8 (KIP-709). `require_stable` (v7) holds by itself: nothing is
+undecided without transactions. Member id and epoch (v9) are of groups that do not exist yet, and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+
+NONE_COMMITTED = OffsetAndMetadata(-1)
+
+
+@frozen
+class Committed:
+    """A group's positions in the order they are to be told in, or the error in their way."""
+
+    topics: Mapping[str, Mapping[int, OffsetAndMetadata]]
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+async def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    if context.version >= 8:
+        groups = [
+            _group(group.group_id, await _committed(broker, context, group.group_id, group.topics))
+            for group in request.groups
+        ]
+        return OffsetFetchResponse(groups=groups)
+    committed = await _committed(broker, context, request.group_id, request.topics)
+    if committed.error_code and context.version >= 2:
+        return OffsetFetchResponse(error_code=committed.error_code)
+    return OffsetFetchResponse(topics=_topics(committed))
+
+
+async def _committed(
+    broker: Broker,
+    context: RequestContext,
+    group_id: str,
+    asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> Committed:
+    tps = None if asked is None else _asked_for(asked)
+    try:
+        group_id = broker.group(context, group_id, Operation.DESCRIBE)
+        found = await broker.storage.committed(group_id, tps)
+    except KafkaError as error:
+        positions = dict.fromkeys(tps or (), NONE_COMMITTED)
+        return Committed(_by_topic(positions), coordinator_error(error).error_code)
+    return Committed(_by_topic(found if tps is None else {tp: found.get(tp, NONE_COMMITTED) for tp in tps}))
+
+
+def _asked_for(
+    topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
+) -> list[TopicPartition]:
+    asked = [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+    return list(dict.fromkeys(asked))
+
+
+def _by_topic(
+    positions: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
+    topics: dict[str, dict[int, OffsetAndMetadata]] = {}
+    for tp, position in positions.items():
+        topics.setdefault(tp.topic, {})[tp.partition] = position
+    return topics
+
+
+def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGroup:
+    if committed.error_code:
+        return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=committed.error_code)
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=number,
+                        committed_offset=position.offset,
+                        committed_leader_epoch=position.leader_epoch,
+                        metadata=position.metadata,
+                    )
+                    for number, position in partitions.items()
+                ],
+            )
+            for name, partitions in committed.topics.items()
+        ],
+    )
+
+
+def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=number,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    metadata=position.metadata,
+                    error_code=committed.error_code,
+                )
+                for number, position in partitions.items()
+            ],
+        )
+        for name, partitions in committed.topics.items()
+    ]

@@ -1,0 +1,63 @@
+"""OffsetForLeaderEpoch: v2-4.
+
+Behaviour: where an epoch ended, by which a consumer notices that the store has lost what it had read (KIP-320). The
+epoch rises when the store is known to have lost acknowledged records, and never otherwise. An epoch that is not
+known is answered with epoch -1, offset -1. The client's own idea of the current epoch is checked first:
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
+)
+from korvet.storage.interface import EpochEnd, Topic
+from korvet.tasks import in_parallel
+
+
+async def handle(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[await _topic(broker, context, topic) for topic in request.topics]
+    )
+
+
+async def _topic(
+    broker: Broker, context: RequestContext, asked: OffsetForLeaderTopic
+) -> OffsetForLeaderTopicResult:
+    topic: Topic | KafkaError
+    try:
+        topic = await broker.topic(context, asked.topic, Operation.DESCRIBE)
+    except KafkaError as error:
+        topic = error
+
+    async def answer(partition: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            if isinstance(topic, KafkaError):
+                raise topic
+            end = await _end(broker, topic, partition)
+        except KafkaError as error:
+            return EpochEndOffset(partition=partition.partition, error_code=error.error_code)
+        return EpochEndOffset(
+            partition=partition.partition, leader_epoch=end.leader_epoch, end_offset=end.end_offset
+        )
+
+    return OffsetForLeaderTopicResult(
+        topic=asked.topic, partitions=await in_parallel(answer, asked.partitions)
+    )
+
+
+async def _end(broker: Broker, topic: Topic, asked: OffsetForLeaderPartition) -> EpochEnd:
+    tp = partition_of(topic, asked.partition)
+    if asked.current_leader_epoch != NO_EPOCH:
+        bounds = await broker.storage.latest(tp)
+        broker.check_leader_epoch(tp, asked.current_leader_epoch, bounds.leader_epoch)
+    return await broker.storage.epoch_end(tp, asked.leader_epoch)

@@ -1,0 +1,190 @@
+"""Produce: v3-11, advertised from v0.
+
+Behaviour: exactly one record batch per partition, checked without decoding its records
+(`record_batch.validate_produced`), and appended to all partitions in one write of the store. Each partition has its
+own answer; nothing about one fails another. acks=0 gets no answer: where a partition met an error the connection is
+closed, as Kafka does, since that alone makes the client look again. acks is -1, 0 or 1; else INVALID_REQUIRED_ACKS.
+
+Versions: zstd from v7. Which records were refused, and why, from v8. Versions 0 to 2 are refused by
+`korvet.protocol.connection` with UNSUPPORTED_VERSION.
+
+Where a topic limits how far timestamps may lie in the past or future, its batches are decoded to look at them:
+INVALID_TIMESTAMP.
+
+Declined: transactions, with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Topics that Kafka keeps for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from korvet.broker import Broker, Disconnect, Operation, RequestContext, partition_of
+from korvet.protocol.errors import (
+    InvalidRequest,
+    InvalidRequiredAcks,
+    InvalidTimestamp,
+    InvalidTopicException,
+    KafkaError,
+    TransactionalIdAuthorizationFailed,
+)
+from korvet.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from korvet.protocol.record_batch import RecordBatch, decode_records, validate_produced
+from korvet.storage.interface import AppendResult, Topic, TopicPartition
+from korvet.topics import INTERNAL_TOPICS, TopicRules
+
+NO_TIMESTAMP = -1
+# Of all the records that were refused, so many are named.
+RECORD_ERRORS = 100
+
+Outcome = AppendResult | KafkaError
+Clock = Callable[[], int]
+
+
+class TimestampsRefused(InvalidTimestamp):
+    """Records whose timestamps are out of bounds, by their index in the batch."""
+
+    def __init__(self, message: str, indexes: Sequence[int]) -> None:
+        super().__init__(message)
+        self.indexes = indexes
+
+
+async def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    batches: dict[TopicPartition, RecordBatch] = {}
+    outcomes: dict[TopicPartition, Outcome] = {}
+    for topic in request.topic_data:
+        await _take(broker, request, context, topic, batches, outcomes)
+    if batches:
+        outcomes |= await broker.storage.append(
+            batches,
+            acks=request.acks,
+            timeout_s=max(request.timeout_ms, 0) / 1000,
+            submitted=context.submitted,
+        )
+        _count(broker, batches, outcomes)
+    if request.acks == 0:
+        _disconnect_on_errors(outcomes)
+        return None
+    return ProduceResponse(responses=[_answer(topic, outcomes) for topic in request.topic_data])
+
+
+async def _take(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    data: TopicProduceData,
+    batches: dict[TopicPartition, RecordBatch],
+    outcomes: dict[TopicPartition, Outcome],
+) -> None:
+    """Sort a topic's partitions into batches to be appended, and errors."""
+    topic: Topic | KafkaError
+    try:
+        _check_request(request, data)
+        topic = await broker.topic(context, data.name, Operation.WRITE)
+    except KafkaError as error:
+        topic = error
+    for partition in data.partition_data:
+        tp = TopicPartition(data.name, partition.index)
+        try:
+            if isinstance(topic, KafkaError):
+                raise topic
+            if tp in batches or tp in outcomes:
+                raise InvalidRequest(f"partition {partition.index} stands twice in the request")
+            batches[partition_of(topic, partition.index)] = _checked(
+                partition, context.version, broker.rules(topic), broker.clock
+            )
+        except KafkaError as error:
+            batches.pop(tp, None)
+            outcomes[tp] = error
+
+
+def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
+    if request.transactional_id is not None:
+        raise TransactionalIdAuthorizationFailed("transactions are not served")
+    if request.acks not in (-1, 0, 1):
+        raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
+    if data.name in INTERNAL_TOPICS:
+        raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
+
+
+def _checked(partition: PartitionProduceData, version: int, rules: TopicRules, clock: Clock) -> RecordBatch:
+    """The batch that was sent for a partition. Raises the KafkaError that it deserves."""
+    batch = validate_produced(
+        partition.records, api_version=version, max_message_bytes=rules.max_message_bytes
+    )
+    if batch.is_transactional:
+        raise TransactionalIdAuthorizationFailed("transactions are not served")
+    if rules.limits_timestamps:
+        _check_timestamps(batch, rules, clock())
+    return batch
+
+
+def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> None:
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    refused = [
+        index
+        for index, (_, timestamp, *_) in enumerate(decode_records(batch))
+        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
+    ]
+    if refused:
+        message = f"{len(refused)} timestamps are out of range; they should be within [{earliest}, {latest}]"
+        raise TimestampsRefused(message, refused[:RECORD_ERRORS])
+
+
+def _count(
+    broker: Broker, batches: dict[TopicPartition, RecordBatch], outcomes: dict[TopicPartition, Outcome]
+) -> None:
+    for tp, batch in batches.items():
+        outcome = outcomes[tp]
+        if isinstance(outcome, AppendResult) and not outcome.duplicate:
+            broker.counters.stored(batch.record_count, batch.size)
+
+
+def _disconnect_on_errors(outcomes: dict[TopicPartition, Outcome]) -> None:
+    errors = [
+        f"{tp.topic}-{tp.partition}: {outcome.error_code.name}"
+        for tp, outcome in outcomes.items()
+        if isinstance(outcome, KafkaError)
+    ]
+    if errors:
+        raise Disconnect("a produce with acks=0 failed, " + ", ".join(errors))
+
+
+def _answer(data: TopicProduceData, outcomes: dict[TopicPartition, Outcome]) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=data.name,
+        partition_responses=[
+            _partition_answer(partition.index, outcomes[TopicPartition(data.name, partition.index)])
+            for partition in data.partition_data
+        ],
+    )
+
+
+def _partition_answer(index: int, outcome: Outcome) -> PartitionProduceResponse:
+    if isinstance(outcome, KafkaError):
+        return PartitionProduceResponse(
+            index=index,
+            error_code=outcome.error_code,
+            base_offset=-1,
+            record_errors=list(_record_errors(outcome)),
+            error_message=outcome.message,
+        )
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=outcome.log_start_offset,
+    )
+
+
+def _record_errors(error: KafkaError) -> Iterable[BatchIndexAndErrorMessage]:
+    if isinstance(error, TimestampsRefused):
+        for index in error.indexes:
+            yield BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error.message)

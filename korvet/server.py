@@ -1,0 +1,270 @@
+"""The broker as a server: sockets accepted, connections served, all of it drained at the end.
+
+`run` is what `korvet serve` calls. It opens the storage, listens, and serves until SIGTERM or SIGINT. Then it stops
+accepting, ends connections that wait for a request at once, answers parked fetches with what there is, and lets
+requests that were read be answered, for `shutdown.deadline.ms` at most; a second signal ends it at once.
+Cancelling `run` drains, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from time import monotonic
+from typing import Self
+
+import trio
+from attrs import define, field
+
+import korvet
+from korvet.broker import Broker, open_broker
+from korvet.config import Config
+from korvet.counters import Counters
+from korvet.handlers import APIS
+from korvet.limits import ByteBudget, ConnectionLimit
+from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
+from korvet.serving import PEER_GONE, ServedConnection, Shared
+from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageLayout, TopicConfig
+from korvet.storage.open import open_storage
+from korvet.storage.topic_config import TIMESTAMP_TYPES
+from korvet.tasks import supervise
+
+logger = logging.getLogger(__name__)
+
+# What says that there is no room for one more connection now; whoever goes makes room.
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+ROOM_PAUSE_S = 0.1
+SWEEP_INTERVAL_S = 1.0
+RESOLVE_LIMIT_S = 5.0
+
+
+@define(eq=False)
+class Server:
+    """Listens and serves. `serve` may be called once."""
+
+    broker: Broker
+    listeners: Sequence[BoundListener]
+    sweep_interval_s: float = SWEEP_INTERVAL_S
+    _connections: set[ServedConnection] = field(factory=set)
+    _limit: ConnectionLimit = field(init=False)
+    _stopping: trio.Event = field(factory=trio.Event)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    def __attrs_post_init__(self) -> None:
+        self._limit = ConnectionLimit(self.broker.config.max_connections)
+        self.broker.advertised = {
+            bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in self.listeners
+        }
+
+    def stop(self) -> None:
+        """Begin to drain; the second time, end at once."""
+        if self._stopping.is_set():
+            self._scope.cancel()
+            for connection in self._connections:
+                connection.end()
+        self._stopping.set()
+
+    async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`; closes the listeners then."""
+        with self._scope:
+            # Connections live in the outer nursery: accepting ends first, and they may still finish.
+            async with trio.open_nursery() as connections:
+                budget = ByteBudget(self.broker.config.queued_max_request_bytes)
+                shared = Shared(self.broker, APIS, budget, connections.start_soon)
+                try:
+                    await self._accept_until_stopped(shared, task_status)
+                finally:
+                    self._drain(shared)
+
+    async def _accept_until_stopped(self, shared: Shared, task_status: trio.TaskStatus[Self]) -> None:
+        try:
+            async with trio.open_nursery() as accepting:
+                await accepting.start(supervise, "sweep", self._sweep)
+                for bound in self.listeners:
+                    for sock in bound.sockets:
+                        accepting.start_soon(self._accept, sock, bound.listener.name, shared)
+                task_status.started(self)
+                await self._stopping.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            for bound in self.listeners:
+                bound.close()
+
+    def _drain(self, shared: Shared) -> None:
+        shared.deadline = trio.current_time() + self.broker.config.shutdown_deadline_ms / 1000
+        self.broker.drain()
+        for connection in self._connections:
+            connection.drain(shared.deadline)
+
+    # --- Accepting --------------------------------------------------------------------------------------
+
+    async def _accept(self, listening: socket.socket, listener_name: str, shared: Shared) -> None:
+        """Accept for ever. Errors of one connection are passed over; where there is no room, it is tried again."""
+        while True:
+            await self._limit.wait_below()
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(listening)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    logger.warning("no connection can be accepted: %s", error.strerror)
+                    await trio.sleep(ROOM_PAUSE_S)
+            else:
+                self._begin(sock, peer_name(address), listener_name, shared)
+                await trio.lowlevel.checkpoint()
+
+    def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> None:
+        sock.settimeout(0)
+        # Answers are written whole: waiting for more to come would only cost time.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = ServedConnection(sock, peer, listener_name, shared, self._ended)
+        self._connections.add(connection)
+        self._limit.opened()
+        self.broker.counters.connected(self._limit.open)
+        shared.spawn(connection.serve)
+
+    def _ended(self, connection: ServedConnection) -> None:
+        self._connections.discard(connection)
+        self._limit.closed()
+        self.broker.counters.connected(self._limit.open)
+
+    # --- Clients that keep us waiting -------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Once a second, end what waits for clients that have gone, or that do nothing."""
+        while True:
+            await trio.sleep(self.sweep_interval_s)
+            self._end_overdue()
+            self._wake_abandoned()
+
+    def _end_overdue(self) -> None:
+        config, now = self.broker.config, monotonic()
+        idle_s, progress_s = config.connections_max_idle_ms / 1000, config.request_timeout_ms / 1000
+        for connection in list(self._connections):
+            if reason := connection.overdue(now, idle_s=idle_s, progress_s=progress_s):
+                logger.info("%s: connection closed: %s", connection.peer, reason)
+                connection.end()
+
+    def _wake_abandoned(self) -> None:
+        """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""
+        parked = {each.sock.fileno(): each.parked for each in self._connections if each.parked is not None}
+        if not parked:
+            return
+        poll = select.poll()
+        for number in parked:
+            poll.register(number, PEER_GONE)
+        for number, _ in poll.poll(0):
+            parked[number].cancel()
+
+
+async def run(
+    config: Config,
+    *,
+    counters: Counters | None = None,
+    handle_signals: bool = True,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen, open the storage, and serve from it until told to end. Reports the server once it answers.
+
+    Raises ListenError and StorageUsageError, whose messages are one line for the operator.
+    """
+    # First of all, since whether a port is free is known at once, and storage may have to be waited for. Clients that
+    # come meanwhile wait, too.
+    listeners = open_listeners(config)
+    try:
+        async with _storage(config) as storage:
+            broker = await open_broker(storage, config, counters=counters)
+            server = Server(broker, listeners)
+            async with trio.open_nursery() as nursery:
+                if handle_signals:
+                    await nursery.start(_stop_on_signals, server)
+                nursery.start_soon(_check_advertised, listeners)
+                await server.serve(task_status=task_status)
+                nursery.cancel_scope.cancel()
+    finally:
+        for bound in listeners:
+            bound.close()
+
+
+def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
+    """The storage that the settings name, opened by its block."""
+    defaults = StorageDefaults(
+        topic_config=TopicConfig(
+            layout=StorageLayout(config.storage_layout),
+            mapping=OffsetMapping(config.default_offset_mapping),
+            sequence_bits=config.offset_sequence_bits,
+            timestamp_type=TIMESTAMP_TYPES[config.log_message_timestamp_type],
+            compression_type=config.compression_type,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.log_retention_bytes,
+            min_insync_replicas=config.min_insync_replicas,
+        ),
+        retention_check_interval_ms=config.log_retention_check_interval_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    mapping = OffsetMapping(config.default_offset_mapping)
+    return open_storage(
+        config.storage, defaults=defaults, mapping=mapping, memory_max_bytes=config.memory_max_bytes
+    )
+
+
+async def _stop_on_signals(
+    server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            logger.info("%s: ending; once more ends at once", signal.Signals(number).name)
+            server.stop()
+
+
+# --- What the operator is told -------------------------------------------------------------------------------
+
+
+def start_lines(server: Server) -> list[str]:
+    """What to say once the broker is up: first who, where and what it promises, then what to beware of."""
+    storage = server.broker.storage
+    told = ", ".join(
+        bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
+        for bound in server.listeners
+    )
+    first = (
+        f"korvet {korvet.__version__}: clients connect to {told}; {storage.description}; {storage.durability}"
+    )
+    return [first, *(warning for bound in server.listeners for warning in _warnings(bound))]
+
+
+def _warnings(bound: BoundListener) -> Iterator[str]:
+    if bound.is_loopback:
+        return
+    listener, advertised = bound.listener, bound.advertised
+    yield (
+        f"warning: listening on {listener.address}, which others can reach, and there is no authentication yet:"
+        " whoever connects may read, write and delete everything"
+    )
+    if is_loopback(advertised.host) or advertised.is_wildcard:
+        yield (
+            f"warning: clients of {listener.address} are told {advertised.address}, which is only right on this"
+            " machine; set advertised.listeners"
+        )
+
+
+async def _check_advertised(listeners: Sequence[BoundListener]) -> None:
+    """Warn of names that clients are told and that mean nothing even here."""
+    for bound in listeners:
+        with trio.move_on_after(RESOLVE_LIMIT_S):
+            try:
+                await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)
+            except OSError as error:
+                logger.warning(
+                    "clients are told %s, but %r cannot be resolved (%s); set advertised.listeners",
+                    bound.advertised.address,
+                    bound.advertised.host,
+                    error.strerror,
+                )

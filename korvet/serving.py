@@ -1,0 +1,344 @@
+"""One client's connection: requests in, answers out, in order.
+
+The task that reads a request works on it and answers it, and then reads the next: nothing is queued, and a client
+that sends faster than it is served is simply not read. There is one exception. A Produce whose order is settled
+(`RequestContext.submitted`), and which waits for the store all the same, lets a further task read on, so that
+decoding the next batch and storing the last overlap. Each of them answers in its turn; any other request waits
+for all turns before it. On a store that never waits there is only ever one task.
+
+Waiting for a request can be cancelled. From the first wait of a handler on, the request is shielded until its answer
+is out, at most until the deadline that a drain sets.
+
+Sockets are used directly, without `trio.SocketStream`: it takes two rounds of the scheduler for what one does, and
+cannot receive into a buffer or send a list of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from time import monotonic
+from typing import Any, Protocol, TypeVar
+
+import trio
+from attrs import define, field
+
+from korvet.broker import Broker, Disconnect, RequestContext
+from korvet.limits import ByteBudget
+from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
+from korvet.protocol.errors import ProtocolError
+from korvet.protocol.schema import Buffer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Kafka's own clients have at most five requests in flight.
+PRODUCES_AT_ONCE = 5
+RECEIVE_BYTES = 64 * 1024
+# The system's limit of buffers in one sendmsg (IOV_MAX).
+BUFFERS_AT_ONCE = 1024
+# How long requests that lie in memory already may be worked on before other connections have their turn.
+SLICE_S = 0.002
+# Told by the system that the other side closed; Linux alone tells so while there are bytes left to read.
+PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class Spawn(Protocol):
+    """`Nursery.start_soon`, of the nursery all connections live in."""
+
+    def __call__(self, async_fn: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
+
+
+@define
+class Shared:
+    """What all connections of a server have in common."""
+
+    broker: Broker
+    apis: Mapping[int, Api]
+    budget: ByteBudget
+    spawn: Spawn
+    scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
+    # When a drain ends whatever is still worked on, on Trio's clock.
+    deadline: float = float("inf")
+
+
+@define(eq=False)
+class Reader:
+    """A task of a connection: what it waits for, and how that is ended from outside."""
+
+    # Ends waiting for a request.
+    reading: trio.CancelScope = field(factory=trio.CancelScope)
+    # Shielded while a request is worked on; ends that as well.
+    handling: trio.CancelScope = field(factory=trio.CancelScope)
+
+
+@define(eq=False)
+class ServedConnection:
+    """A connection and the tasks that serve it. `peer` is its name in logs."""
+
+    sock: socket.socket
+    peer: str
+    listener_name: str
+    shared: Shared
+    closed: Callable[[ServedConnection], None] = lambda _: None
+    connection: Connection = field(init=False)
+    _readers: set[Reader] = field(factory=set)
+    _tasks: int = 1  # those that serve it, or are about to
+    _taken: int = 0  # requests read
+    _answered: int = 0
+    _turns: dict[int, trio.Event] = field(factory=dict)
+    _held: int = 0  # bytes of the budget that the request being received has
+    _queued_s: float = 0.0  # how long that one waited for them
+    _is_ending: bool = False
+    _is_sending: bool = False
+    _active: float = field(factory=monotonic)  # when a request was read, or the client took part of an answer
+    _progress: float = 0.0  # when bytes of a request last arrived
+    _current: RequestContext | None = None
+
+    def __attrs_post_init__(self) -> None:
+        limit = self.shared.broker.config.socket_request_max_bytes
+        self.connection = Connection(self.shared.apis, max_frame_bytes=limit)
+
+    def __repr__(self) -> str:
+        return f"<ServedConnection {self.peer} requests={self._taken} answered={self._answered}>"
+
+    # --- From outside -----------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Read and answer until the client goes, breaks the protocol, or the server ends. Closes at the end.
+
+        Never raises but Cancelled: what goes wrong with one client is logged, and ends its connection alone.
+        """
+        reader = Reader()
+        reader.handling.deadline = self.shared.deadline
+        self._readers.add(reader)
+        try:
+            with reader.reading, reader.handling:
+                await self._read_and_answer(reader)
+        except (ProtocolError, Disconnect) as error:
+            logger.warning("%s: connection closed: %s", self.peer, error)
+            self.end()
+        except OSError as error:
+            logger.debug("%s: connection lost: %s", self.peer, error)
+            self.end()
+        except Exception:
+            logger.exception("%s: connection closed by an error in korvet", self.peer)
+            self.end()
+        finally:
+            self._readers.discard(reader)
+            self._tasks -= 1
+            if not self._tasks:
+                self._close()
+
+    def drain(self, deadline: float) -> None:
+        """Read nothing more; what is being worked on may be answered until `deadline`, on Trio's clock."""
+        self._is_ending = True
+        for reader in self._readers:
+            reader.reading.cancel()
+            reader.handling.deadline = deadline
+
+    def end(self) -> None:
+        """End it now, answered or not."""
+        self._is_ending = True
+        for reader in self._readers:
+            reader.reading.cancel()
+            reader.handling.cancel()
+
+    @property
+    def parked(self) -> trio.CancelScope | None:
+        """Where the current request waits for records that may come much later, if it does."""
+        return None if self._current is None else self._current.parked
+
+    def overdue(self, now: float, *, idle_s: float, progress_s: float) -> str:
+        """Why the client has kept us waiting for too long; nothing if it has not. `now` is `monotonic()`."""
+        is_working = self._taken != self._answered and not self._is_sending
+        if is_working:
+            return ""
+        if now - self._active > idle_s:
+            return f"idle for {now - self._active:.0f} s"
+        if self._held and now - self._progress > progress_s:
+            return f"nothing of its request arrived for {now - self._progress:.0f} s"
+        return ""
+
+    # --- Requests ---------------------------------------------------------------------------------------
+
+    async def _read_and_answer(self, reader: Reader) -> None:
+        """Serve requests one after the other, until there are no more, or another task has taken over reading."""
+        slice_end = monotonic() + SLICE_S
+        while not self._is_ending:
+            request = self.connection.next_request()
+            if request is NEED_DATA:
+                if not await self._receive_some():
+                    return
+                slice_end = monotonic() + SLICE_S
+                continue
+            handed_over = await self._serve(request, reader)
+            if handed_over:
+                return
+            if reader.handling.shield:
+                reader.handling.shield = False
+            if monotonic() > slice_end:
+                await trio.lowlevel.checkpoint()
+                slice_end = monotonic() + SLICE_S
+
+    async def _serve(self, request: Request, reader: Reader) -> bool:
+        """Work on one request and answer it; whether another task has begun to read meanwhile."""
+        number = self._taken
+        self._taken += 1
+        self._active = monotonic()
+        held = self._hold(request)
+        name, is_produce = request.api.name, request.api.key == PRODUCE
+        counters = self.shared.broker.counters
+        counters.received(name, request.frame_size)
+        handed_over = False
+
+        def about_to_wait() -> None:
+            nonlocal handed_over
+            reader.handling.shield = True
+            if is_produce and context.is_submitted and not handed_over:
+                handed_over = self._hand_over()
+
+        context = RequestContext(
+            request.version, request.client_id, listener_name=self.listener_name, peer=self.peer
+        )
+        try:
+            if not is_produce:
+                await self._turn(number, reader)
+            counters.queued(name, self._queued_s + monotonic() - self._active)
+            self._queued_s = 0.0
+            self._current = context
+            response = request.refusal
+            if response is None:
+                handling = request.api.handle(self.shared.broker, request.body, context)
+                response = await watched(handling, about_to_wait)
+            self._current = None
+            counters.handled(name)
+            await self._turn(number, reader)
+            counters.sent(name, await self._send(self.connection.send(request, response), reader))
+        finally:
+            self.shared.budget.give_back(held)
+        self._answer_next()
+        return handed_over
+
+    def _hand_over(self) -> bool:
+        """Let another task read on, unless enough requests are being worked on."""
+        if self._is_ending or self._taken - self._answered >= PRODUCES_AT_ONCE:
+            return False
+        self._tasks += 1
+        self.shared.spawn(self.serve)
+        return True
+
+    async def _turn(self, number: int, reader: Reader) -> None:
+        """Wait until every request before this one is answered."""
+        while self._answered != number:
+            reader.handling.shield = True
+            await self._turns.setdefault(number, trio.Event()).wait()
+
+    def _answer_next(self) -> None:
+        self._answered += 1
+        waiting = self._turns.pop(self._answered, None)
+        if waiting is not None:
+            waiting.set()
+
+    def _hold(self, request: Request) -> int:
+        """The bytes this request has of the budget, until it is answered."""
+        if self._held:
+            held, self._held = self._held, 0
+            return held
+        self.shared.budget.take_now(request.frame_size)
+        return request.frame_size
+
+    # --- Bytes ------------------------------------------------------------------------------------------
+
+    async def _receive_some(self) -> bool:
+        """Wait for bytes of a request and take them; whether there are more to come."""
+        if not self._held:
+            await self._take_budget()
+        await trio.lowlevel.wait_readable(self.sock)
+        buffer = self.connection.frame_buffer()
+        try:
+            if buffer is not None:
+                count = self.sock.recv_into(buffer)
+                self.connection.buffer_filled(count)
+            else:
+                count = self.sock.recv_into(self.shared.scratch)
+                self.connection.receive_data(memoryview(self.shared.scratch)[:count])
+        except BlockingIOError:
+            return True
+        self._progress = monotonic()
+        if not count and not self.connection.idle:
+            raise ProtocolError("it went in the middle of a request")
+        return count > 0
+
+    async def _take_budget(self) -> None:
+        """Once the size of a request is known, and before there is memory for it, wait for its share."""
+        size = self.connection.pending_frame_size
+        if size is not None:
+            began = monotonic()
+            await self.shared.budget.take(size)
+            self._progress = monotonic()
+            self._queued_s = self._progress - began
+            self._held = size
+            self.connection.allow_frame()
+
+    async def _send(self, buffers: list[Buffer], reader: Reader) -> int:
+        """Send buffers one after the other, as they are; the number of bytes.
+
+        A client that does not read holds up itself alone.
+        """
+        size = sum(map(len, buffers))
+        first = 0
+        while first < len(buffers):
+            try:
+                sent = self.sock.sendmsg(buffers[first : first + BUFFERS_AT_ONCE])
+            except BlockingIOError:
+                sent = 0
+            self._active = monotonic()
+            while first < len(buffers) and sent >= len(buffers[first]):
+                sent -= len(buffers[first])
+                first += 1
+            if first < len(buffers):
+                buffers[first] = memoryview(buffers[first])[sent:]
+                await self._wait_for_the_client(reader)
+        return size
+
+    async def _wait_for_the_client(self, reader: Reader) -> None:
+        """Wait until it has taken some of an answer."""
+        reader.handling.shield = True
+        self._is_sending = True
+        try:
+            await trio.lowlevel.wait_writable(self.sock)
+        finally:
+            self._is_sending = False
+
+    def _close(self) -> None:
+        if self._taken != self._answered and self._is_ending:
+            logger.info("%s: %d requests unanswered", self.peer, self._taken - self._answered)
+        self.shared.budget.give_back(self._held)
+        self.sock.close()
+        self.closed(self)
+
+
+@types.coroutine
+def watched(coroutine: Coroutine[Any, Any, T], about_to_wait: Callable[[], None]) -> Generator[Any, Any, T]:
+    """Await `coroutine`, and call `about_to_wait` each time before it lets other tasks run.
+
+    Most requests never wait, when records are in memory: what only waiting makes necessary is done here, and costs
+    them nothing.
+    """
+    argument = None
+    try:
+        while True:
+            trap = coroutine.send(argument)
+            about_to_wait()
+            # Trio answers every trap with a value, never with an exception.
+            argument = yield trap
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
