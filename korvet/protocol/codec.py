@@ -7,7 +7,8 @@ through it and profilers name it. This is how attrs and cattrs do it, and it is 
 
 Whatever is wrong with bytes becomes a ProtocolError here, in `decode`, and nowhere else: generated code
 raises ValueError, or falls into IndexError and struct.error at the end of the data. What it allocates is
-bounded by the data's size: no length and no number of elements is believed beyond the bytes that are there.
+bounded: no length and no number of elements is believed beyond the bytes that are there, and a message has at
+most a million elements.
 """
 
 from __future__ import annotations

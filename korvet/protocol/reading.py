@@ -17,11 +17,15 @@ import attrs
 from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
 from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
 
+#: How many elements all arrays of a message may hold together: far more than the largest clusters send. An
+#: element can be two bytes on the wire and a hundred in memory, so a frame's size alone bounds too little.
+MAX_ELEMENTS = 1_000_000
+
 
 def reader_source(cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
     """The source of `run(data, pos) -> (message, end)`, and the objects it names."""
-    writer = ReaderSource(version=version, flexible=is_flexible(cls, version))
-    return writer.function(cls), writer.source.names
+    reader = ReaderSource(version=version, flexible=is_flexible(cls, version))
+    return reader.function(cls), reader.source.names
 
 
 @attrs.define
@@ -46,7 +50,7 @@ class ReaderSource:
             "skip_tags": skip_tags,
             "fail": fail,
         }
-        self.source.emit("size = len(data)")
+        self.source.emit("size = len(data)", f"left = {MAX_ELEMENTS}")
         message = self.read_struct(cls)
         self.flush()
         self.source.emit(f"return {message}, pos")
@@ -128,7 +132,10 @@ class ReaderSource:
         self.read_length(field)
         smallest = smallest_size(field, self.version, flexible=self.flexible)
         with self.source.block("if n >= 0:"):
-            self.source.emit(f"if n > (size - pos) // {smallest}: fail('{field.name} has too many elements')")
+            self.source.emit(
+                "left -= n",
+                f"if n > (size - pos) // {smallest} or left < 0: fail('{field.name} has too many elements')",
+            )
             self.read_elements(field, target)
         self.read_null(field, target)
 

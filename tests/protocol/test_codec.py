@@ -162,6 +162,26 @@ def test_as_many_elements_as_the_data_can_hold_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "cls, version, data",
+    [
+        pytest.param(MetadataRequest, 9, uvarint(2_000_001) + b"\x01\x00" * 2_000_000, id="structs"),
+        pytest.param(
+            FindCoordinatorRequest, 4, b"\x00" + uvarint(2_000_001) + b"\x01" * 2_000_001, id="strings"
+        ),
+        pytest.param(
+            FetchRequest,
+            12,
+            bytes(25) + uvarint(2001) + (b"\x01" + uvarint(1001) + bytes(33 * 1000 + 1)) * 2000,
+            id="structs in structs",
+        ),
+    ],
+)
+def test_more_elements_than_any_cluster_needs_are_refused(cls: type[Any], version: int, data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="too many elements"):
+        decoded(cls, version, data)
+
+
+@pytest.mark.parametrize(
     "cls, version, data, match",
     [
         pytest.param(
