@@ -17,8 +17,9 @@ import attrs
 from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
 from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
 
-#: How many elements all arrays of a message may hold together: far more than the largest clusters send. An
-#: element can be two bytes on the wire and a hundred in memory, so a frame's size alone bounds too little.
+#: How many elements all arrays of a message may hold together, tagged fields counted in: far more than the
+#: largest clusters send. An element can be two bytes on the wire and a hundred in memory, so a frame's size
+#: alone bounds too little.
 MAX_ELEMENTS = 1_000_000
 
 
@@ -174,25 +175,33 @@ class ReaderSource:
         """Read a tag section: a count, then tag, size and value of each; unknown tags are skipped."""
         self.run.append(("B", "n"))
         self.flush()
-        if not tagged:
-            self.source.emit("if n: pos = skip_tags(data, pos, n)")
-            return
-        tag_end = self.source.variable("tag_end")
         with self.source.block("if n:"):
-            self.source.emit("if n > 127: n, pos = long_uvarint(data, pos - 1)")
-            with self.source.block("for _ in range(n):"):
-                self.source.emit(
-                    "tag, pos = long_uvarint(data, pos)",
-                    "n, pos = long_uvarint(data, pos)",
-                    f"{tag_end} = pos + n",
-                    f"if {tag_end} > size: fail('a tagged field is longer than the data')",
-                )
-                for number, field in enumerate(tagged):
-                    with self.source.block(f"{'elif' if number else 'if'} tag == {field.tag}:"):
-                        self.read_field(field, f"{target}.{field.name}")
-                        self.flush()
-                        self.source.emit(f"if pos != {tag_end}: fail('{field.name} does not fill its tag')")
-                self.source.emit(f"else: pos = {tag_end}")
+            self.source.emit(
+                "if n > 127: n, pos = long_uvarint(data, pos - 1)",
+                "left -= n",
+                "if left < 0: fail('too many tagged fields')",
+            )
+            if tagged:
+                with self.source.block("for _ in range(n):"):
+                    self.read_tag(tagged, target)
+            else:
+                self.source.emit("pos = skip_tags(data, pos, n)")
+
+    def read_tag(self, tagged: list[Field], target: str) -> None:
+        """Read one of a struct's tagged fields, or skip what it does not know."""
+        tag_end = self.source.variable("tag_end")
+        self.source.emit(
+            "tag, pos = long_uvarint(data, pos)",
+            "n, pos = long_uvarint(data, pos)",
+            f"{tag_end} = pos + n",
+            f"if {tag_end} > size: fail('a tagged field is longer than the data')",
+        )
+        for number, field in enumerate(tagged):
+            with self.source.block(f"{'elif' if number else 'if'} tag == {field.tag}:"):
+                self.read_field(field, f"{target}.{field.name}")
+                self.flush()
+                self.source.emit(f"if pos != {tag_end}: fail('{field.name} does not fill its tag')")
+        self.source.emit(f"else: pos = {tag_end}")
 
     def flush(self) -> None:
         """Unpack the pending run."""
@@ -233,9 +242,7 @@ def long_uvarint(data: memoryview, pos: int) -> tuple[int, int]:
 
 
 def skip_tags(data: memoryview, pos: int, count: int) -> int:
-    """Step over a tag section whose first byte, just before `pos`, was `count`; where it ended."""
-    if count > 127:
-        count, pos = long_uvarint(data, pos - 1)
+    """Step over `count` tagged fields at `pos`; where they ended."""
     for _ in range(count):
         _, pos = long_uvarint(data, pos)
         size, pos = long_uvarint(data, pos)

@@ -260,6 +260,16 @@ def test_unknown_tags_are_skipped_where_no_tag_is_known() -> None:
 
 
 @pytest.mark.parametrize(
+    "cls, version, body",
+    [(FetchRequest, 15, encoded(FETCH, 15)), (ApiVersionsRequest, 3, b"\x01\x01\x00")],
+    ids=["known tags", "no known tags"],
+)
+def test_a_million_tags_are_refused(cls: type[Any], version: int, body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="too many tagged fields"):
+        decoded(cls, version, body[:-1] + uvarint(1_000_001) + b"\x40\x00" * 1_000_001)
+
+
+@pytest.mark.parametrize(
     "tag",
     [
         pytest.param((0, b"\x02cc"), id="shorter than its size"),
