@@ -7,7 +7,6 @@ those of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors); the words a
 `ProtocolError` is no Kafka error: it has no code, since whoever sent such bytes could not read an answer.
 """
 
-# ruff: noqa: D101  a class's `message` says what it means
 # ruff: noqa: N818  the names are Kafka's
 
 from __future__ import annotations
