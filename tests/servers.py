@@ -144,10 +144,17 @@ class RedisServer:
 
     def client(self, **options: object) -> redis.Redis:
         """A plain, blocking client of its own, to look from outside. The caller closes it."""
-        return redis.Redis(unix_socket_path=str(self.socket), **options)  # type: ignore[arg-type]
+        return redis.Redis(
+            unix_socket_path=str(self.socket),
+            password=self.options.get("requirepass"),
+            **options,  # type: ignore[arg-type]
+        )
 
-    def start(self) -> None:
-        """Start the process and return once it serves; its data is what the folder holds."""
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process and return once it serves; its data is what the folder holds.
+
+        Without `wait`, it may still be loading that data.
+        """
         with self._changed:
             self.log.clear()
         self.process = subprocess.Popen(
@@ -159,6 +166,8 @@ class RedisServer:
             preexec_fn=die_with_parent,  # noqa: PLW1509  started from the tests' main thread only
         )
         threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
+        if not wait:
+            return
         # "eady": 6.2 says "The server is now ready to accept connections at", later ones "Ready to accept"
         self.wait_for_log("eady to accept connections")
         self._assert_it_is_us()

@@ -20,7 +20,7 @@ import math
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha1
 from typing import cast
 
@@ -125,8 +125,10 @@ class RedisConnection:
         return self._link is not None
 
     async def wait_connected(self) -> None:
-        """Return when there is a connection, at once if there is one; never after the end."""
+        """Return when there is a connection, at once if there is one; NotConnected after the end."""
         await self._connected.wait()
+        if self._closed:
+            raise NotConnected(f"no connection to {self.address.description}: it was closed")
 
     # --- Commands --------------------------------------------------------------------------------------
 
@@ -244,12 +246,9 @@ class RedisConnection:
 
     async def _repeat(self, send: Callable[[], Pending]) -> Reply:
         while True:
-            await self._connected.wait()
-            try:
+            await self.wait_connected()
+            with suppress(RedisUnavailable):
                 return await send().wait()
-            except RedisUnavailable:
-                if self._closed:
-                    raise
 
     # --- Connecting ------------------------------------------------------------------------------------
 
@@ -268,6 +267,7 @@ class RedisConnection:
                 self._use(await self._open_link_patiently())
         finally:
             self._closed = True
+            self._connected.set()
 
     async def _serve(self, link: Link) -> None:
         try:

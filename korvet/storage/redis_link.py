@@ -215,7 +215,7 @@ class Link:
             if type(reply) is hiredis.PushNotification:
                 continue  # RESP3 can announce things, but nothing here asks for any
             if not waiting:
-                raise LinkEnded(f"it spoke unasked: {reply!r:.200}")
+                raise LinkEnded(f"it spoke unasked: {reply!s:.200}")
             pending = waiting[0]
             if pending.expected:
                 replies = cast(list[Reply], pending.reply)
@@ -270,11 +270,10 @@ async def greet(link: Link, address: RedisAddress) -> None:
     if address.db:
         required.append((b"SELECT", address.db))
 
-    replies = await link.ask([*required, (b"CLIENT", b"SETNAME", address.client_name), (b"PING",)])
-    pong = replies.pop()
+    *accepted, pong, _ = await link.ask([*required, (b"PING",), (b"CLIENT", b"SETNAME", address.client_name)])
     if not isinstance(pong, NoPermissionError):
-        replies.insert(len(required), pong)
-    for reply in replies[: len(required) + 1]:
+        accepted.append(pong)
+    for reply in accepted:
         if isinstance(reply, Exception):
             raise reply
 

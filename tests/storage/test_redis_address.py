@@ -1,0 +1,98 @@
+"""URLs: what they may say, what is refused, and that no password is ever repeated."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis_address import RedisAddress, parse_address
+
+
+def test_reads_host_port_database_and_credentials() -> None:
+    address = parse_address("redis://app:s%40cret@example.org:7000/3?protocol=3&socket_timeout=2.5")
+    expected = RedisAddress(
+        host="example.org",
+        port=7000,
+        db=3,
+        username="app",
+        password="s@cret",
+        protocol=3,
+        answer_limit_s=2.5,
+    )
+
+    assert expected == address
+
+
+def test_reads_a_unix_socket() -> None:
+    address = parse_address("unix://app:secret@/run/redis/redis.sock?db=2")
+
+    assert (address.path, address.db, address.username) == ("/run/redis/redis.sock", 2, "app")
+    assert address.description == "unix://app@/run/redis/redis.sock?db=2"
+
+
+@pytest.mark.parametrize(
+    "url,description",
+    [
+        ("redis://:secret@", "redis://localhost:6379"),
+        ("redis://app:secret@[::1]:1/2", "redis://app@[::1]:1/2"),
+        ("rediss://secret-host:1?password=secret", "rediss://secret-host:1"),
+    ],
+)
+def test_description_and_repr_leave_the_password_out(url: str, description: str) -> None:
+    address = parse_address(url)
+
+    assert address.description == description
+    assert "secret'" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    "url,complaint",
+    [
+        ("http://u:secret@host", "one of the following"),
+        ("redis://u:secret@host:port", "port"),
+        ("redis://u:secret@host:99999", "range"),
+        ("redis://u:secret@host/orders", "/orders: expected a database's number"),
+        ("redis://u:secret@host?db=x", "db"),
+        ("redis://u:secret@host?protocol=4", "expected 2 or 3"),
+        ("redis://u:secret@host?ssl_ca_certs=/x", "accepted are db, "),
+        ("redis://u:secret@host?decode_responses=1", "unknown option decode_responses"),
+        ("rediss://u:secret@host?ssl_cert_reqs=maybe", "expected none, optional, required"),
+        ("rediss://u:secret@host?ssl_ca_certs=/no/such/file", "No such file"),
+        ("unix://u:secret@", "path is missing"),
+    ],
+)
+def test_says_what_is_wrong_without_the_password(url: str, complaint: str) -> None:
+    with pytest.raises(StorageUsageError) as raised:
+        parse_address(url)
+
+    assert complaint in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_tls_is_on_and_strict_unless_told_otherwise() -> None:
+    assert parse_address("redis://host").tls is None
+    strict = parse_address("rediss://host").tls
+    lax = parse_address("rediss://host?ssl_cert_reqs=none").tls
+
+    assert strict is not None
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert lax is not None
+    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_tls_options_are_the_redis_packages(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+    address = parse_address(
+        f"rediss://host?ssl_ca_certs={tmp_path}/ca.pem&ssl_certfile={tmp_path}/client.pem"
+        f"&ssl_check_hostname=false&ssl_min_version={int(ssl.TLSVersion.TLSv1_3)}"
+    )
+
+    assert address.tls is not None
+    assert len(address.tls.get_ca_certs()) == 1
+    assert (address.tls.check_hostname, address.tls.minimum_version) == (False, ssl.TLSVersion.TLSv1_3)

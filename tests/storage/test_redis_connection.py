@@ -1,0 +1,501 @@
+"""The connection on real servers: logging in, TLS, both protocols, and every way a server can go away."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+import trustme
+from redis import exceptions
+
+from korvet.storage import redis_link
+from korvet.storage.redis_connection import (
+    ConnectionLost,
+    NotConnected,
+    Pending,
+    RedisConnection,
+    Script,
+    ScriptCall,
+    open_connection,
+)
+from korvet.storage.redis_replies import as_map, is_temporary
+from tests.servers import RedisServer, ServerPair, StartServer
+
+ECHO = Script(b"return ARGV[1]")
+INCREMENT = Script(b"return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+@pytest.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
+    async with open_connection(redis_server.url) as connection:
+        yield connection
+
+
+# --- Commands ------------------------------------------------------------------------------------------------
+
+
+async def test_a_thousand_tasks_get_their_own_replies(redis: RedisConnection) -> None:
+    wrong: list[object] = []
+
+    async def ask(number: int) -> None:
+        for turn in range(20):
+            expected = b"%d-%d" % (number, turn)
+            if await redis.execute(b"ECHO", expected) != expected:
+                wrong.append(expected)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(ask, number)
+
+    assert wrong == []
+
+
+async def test_megabytes_go_in_and_come_out_as_they_were(redis: RedisConnection) -> None:
+    value = bytes(range(256)) * 20_000
+    replies = await redis.pipeline(
+        [(b"SET", b"key", memoryview(value)), (b"GET", b"key"), (b"STRLEN", b"key"), (b"DEL", b"key")]
+    )
+
+    assert replies == [b"OK", value, len(value), 1]
+
+
+async def test_pipeline_answers_each_command_with_its_reply_or_error(redis: RedisConnection) -> None:
+    replies = await redis.pipeline([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"GET", b"a")])
+
+    assert [type(reply) for reply in replies] == [bytes, exceptions.ResponseError, bytes]
+    assert await redis.pipeline([]) == []
+
+
+async def test_a_pipeline_of_one_answers_a_list(redis: RedisConnection) -> None:
+    assert await redis.pipeline([(b"ECHO", b"a")]) == [b"a"]
+
+
+async def test_execute_raises_the_error_reply(redis: RedisConnection) -> None:
+    await redis.execute(b"SET", b"a", b"1")
+    with pytest.raises(exceptions.ResponseError, match="WRONGTYPE"):
+        await redis.execute(b"LPUSH", b"a", b"1")
+
+
+async def test_transaction_answers_what_exec_answers(redis: RedisConnection) -> None:
+    replies = await redis.transaction([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"INCR", b"a")])
+
+    assert (replies[0], type(replies[1]), replies[2]) == (b"OK", exceptions.ResponseError, 2)
+
+
+async def test_transaction_raises_why_it_was_refused(redis: RedisConnection) -> None:
+    with pytest.raises(exceptions.ResponseError, match="unknown command"):
+        await redis.transaction([(b"SET", b"a", 1), (b"NONSENSE",)])
+
+    assert await redis.execute(b"EXISTS", b"a") == 0
+
+
+async def test_sent_commands_keep_their_order_before_any_checkpoint(redis: RedisConnection) -> None:
+    answered: list[object] = []
+    pending = [
+        redis.send((b"APPEND", b"a", b"%d" % digit), notify=lambda pending: answered.append(pending.reply))
+        for digit in range(5)
+    ]
+    await pending[-1].wait()
+
+    assert answered == [1, 2, 3, 4, 5]
+    assert await redis.execute(b"GET", b"a") == b"01234"
+
+
+async def test_cancelled_commands_leave_the_others_their_replies(redis: RedisConnection) -> None:
+    wrong: list[object] = []
+
+    async def ask(number: int) -> None:
+        with trio.move_on_after(0.002 * (number % 5)):
+            for turn in range(10):
+                expected = b"%d-%d" % (number, turn)
+                if await redis.execute(b"ECHO", expected) != expected:
+                    wrong.append(expected)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(ask, number)
+
+    assert (wrong, await redis.execute(b"ECHO", b"after")) == ([], b"after")
+
+
+async def test_errors_inside_scripts_are_those_of_the_command(redis: RedisConnection) -> None:
+    fill = Script(b"return redis.call('SET', KEYS[1], ARGV[1])")
+    await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"1")
+    try:
+        with pytest.raises(exceptions.OutOfMemoryError) as raised:
+            await redis.run(fill, [b"a"], [b"value"])
+    finally:
+        await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"0")
+
+    assert is_temporary(raised.value)
+
+
+# --- Scripts -------------------------------------------------------------------------------------------------
+
+
+async def test_scripts_survive_a_script_flush(redis: RedisConnection) -> None:
+    before = await redis.run(ECHO, [], [b"before"])
+    await redis.execute(b"SCRIPT", b"FLUSH")
+
+    assert (before, await redis.run(ECHO, [], [b"after"])) == (b"before", b"after")
+
+
+async def test_a_missing_script_is_told_before_anything_is_done(redis: RedisConnection) -> None:
+    with pytest.raises(exceptions.NoScriptError):
+        await redis.execute(*INCREMENT.command([b"a"], [1]))
+
+    assert await redis.execute(b"EXISTS", b"a") == 0
+
+
+async def test_many_script_calls_go_out_together_and_each_runs_once(redis: RedisConnection) -> None:
+    await redis.run(ECHO, [], [b"known"])
+    calls = [
+        ScriptCall(INCREMENT, [b"a"], [1]),
+        ScriptCall(ECHO, [], [b"x"]),
+        ScriptCall(INCREMENT, [b"b"], [5]),
+    ]
+    replies = await redis.run_all(calls)
+
+    assert replies == [1, b"x", 5]
+    assert await redis.run_all(calls) == [2, b"x", 10]
+
+
+# --- Getting in ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_both_protocols_mean_the_same(redis_server: RedisServer, protocol: int) -> None:
+    async with open_connection(f"{redis_server.url}?protocol={protocol}", name="test") as redis:
+        await redis.execute(b"HSET", b"h", b"a", 1, b"b", 2)
+        stored = await redis.execute(b"HGETALL", b"h")
+        name = await redis.execute(b"CLIENT", b"GETNAME")
+
+    assert type(stored) is {2: list, 3: dict}[protocol]
+    assert as_map(stored) == {b"a": b"1", b"b": b"2"}
+    assert name == b"korvet:test"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_a_password_a_user_and_a_database(new_server: StartServer, protocol: int) -> None:
+    server = new_server(tcp=True, options={"requirepass": "top-secret"})
+    with server.client() as admin:
+        admin.acl_setuser("app", enabled=True, passwords=["+pass"], commands=["+get", "+set"], keys=["app:*"])
+    port = server.port
+
+    options = f"protocol={protocol}"
+    async with open_connection(f"redis://:top-secret@127.0.0.1:{port}/2?{options}") as redis:
+        await redis.execute(b"SET", b"app:a", b"in two")
+    # This user may neither SELECT, PING nor say its name.
+    async with open_connection(f"redis://app:pass@127.0.0.1:{port}?{options}") as redis:
+        await redis.execute(b"SET", b"app:a", b"in zero")
+        with pytest.raises(exceptions.NoPermissionError):
+            await redis.execute(b"GET", b"other")
+    async with open_connection(f"redis://:top-secret@127.0.0.1:{port}/2?{options}") as redis:
+        found = await redis.execute(b"GET", b"app:a")
+
+    assert found == b"in two"
+
+
+@pytest.mark.parametrize(
+    "user,query,complaint",
+    [
+        (":wrong@", "", "WRONGPASS"),
+        ("nobody:secret@", "", "WRONGPASS"),
+        ("", "", "NOAUTH"),
+        (":secret@", "&db=99", "DB index is out of range"),
+    ],
+)
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_what_is_refused_for_good_is_raised_at_once(
+    new_server: StartServer, user: str, query: str, complaint: str, protocol: int
+) -> None:
+    server = new_server(options={"requirepass": "secret"})
+    with trio.fail_after(10), pytest.raises(exceptions.RedisError, match=complaint):
+        async with open_connection(f"unix://{user}{server.socket}?protocol={protocol}{query}"):
+            pass
+
+
+@asynccontextmanager
+async def tls_proxy(server: RedisServer, context: ssl.SSLContext) -> AsyncIterator[int]:
+    """Terminates TLS on a port of its own, since neither wheel's server speaks it; yields the port."""
+
+    async def relay(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
+        try:
+            while data := await source.receive_some(65536):
+                await sink.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    async def serve(client: trio.SocketStream) -> None:
+        stream = trio.SSLStream(client, context, server_side=True, https_compatible=True)
+        async with (
+            await trio.open_unix_socket(str(server.socket)) as upstream,
+            trio.open_nursery() as nursery,
+        ):
+            try:
+                await stream.do_handshake()
+            except trio.BrokenResourceError:
+                return
+            nursery.start_soon(relay, stream, upstream)
+            await relay(upstream, stream)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        yield port
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(path)
+    return path
+
+
+def server_context(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    return context
+
+
+async def test_tls_carries_megabytes_both_ways(
+    redis_server: RedisServer, authority: trustme.CA, ca_file: Path
+) -> None:
+    value = bytes(range(256)) * 8_000
+    async with (
+        tls_proxy(redis_server, server_context(authority)) as port,
+        open_connection(f"rediss://127.0.0.1:{port}?ssl_ca_certs={ca_file}") as redis,
+    ):
+        replies = await redis.pipeline([(b"SET", b"a", memoryview(value)), (b"GET", b"a")])
+
+    assert replies == [b"OK", value]
+
+
+async def test_tls_refuses_a_certificate_of_nobody_it_knows(
+    redis_server: RedisServer, authority: trustme.CA, ca_file: Path
+) -> None:
+    async with tls_proxy(redis_server, server_context(trustme.CA())) as port:
+        with trio.fail_after(10), pytest.raises(ssl.SSLCertVerificationError):
+            async with open_connection(f"rediss://127.0.0.1:{port}?ssl_ca_certs={ca_file}"):
+                pass
+
+
+async def test_tls_refuses_a_certificate_for_another_host_unless_told_otherwise(
+    redis_server: RedisServer, authority: trustme.CA, ca_file: Path
+) -> None:
+    async with tls_proxy(redis_server, server_context(authority, "other.example")) as port:
+        url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={ca_file}"
+        with trio.fail_after(10), pytest.raises(ssl.SSLCertVerificationError):
+            async with open_connection(url):
+                pass
+        for option in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
+            async with open_connection(f"{url}&{option}") as redis:
+                assert await redis.execute(b"PING") == b"PONG"
+
+
+async def test_tls_shows_its_own_certificate(
+    redis_server: RedisServer, authority: trustme.CA, ca_file: Path
+) -> None:
+    context = server_context(authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    own = ca_file.parent / "client.pem"
+    authority.issue_cert("korvet").private_key_and_cert_chain_pem.write_to_path(own)
+    async with (
+        tls_proxy(redis_server, context) as port,
+        open_connection(f"rediss://127.0.0.1:{port}?ssl_ca_certs={ca_file}&ssl_certfile={own}") as redis,
+    ):
+        assert await redis.execute(b"PING") == b"PONG"
+
+
+# --- Going away, and coming back -----------------------------------------------------------------------------
+
+
+async def kill_while_it_works(server: RedisServer, redis: RedisConnection) -> Pending:
+    """Kill the server with a command written that it will not get to any more."""
+    server.pause()
+    pending = redis.send((b"INCR", b"count"))
+    await trio.testing.wait_all_tasks_blocked()
+    server.kill()
+    return pending
+
+
+async def test_a_killed_server_fails_who_waits_and_is_found_again(durable_server: RedisServer) -> None:
+    async with open_connection(durable_server.url) as redis:
+        await redis.execute(b"SET", b"a", b"kept")
+        pending = await kill_while_it_works(durable_server, redis)
+        with trio.fail_after(10), pytest.raises(ConnectionLost, match="outcome unknown"):
+            await pending.wait()
+        with pytest.raises(NotConnected, match=r"no connection to unix://"):
+            redis.send((b"GET", b"a"))
+        durable_server.start()
+        with trio.fail_after(10):
+            await redis.wait_connected()
+
+            assert await redis.execute(b"GET", b"a") == b"kept"
+
+
+async def test_repeatable_commands_survive_a_kill(durable_server: RedisServer) -> None:
+    found: list[tuple[int, object]] = []
+
+    async with open_connection(durable_server.url) as redis:
+
+        async def ask(number: int) -> None:
+            replies = await redis.pipeline([(b"ECHO", number), (b"PING",)], repeatable=True)
+            found.append((int(cast(bytes, replies[0])), replies[1]))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                pending = await kill_while_it_works(durable_server, redis)
+                for number in range(10):
+                    nursery.start_soon(ask, number)
+                with pytest.raises(ConnectionLost):
+                    await pending.wait()
+                durable_server.start()
+
+    assert sorted(found) == [(number, b"PONG") for number in range(10)]
+
+
+async def test_scripts_survive_a_restart(durable_server: RedisServer) -> None:
+    async with open_connection(durable_server.url) as redis:
+        await redis.run(INCREMENT, [b"a"], [1])
+        for _ in range(2):
+            durable_server.kill()
+            durable_server.start()
+            with trio.fail_after(10):
+                await redis.run(INCREMENT, [b"a"], [1], repeatable=True)
+
+        assert await redis.execute(b"GET", b"a", repeatable=True) == b"3"
+
+
+async def test_a_server_that_is_away_at_the_start_is_waited_for(
+    new_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = new_server(options={"requirepass": "secret"})
+    server.kill()
+    caplog.set_level(logging.INFO)
+    missed = trio.Event()
+    caplog.handler.addFilter(lambda record: missed.set() or True)
+
+    async def start_when_missed() -> None:
+        await missed.wait()
+        server.start()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start_when_missed)
+            async with open_connection(f"unix://:secret@{server.socket}") as redis:
+                assert await redis.execute(b"PING") == b"PONG"
+
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"cannot reach Redis at unix://{server.socket}: ")
+    assert "secret" not in caplog.text
+    assert f"connected to Redis at unix://{server.socket}" in caplog.text
+
+
+async def test_a_loading_server_is_waited_for() -> None:
+    greetings: list[bytes] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        greetings.append(bytes(await stream.receive_some(4096)))
+        if len(greetings) < 3:
+            await stream.send_all(b"-LOADING Redis is loading the dataset in memory\r\n+OK\r\n")
+        else:
+            await stream.send_all(b"+PONG\r\n+OK\r\n")
+            await stream.receive_some(4096)
+            await stream.send_all(b"+served\r\n")
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        with trio.fail_after(10):
+            async with open_connection(f"redis://127.0.0.1:{port}") as redis:
+                assert await redis.execute(b"GET", b"a") == b"served"
+        nursery.cancel_scope.cancel()
+
+    assert len(greetings) == 3
+
+
+async def test_a_hung_server_fails_commands_in_time_and_is_used_again(redis_server: RedisServer) -> None:
+    url = f"{redis_server.url}?socket_timeout=0.2&socket_connect_timeout=0.2"
+    async with open_connection(url) as redis:
+        redis_server.pause()
+        try:
+            with trio.fail_after(5), pytest.raises(ConnectionLost, match="does not answer"):
+                await redis.execute(b"PING")
+        finally:
+            redis_server.resume()
+        with trio.fail_after(10):
+            assert await redis.execute(b"PING", repeatable=True) == b"PONG"
+
+
+async def test_a_blocking_command_may_take_its_time(redis_server: RedisServer) -> None:
+    async with open_connection(f"{redis_server.url}?socket_timeout=0.1") as redis:
+        assert await redis.execute(b"BLPOP", b"nothing", 0.5, limit_s=5.0) is None
+
+
+async def test_a_callers_deadline_needs_no_connection_to_end(redis_server: RedisServer) -> None:
+    async with open_connection(redis_server.url) as redis:
+        redis_server.pause()
+        with trio.move_on_after(0.05) as limit:
+            await redis.execute(b"INCR", b"a")
+        redis_server.resume()
+
+        assert limit.cancelled_caught
+        assert await redis.execute(b"GET", b"a") == b"1"
+
+
+async def test_a_demoted_primary_is_left_for_whoever_answers_now(
+    replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_link, "READ_ONLY_AFTER_S", 0.0)
+    _primary, replica = replica_pair
+    async with open_connection(replica.tcp_url) as redis:
+        first = await redis.execute(b"CLIENT", b"ID")
+        with pytest.raises(exceptions.ReadOnlyError):
+            await redis.execute(b"SET", b"a", b"1")
+        with trio.fail_after(10):
+            second = await redis.execute(b"CLIENT", b"ID", repeatable=True)
+
+    assert first != second
+
+
+async def test_the_end_of_the_block_fails_who_still_waits(redis_server: RedisServer) -> None:
+    failed: list[Exception] = []
+
+    async def ask(redis: RedisConnection) -> None:
+        try:
+            await redis.execute(b"BLPOP", b"nothing", 0, limit_s=60.0)
+        except ConnectionLost as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery, open_connection(redis_server.url) as redis:
+        nursery.start_soon(ask, redis)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert [str(error) for error in failed] == ["lost the connection, outcome unknown: it was closed"]
+    with pytest.raises(NotConnected):
+        await redis.execute(b"PING", repeatable=True)
+
+
+async def test_what_the_block_raises_arrives_as_itself(redis_server: RedisServer) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_connection(redis_server.url):
+            raise KeyError("mine")

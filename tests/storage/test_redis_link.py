@@ -1,0 +1,245 @@
+"""The link on a stream in memory, where the test plays the server: order, batching, silence, nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+from attrs import define
+
+from korvet.storage.redis_link import (
+    ConnectionLost,
+    Link,
+    NotConnected,
+    Pending,
+    Stream,
+    join_small,
+    send_buffers,
+    unsent,
+)
+from korvet.storage.redis_replies import pack
+
+
+@define
+class Server:
+    """The other end: `writes` holds what arrived, one item per write."""
+
+    stream: trio.testing.MemoryReceiveStream
+    replies: trio.testing.MemorySendStream
+    link: Link
+
+    async def written(self) -> bytes:
+        await trio.testing.wait_all_tasks_blocked()
+        return bytes(await self.stream.receive_some())
+
+    async def answer(self, data: bytes) -> None:
+        await self.replies.send_all(data)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def send(self, *command: bytes, limit_s: float = 60.0) -> Pending:
+        pending = Pending(pack(command), 0, limit_s)
+        self.link.enqueue(pending)
+        return pending
+
+
+@asynccontextmanager
+async def served_link() -> AsyncIterator[Server]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    link = Link(cast(Stream, ours), 60.0)
+    server = Server(
+        theirs.receive_stream,
+        theirs.send_stream,
+        link,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        yield server
+        nursery.cancel_scope.cancel()
+    link.fail_all()
+
+
+async def test_what_is_sent_in_one_turn_leaves_in_one_write() -> None:
+    async with served_link() as server:
+        for number in range(3):
+            server.send(b"GET", b"%d" % number)
+
+        assert await server.written() == b"".join(b"*2\r\n$3\r\nGET\r\n$1\r\n%d\r\n" % n for n in range(3))
+
+
+async def test_replies_belong_to_the_oldest_command_without_one() -> None:
+    async with served_link() as server:
+        pending = [server.send(b"GET", b"a"), server.send(b"GET", b"b")]
+        await server.answer(b"$1\r\n1\r\n$1\r\n2\r\n")
+
+        assert [await one.wait() for one in pending] == [b"1", b"2"]
+
+
+async def test_replies_may_arrive_byte_by_byte() -> None:
+    async with served_link() as server:
+        pending = server.send(b"GET", b"a")
+        for byte in b"*2\r\n$1\r\n1\r\n:17\r\n":
+            await server.answer(bytes([byte]))
+
+        assert await pending.wait() == [b"1", 17]
+
+
+async def test_a_cancelled_waiters_reply_is_thrown_away_in_its_turn() -> None:
+    async with served_link() as server:
+        first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
+        await server.written()
+        with trio.move_on_after(0):
+            await first.wait()
+        await server.answer(b"+first\r\n+second\r\n")
+
+        assert await second.wait() == b"second"
+
+
+async def test_a_command_cancelled_before_it_is_written_is_dropped() -> None:
+    async with served_link() as server:
+        first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await first.wait()
+        await server.answer(b"+second\r\n")
+
+        assert b"$1\r\na\r\n" not in await server.written()
+        assert await second.wait() == b"second"
+
+
+async def test_notify_is_called_in_the_order_of_the_replies() -> None:
+    seen: list[object] = []
+    async with served_link() as server:
+        for number in range(3):
+            pending = Pending(pack((b"GET", number)), 0, 60.0, lambda pending: seen.append(pending.reply))
+            server.link.enqueue(pending)
+        await server.answer(b":0\r\n:1\r\n-ERR no\r\n")
+
+    assert [str(reply) for reply in seen] == ["0", "1", "ERR no"]
+
+
+async def test_several_commands_are_answered_together() -> None:
+    async with served_link() as server:
+        pending = Pending(pack((b"PING",)) * 2, 2, 60.0, reply=[])
+        server.link.enqueue(pending)
+        await server.answer(b"+PONG\r\n-ERR no\r\n")
+        replies = await pending.wait()
+
+        assert [str(reply) for reply in cast(list[object], replies)] == ["b'PONG'", "ERR no"]
+
+
+async def test_announcements_of_resp3_are_passed_over() -> None:
+    async with served_link() as server:
+        pending = server.send(b"GET", b"a")
+        await server.answer(b">2\r\n+invalidate\r\n*1\r\n+a\r\n#f\r\n")
+
+        assert await pending.wait() is False
+
+
+@pytest.mark.parametrize(
+    "nonsense,cause",
+    [(b"!bang\r\n", "Protocol error"), (b"+unasked\r\n", "spoke unasked"), (b"-ERR bye\r\n", "ERR bye")],
+)
+async def test_nonsense_ends_the_link_and_fails_who_waits(nonsense: bytes, cause: str) -> None:
+    async with served_link() as server:
+        await server.answer(nonsense)
+        late = server.send(b"GET", b"a")
+        server.link.fail_all()
+        with pytest.raises(NotConnected, match=cause):
+            await late.wait()
+
+    assert cause in server.link.cause
+
+
+async def test_what_was_written_has_an_unknown_outcome_and_what_was_not_has_none() -> None:
+    async with served_link() as server:
+        written = server.send(b"INCR", b"a")
+        await server.written()
+        await server.replies.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        never_written = server.send(b"INCR", b"b")
+        server.link.fail_all()
+        with pytest.raises(ConnectionLost, match="outcome unknown: it closed the connection"):
+            await written.wait()
+        with pytest.raises(NotConnected, match="not sent"):
+            await never_written.wait()
+
+
+async def test_silence_ends_the_link_when_the_oldest_command_has_waited_too_long(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served_link() as server:
+        server.send(b"XREAD", limit_s=30.0)
+        server.send(b"GET", b"a", limit_s=5.0)
+        await trio.sleep(29.0)
+        silent_so_far = server.link.cause
+        await trio.sleep(2.0)
+
+        assert (silent_so_far, server.link.cause) == ("", "it does not answer")
+
+
+async def test_whatever_arrives_starts_the_limit_anew(autojump_clock: trio.testing.MockClock) -> None:
+    async with served_link() as server:
+        server.send(b"GET", b"a", limit_s=5.0)
+        pending = server.send(b"GET", b"b", limit_s=5.0)
+        for part in (b"$1\r\n", b"1\r\n", b"$1\r\n", b"2\r\n"):
+            await trio.sleep(4.0)
+            await server.answer(part)
+
+        assert (await pending.wait(), server.link.cause) == (b"2", "")
+
+
+async def test_an_idle_link_lives_on(autojump_clock: trio.testing.MockClock) -> None:
+    async with served_link() as server:
+        server.send(b"GET", b"a", limit_s=1.0)
+        await server.answer(b"+1\r\n")
+        await trio.sleep(86_000)
+
+        assert server.link.cause == ""
+
+
+async def test_repr_states_the_state() -> None:
+    async with served_link() as server:
+        server.send(b"GET", b"a")
+        await server.written()
+        server.send(b"GET", b"b")
+
+        assert repr(server.link) == "<Link unsent=1 waiting=1 open>"
+
+
+def test_joins_runs_of_small_buffers_and_leaves_large_ones() -> None:
+    large = bytearray(5000)
+    joined = join_small([b"a", b"b", large, b"", b"c"])
+
+    assert joined == [b"ab", large, b"c"]
+    assert joined[1] is large
+
+
+@pytest.mark.parametrize("sent", range(7))
+def test_goes_on_after_a_partial_write(sent: int) -> None:
+    rest = unsent([b"ab", b"c", b"def"], sent)
+
+    assert b"".join(rest) == b"abcdef"[sent:]
+
+
+async def test_sends_more_than_a_socket_takes_at_once() -> None:
+    buffers = [bytes([n % 256]) * (n * 100) for n in range(700)]
+    ours, theirs = trio.socket.socketpair()
+    received = bytearray()
+
+    async def receive() -> None:
+        while data := await theirs.recv(1 << 16):
+            received.extend(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        stream = trio.SocketStream(ours)
+        await send_buffers(stream, buffers)
+        await stream.aclose()
+    theirs.close()
+
+    assert b"".join(buffers) == received

@@ -1,0 +1,96 @@
+"""Commands into bytes, error replies into exceptions, maps out of either protocol."""
+
+from __future__ import annotations
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import exceptions
+
+from korvet.storage.redis_replies import (
+    UNCOPIED_BYTES,
+    Argument,
+    as_map,
+    as_pairs,
+    error_code,
+    is_temporary,
+    pack,
+    reply_error,
+)
+
+
+def parsed(data: bytes) -> object:
+    reader = hiredis.Reader()
+    reader.feed(data)
+    return reader.gets()
+
+
+@given(
+    st.lists(
+        st.binary() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+        min_size=1,
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_packs_what_a_server_would_read_back(arguments: list[Argument], with_view: bool) -> None:
+    if with_view:
+        arguments = [*arguments, memoryview(b"v" * (UNCOPIED_BYTES + 1)), memoryview(b"short"), b"end"]
+    packed = b"".join(pack(arguments))
+
+    def as_bytes(argument: Argument) -> bytes:
+        return bytes(argument) if isinstance(argument, bytes | memoryview) else str(argument).encode()
+
+    assert [as_bytes(argument) for argument in arguments] == parsed(packed)
+
+
+def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
+    view = memoryview(bytearray(UNCOPIED_BYTES))
+    buffers = pack((b"SET", b"key", view))
+
+    assert any(buffer is view for buffer in buffers)
+
+
+@pytest.mark.parametrize(
+    "line,expected",
+    [
+        ("NOSCRIPT No matching script. Please use EVAL.", exceptions.NoScriptError),
+        ("OOM command not allowed when used memory > 'maxmemory'.", exceptions.OutOfMemoryError),
+        ("READONLY You can't write against a read only replica.", exceptions.ReadOnlyError),
+        ("LOADING Redis is loading the dataset in memory", exceptions.BusyLoadingError),
+        ("NOPERM this user has no permissions", exceptions.NoPermissionError),
+        ("WRONGPASS invalid username-password pair", exceptions.AuthenticationError),
+        ("NOAUTH Authentication required.", exceptions.AuthenticationError),
+        ("EXECABORT Transaction discarded", exceptions.ExecAbortError),
+        ("ERR max number of clients reached", exceptions.ConnectionError),
+        (
+            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+            exceptions.OutOfMemoryError,
+        ),
+        ("ERR unknown command", exceptions.ResponseError),
+        ("BUSYGROUP Consumer Group name already exists", exceptions.ResponseError),
+    ],
+)
+def test_error_replies_become_the_redis_packages_exceptions(line: str, expected: type[Exception]) -> None:
+    assert expected is type(reply_error(line))
+
+
+def test_error_code_is_the_first_word() -> None:
+    assert error_code(reply_error("BUSYGROUP Consumer Group name already exists")) == "BUSYGROUP"
+
+
+def test_only_what_may_pass_by_itself_is_temporary() -> None:
+    lines = ["OOM x", "READONLY x", "LOADING x", "MISCONF x", "NOAUTH x", "NOPERM x", "ERR x", "WRONGTYPE x"]
+
+    assert [is_temporary(reply_error(line)) for line in lines] == [True] * 4 + [False] * 4
+
+
+def test_maps_read_the_same_in_both_protocols() -> None:
+    assert as_map([b"a", 1, b"b", 2]) == as_map({b"a": 1, b"b": 2}) == {b"a": 1, b"b": 2}
+    assert as_map(None) == {}
+
+
+def test_streams_read_the_same_in_both_protocols() -> None:
+    assert as_pairs([[b"a", [1]]]) == as_pairs({b"a": [1]}) == [(b"a", [1])]
+    assert as_pairs(None) == []
