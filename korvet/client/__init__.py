@@ -1,0 +1,26 @@
+"""A small Kafka client over Trio, for the command line, the pipeline and the tests.
+
+    async with open_client("localhost:9092") as client:
+        await client.produce("orders", [Record(b"one", key=b"k")])
+        async for record in client.consume({TopicPartition("orders", 0): 0}):
+            ...
+
+It has what those need, and no more: no groups, no transactions, no idempotent producer.
+"""
+
+from korvet.client.client import Client as Client
+from korvet.client.client import open_client as open_client
+from korvet.client.connection import Address as Address
+from korvet.client.connection import parse_address as parse_address
+from korvet.client.consuming import Consumer as Consumer
+from korvet.client.model import EARLIEST as EARLIEST
+from korvet.client.model import LATEST as LATEST
+from korvet.client.model import MAX_TIMESTAMP as MAX_TIMESTAMP
+from korvet.client.model import ConsumedRecord as ConsumedRecord
+from korvet.client.model import ListedOffset as ListedOffset
+from korvet.client.model import OffsetAndMetadata as OffsetAndMetadata
+from korvet.client.model import Partition as Partition
+from korvet.client.model import Produced as Produced
+from korvet.client.model import Record as Record
+from korvet.client.model import Topic as Topic
+from korvet.client.model import TopicPartition as TopicPartition

@@ -1,0 +1,348 @@
+"""The client's verbs. They speak to any Kafka: every request goes out in the newest version both sides know.
+
+What goes wrong is a KafkaError whose message says about what. Errors that may pass (a broker that restarts, a leader
+that moved, a topic that is just being created) are waited out for `retry_timeout_s`, connections that broke are
+opened again. Any call may be cancelled; what it had asked for may or may not have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from attrs import define, field
+
+from korvet.client.cluster import Cluster, error_about, raise_for, raise_worst
+from korvet.client.connection import Address, parse_address
+from korvet.client.consuming import MAX_WAIT_MS, Consumer
+from korvet.client.model import ListedOffset, OffsetAndMetadata, Produced, Record, Topic, TopicPartition
+from korvet.client.partitioner import Partitioner
+from korvet.client.producing import Production
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from korvet.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from korvet.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from korvet.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from korvet.protocol.schema import MAX_VERSION
+
+R = TypeVar("R")
+
+# The versions that know a special timestamp; older brokers would take it for a time.
+LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
+# In the newer versions of these several things are asked for at once; one is all that is ever asked for here.
+FIND_ONE_COORDINATOR = 3
+FETCH_ONE_GROUP = 7
+DELETE_BY_NAME = 5
+
+
+@asynccontextmanager
+async def open_client(
+    bootstrap_servers: str | Iterable[str],
+    *,
+    client_id: str = "korvet",
+    request_timeout_s: float = 30.0,
+    retry_timeout_s: float = 30.0,
+) -> AsyncIterator[Client]:
+    """Connect to a cluster, given some of its brokers as "host:port,…" or a list; closed with the block.
+
+    Raises ValueError for what is no address, and a KafkaError when none of the brokers answers; that is not
+    tried again.
+    """
+    texts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+    addresses = tuple(map(parse_address, texts))
+    cluster = Cluster(addresses, client_id, request_timeout_s, retry_timeout_s)
+    try:
+        await cluster.refresh([])
+        yield Client(cluster)
+    finally:
+        await cluster.close()
+
+
+@define
+class Client:
+    """A cluster to talk to, made by `open_client`. May be used by several tasks at once."""
+
+    _cluster: Cluster
+    _partitioners: dict[str, Partitioner] = field(factory=dict, init=False)
+
+    # --- The cluster and its topics ---------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._cluster.cluster_id
+
+    @property
+    def controller_id(self) -> int:
+        return self._cluster.controller_id
+
+    @property
+    def brokers(self) -> Mapping[int, Address]:
+        """The brokers by node id, as the cluster named them last."""
+        return self._cluster.brokers
+
+    async def topics(self) -> dict[str, Topic]:
+        """All topics by name, without those whose description is not to be had at the moment."""
+        answer = await self._cluster.retrying(lambda: self._cluster.refresh(None))
+        return {name: topic for name, topic in sorted(answer.items()) if isinstance(topic, Topic)}
+
+    async def topic(self, name: str) -> Topic:
+        """One topic as it is now. Raises UnknownTopicOrPartition at once, or whatever else is wrong with it."""
+
+        async def attempt() -> Topic | KafkaError:
+            topic = (await self._cluster.refresh([name]))[name]
+            if isinstance(topic, KafkaError) and not isinstance(topic, UnknownTopicOrPartition):
+                raise topic
+            return topic
+
+        topic = await self._cluster.retrying(attempt)
+        if isinstance(topic, KafkaError):
+            raise topic
+        return topic
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        settings: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic; -1 leaves a number to the broker. Raises TopicAlreadyExists, InvalidConfig, …"""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()],
+        )
+        request = CreateTopicsRequest(
+            topics=[topic], timeout_ms=self._timeout_ms(), validate_only=validate_only
+        )
+
+        async def attempt() -> None:
+            answer = await self._ask_controller(request, CreateTopicsResponse)
+            for result in answer.topics:
+                raise_for(result.error_code, result.name, result.error_message)
+
+        await self._cluster.retrying(attempt)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records. Raises UnknownTopicOrPartition, …"""
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms())
+
+        async def attempt() -> None:
+            answer = await self._ask_controller(request, DeleteTopicsResponse, max_version=DELETE_BY_NAME)
+            for result in answer.responses:
+                raise_for(result.error_code, result.name, result.error_message)
+
+        await self._cluster.retrying(attempt)
+
+    # --- Records ----------------------------------------------------------------------------------------
+
+    async def produce(
+        self,
+        topic: str,
+        records: Iterable[Record],
+        *,
+        acks: int = -1,
+        codec: Codec = Codec.NONE,
+        create_topic: bool = False,
+    ) -> list[Produced]:
+        """Store records, and return where each of them went.
+
+        Whole batches at a time, so give it many records at once. With `create_topic` the broker may create the
+        topic, if it is configured to. When this raises, some of the records may have been stored nevertheless.
+        """
+        production = Production(self._cluster, topic, acks, codec)
+        described = await production.describe(create_topic=create_topic)
+        production.deal(records, described, self._partitioners.setdefault(topic, Partitioner()))
+        await self._cluster.retrying(production.send)
+        return production.results
+
+    def consume(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        until: Mapping[TopicPartition, int] | None = None,
+        max_wait_ms: int = MAX_WAIT_MS,
+        min_bytes: int = 1,
+    ) -> Consumer:
+        """Read partitions from these offsets on; see `Consumer`."""
+        return Consumer(self._cluster, dict(positions), until, max_wait_ms, min_bytes)
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The first record of each partition at or after a time (ms), or at one of the special timestamps.
+
+        Raises UnsupportedVersion where a broker does not know a special timestamp.
+        """
+        found: dict[TopicPartition, ListedOffset] = {}
+        min_version = max(LIST_OFFSETS_VERSIONS.get(timestamp, 0) for timestamp in (0, *timestamps.values()))
+
+        async def ask(leader: Address, tps: list[TopicPartition]) -> None:
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=isolation_level,
+                topics=[
+                    ListOffsetsTopic(
+                        name=name,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=p, timestamp=timestamps[TopicPartition(name, p)]
+                            )
+                            for p in partitions
+                        ],
+                    )
+                    for name, partitions in _by_topic(tps).items()
+                ],
+                timeout_ms=self._timeout_ms(),
+            )
+            answer = await self._cluster.request(
+                leader, request, ListOffsetsResponse, min_version=min_version
+            )
+            errors = []
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        errors.append(error_about(p.error_code, tp))
+                    else:
+                        found[tp] = ListedOffset(p.offset, p.timestamp, p.leader_epoch)
+            raise_worst(errors)
+
+        await self._cluster.retrying(lambda: self._cluster.each_leader(timestamps.keys() - found.keys(), ask))
+        return {tp: found[tp] for tp in timestamps}
+
+    # --- Groups' positions ------------------------------------------------------------------------------
+
+    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Set a group's positions, from outside of it: possible while the group has no members."""
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=p,
+                            committed_offset=offsets[TopicPartition(name, p)].offset,
+                            committed_leader_epoch=offsets[TopicPartition(name, p)].leader_epoch,
+                            committed_metadata=offsets[TopicPartition(name, p)].metadata,
+                        )
+                        for p in partitions
+                    ],
+                )
+                for name, partitions in _by_topic(offsets).items()
+            ],
+        )
+
+        async def attempt() -> None:
+            answer = await self._ask_coordinator(group_id, request, OffsetCommitResponse)
+            raise_worst(
+                [
+                    error_about(p.error_code, f"group {group_id}, {topic.name}-{p.partition_index}")
+                    for topic in answer.topics
+                    for p in topic.partitions
+                    if p.error_code
+                ]
+            )
+
+        await self._cluster.retrying(attempt)
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """A group's positions, for `tps` or all there are; nothing stands for a partition without one."""
+        topics = None
+        if tps is not None:
+            topics = [
+                OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
+                for name, partitions in _by_topic(tps).items()
+            ]
+        request = OffsetFetchRequest(group_id=group_id, topics=topics)
+
+        async def attempt() -> OffsetFetchResponse:
+            answer = await self._ask_coordinator(
+                group_id, request, OffsetFetchResponse, max_version=FETCH_ONE_GROUP
+            )
+            raise_for(answer.error_code, f"group {group_id}")
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    raise_for(p.error_code, f"group {group_id}, {topic.name}-{p.partition_index}")
+            return answer
+
+        answer = await self._cluster.retrying(attempt)
+        return {
+            TopicPartition(topic.name, p.partition_index): OffsetAndMetadata(
+                p.committed_offset, p.committed_leader_epoch, p.metadata or ""
+            )
+            for topic in answer.topics
+            for p in topic.partitions
+            if p.committed_offset >= 0
+        }
+
+    async def find_coordinator(self, group_id: str) -> Address:
+        """The broker that coordinates a group."""
+        return await self._cluster.retrying(lambda: self._coordinator(group_id))
+
+    # --- Anything else ----------------------------------------------------------------------------------
+
+    async def request(self, message: object, response: type[R], *, node_id: int | None = None) -> R:
+        """Ask one broker, or any, something that no verb stands for. Nothing is repeated, no answer checked."""
+        if node_id is None:
+            return await self._cluster.ask_any(message, response)
+        return await self._cluster.request(self.brokers[node_id], message, response)
+
+    async def _ask_controller(
+        self, message: object, response: type[R], *, max_version: int = MAX_VERSION
+    ) -> R:
+        controller = await self._cluster.controller()
+        return await self._cluster.request(controller, message, response, max_version=max_version)
+
+    async def _ask_coordinator(
+        self, group_id: str, message: object, response: type[R], *, max_version: int = MAX_VERSION
+    ) -> R:
+        coordinator = await self._coordinator(group_id)
+        return await self._cluster.request(coordinator, message, response, max_version=max_version)
+
+    async def _coordinator(self, group_id: str) -> Address:
+        request = FindCoordinatorRequest(key=group_id)
+        answer = await self._cluster.ask_any(
+            request, FindCoordinatorResponse, max_version=FIND_ONE_COORDINATOR
+        )
+        raise_for(answer.error_code, f"group {group_id}", answer.error_message)
+        return Address(answer.host, answer.port)
+
+    def _timeout_ms(self) -> int:
+        return int(self._cluster.request_timeout_s * 1000)
+
+
+def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in tps:
+        topics.setdefault(topic, []).append(partition)
+    return topics

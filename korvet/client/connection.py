@@ -1,0 +1,152 @@
+"""One connection of a client to one broker: versions are negotiated once, then it serves one request at a time.
+
+A connection on which anything went wrong, or whose answer was not awaited to the end, is of no more use: who waits
+next would read somebody else's answer. Its owner closes it and opens another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self, TypeVar
+
+import trio
+from attrs import define, field
+
+import korvet
+from korvet.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from korvet.protocol.frames import FrameReader
+from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from korvet.protocol.requests import API_VERSIONS, decode_response, encode_request
+from korvet.protocol.schema import MAX_VERSION, schema_of, versions_of
+
+R = TypeVar("R")
+
+DEFAULT_PORT = 9092
+CONNECT_TIMEOUT_S = 10.0
+RECEIVE_BYTES = 256 * 1024
+# More than a Fetch is ever told to bring, since a first batch may exceed what was asked for.
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read `host:port`, `[::1]:port`, or a host alone. Raises ValueError saying what was expected."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text.strip(), str(DEFAULT_PORT)
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and bare == host):
+        raise ValueError(f"{text!r} is no broker address; host:port is, or [::1]:port")
+    return Address(bare, int(port))
+
+
+@define
+class BrokerConnection:
+    """Made by `connect`; ends with `close`. Requests raise OSError and Trio's stream errors as they come."""
+
+    address: Address
+    _stream: trio.abc.Stream
+    _client_id: str
+    _versions: Mapping[int, range] = field(factory=dict, init=False)
+    _correlation_id: int = field(default=0, init=False)
+    _frames: FrameReader = field(factory=lambda: FrameReader(MAX_FRAME_BYTES), init=False)
+
+    @classmethod
+    async def connect(cls, address: Address, client_id: str) -> Self:
+        """Connect and ask which versions the broker speaks. Nothing stays open when this fails or is cancelled."""
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(address.host, address.port)
+        except trio.TooSlowError:
+            raise TimeoutError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
+        connection = cls(address, stream, client_id)
+        try:
+            await connection._negotiate()
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def close(self) -> None:
+        """Close at once, also when cancelled."""
+        await trio.aclose_forcefully(self._stream)
+
+    async def request(
+        self, message: object, response: type[R], *, min_version: int = 0, max_version: int = MAX_VERSION
+    ) -> R:
+        """Send a request in the newest version both sides speak, within the given ones, and return its answer.
+
+        Raises UnsupportedVersion when there is none, before anything is sent.
+        """
+        version = self._version(type(message), min_version, max_version)
+        frame = await self._exchange(message, version)
+        return self._decode(response, version, frame)
+
+    async def send(self, message: object) -> None:
+        """Send a request that the broker does not answer: a Produce with acks=0."""
+        await self._send(message, self._version(type(message), 0, MAX_VERSION))
+
+    def _version(self, request: type[object], min_version: int, max_version: int) -> int:
+        key = schema_of(request).key
+        ours = versions_of(request)
+        theirs = self._versions.get(-1 if key is None else key, range(0))
+        first = max(ours.start, theirs.start, min_version)
+        last = min(ours.stop - 1, theirs.stop - 1, max_version)
+        if last < first:
+            name = request.__name__.removesuffix("Request")
+            spoken = f"versions {theirs.start} to {theirs.stop - 1}" if theirs else "not at all"
+            needed = f"{max(ours.start, min_version)} to {min(ours.stop - 1, max_version)}"
+            raise UnsupportedVersion(
+                f"The broker at {self.address} speaks {name} {spoken}; needed is {needed}."
+            )
+        return last
+
+    async def _negotiate(self) -> None:
+        message = ApiVersionsRequest(
+            client_software_name="korvet", client_software_version=korvet.__version__
+        )
+        version = versions_of(ApiVersionsRequest)[-1]
+        frame = await self._exchange(message, version)
+        if _error_code(frame) == ErrorCode.UNSUPPORTED_VERSION:
+            # A broker that does not know the version answers in version 0, with those it does know (KIP-511).
+            answer = self._decode(ApiVersionsResponse, 0, frame)
+            known = (api.max_version for api in answer.api_keys if api.api_key == API_VERSIONS)
+            version = min(version, next(known, 0))
+            frame = await self._exchange(message, version)
+        answer = self._decode(ApiVersionsResponse, version, frame)
+        self._versions = {api.api_key: range(api.min_version, api.max_version + 1) for api in answer.api_keys}
+
+    async def _exchange(self, message: object, version: int) -> bytearray:
+        await self._send(message, version)
+        while (frame := self._frames.next_frame()) is None:
+            self._frames.allow_frame()
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+            if not data:
+                raise trio.EndOfChannel("the broker closed the connection")
+            self._frames.receive_data(data)
+        return frame
+
+    async def _send(self, message: object, version: int) -> None:
+        self._correlation_id += 1
+        for data in encode_request(message, version, self._correlation_id, self._client_id):
+            await self._stream.send_all(data)
+
+    def _decode(self, response: type[R], version: int, frame: bytearray) -> R:
+        correlation_id, answer = decode_response(response, version, frame)
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"the answer to request {correlation_id}, not to {self._correlation_id}")
+        return answer
+
+
+def _error_code(frame: bytearray) -> int:
+    """Return the error code of an ApiVersions answer, which in every version stands behind the correlation id."""
+    return int.from_bytes(frame[4:6], "big", signed=True)

@@ -1,0 +1,173 @@
+"""Producing: records are dealt out to partitions, packed into batches, and sent, one batch per partition at a time.
+
+So records of a partition are stored in the order they were given, also when some had to be sent again. There are no
+producer ids: a batch whose answer was lost is sent again and may then be stored twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from korvet.client.cluster import Cluster, error_about, raise_worst
+from korvet.client.connection import Address
+from korvet.client.model import Produced, Record, Topic, TopicPartition
+from korvet.client.partitioner import Partitioner, partition_of_key
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import KafkaError, LeaderNotAvailable, MessageTooLarge
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import build_batch
+
+# Below the 1,048,588 bytes that Kafka's topics take unless told otherwise. Larger records travel alone.
+MAX_BATCH_BYTES = 1_000_000
+# At most what a record takes beside key, value and headers; and each header.
+RECORD_OVERHEAD_BYTES = 32
+HEADER_OVERHEAD_BYTES = 10
+
+
+@define
+class Batch:
+    """Records on their way, and where their results go."""
+
+    records: list[RawRecord] = field(factory=list)
+    indexes: list[int] = field(factory=list)
+    size: int = 0
+
+    def add(self, index: int, record: Record, now_ms: int, size: int) -> None:
+        timestamp = now_ms if record.timestamp is None else record.timestamp
+        self.records.append((len(self.records), timestamp, record.key, record.value, record.headers))
+        self.indexes.append(index)
+        self.size += size
+
+    def halves(self) -> tuple[Batch, Batch]:
+        middle = len(self.records) // 2
+        second: list[RawRecord] = [
+            (delta - middle, timestamp, key, value, headers)
+            for delta, timestamp, key, value, headers in self.records[middle:]
+        ]
+        return Batch(self.records[:middle], self.indexes[:middle]), Batch(second, self.indexes[middle:])
+
+
+@define
+class Production:
+    """One call of `Client.produce`: what is still to be sent, and the results so far."""
+
+    cluster: Cluster
+    topic: str
+    acks: int
+    codec: Codec
+    queues: dict[TopicPartition, deque[Batch]] = field(factory=dict, init=False)
+    results: list[Produced] = field(factory=list, init=False)
+
+    async def describe(self, *, create_topic: bool) -> Topic:
+        """The topic, once at least one of its partitions has a leader."""
+
+        async def attempt() -> Topic:
+            topic = await self.cluster.topic(self.topic, allow_auto_topic_creation=create_topic)
+            if all(partition.leader_id < 0 for partition in topic.partitions):
+                raise LeaderNotAvailable(f"No partition of {self.topic} has a leader at the moment.")
+            return topic
+
+        return await self.cluster.retrying(attempt)
+
+    def deal(self, records: Iterable[Record], topic: Topic, partitioner: Partitioner) -> None:
+        """Assign every record to a batch of some partition."""
+        count = len(topic.partitions)
+        with_leader = [p.partition for p in topic.partitions if p.leader_id >= 0]
+        now_ms = time.time_ns() // 1_000_000
+        for index, record in enumerate(records):
+            size = _size(record)
+            partition = record.partition
+            if partition is None and record.key is not None:
+                partition = partition_of_key(record.key, count)
+            if partition is None:
+                partition = with_leader[partitioner.sticky(len(with_leader))]
+                if self._is_full(partition, size):
+                    partitioner.move_on()
+                    partition = with_leader[partitioner.sticky(len(with_leader))]
+            self._batch(partition, size).add(index, record, now_ms, size)
+            self.results.append(Produced(partition, -1))
+        partitioner.move_on()
+
+    async def send(self) -> None:
+        """Send what is left, as far as that succeeds; then raise the worst of the errors. May be called again."""
+        while self.queues:
+            await self.cluster.each_leader(list(self.queues), self._send_to)
+
+    async def _send_to(self, leader: Address, tps: list[TopicPartition]) -> None:
+        request = ProduceRequest(
+            acks=self.acks,
+            timeout_ms=int(self.cluster.request_timeout_s * 1000),
+            topic_data=[
+                TopicProduceData(
+                    name=self.topic,
+                    partition_data=[
+                        PartitionProduceData(index=tp.partition, records=[self._next(tp)]) for tp in tps
+                    ],
+                )
+            ],
+        )
+        if self.acks == 0:
+            await self.cluster.send(leader, request)
+            for tp in tps:
+                self._done(tp, -1)
+            return
+        answer = await self.cluster.request(leader, request, ProduceResponse)
+        errors = []
+        for partition in (partition for topic in answer.responses for partition in topic.partition_responses):
+            error = self._settle(TopicPartition(self.topic, partition.index), partition)
+            if error is not None:
+                errors.append(error)
+        raise_worst(errors)
+
+    def _settle(self, tp: TopicPartition, answer: PartitionProduceResponse) -> KafkaError | None:
+        if not answer.error_code:
+            self._done(tp, answer.base_offset)
+            return None
+        error = error_about(answer.error_code, tp, answer.error_message)
+        queue = self.queues[tp]
+        if isinstance(error, MessageTooLarge) and len(queue[0].records) > 1:
+            # The topic takes less than we thought.
+            queue.extendleft(reversed(queue.popleft().halves()))
+            return None
+        return error
+
+    def _done(self, tp: TopicPartition, base_offset: int) -> None:
+        queue = self.queues[tp]
+        for delta, index in enumerate(queue.popleft().indexes):
+            self.results[index] = Produced(
+                tp.partition, base_offset if base_offset < 0 else base_offset + delta
+            )
+        if not queue:
+            del self.queues[tp]
+
+    def _next(self, tp: TopicPartition) -> bytearray:
+        return build_batch(self.queues[tp][0].records, codec=self.codec)
+
+    def _batch(self, partition: int, size: int) -> Batch:
+        queue = self.queues.setdefault(TopicPartition(self.topic, partition), deque())
+        if not queue or queue[-1].size + size > MAX_BATCH_BYTES:
+            queue.append(Batch())
+        return queue[-1]
+
+    def _is_full(self, partition: int, size: int) -> bool:
+        queue = self.queues.get(TopicPartition(self.topic, partition))
+        return queue is not None and queue[-1].size + size > MAX_BATCH_BYTES
+
+
+def _size(record: Record) -> int:
+    """Return at most how many bytes a record takes in a batch, before compression."""
+    size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += HEADER_OVERHEAD_BYTES + 4 * len(name) + len(value or b"")
+    return size
