@@ -62,27 +62,35 @@ def program() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the program and exit; the only place where the command line's errors are turned into words."""
     try:
-        status = program.main(arguments, prog_name="korvet", standalone_mode=False)
+        run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
+        status = 0
     except BaseException as error:  # noqa: BLE001  the outermost place there is
-        status = report(error)
-    leave(status if isinstance(status, int) else 0)
+        status = report(innermost(error))
+    leave(status)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the command that the arguments name; what it raises is raised."""
+    if "_KORVET_COMPLETE" in os.environ:  # a shell asks how a word might go on
+        program.main(prog_name="korvet")
+    with program.make_context("korvet", list(arguments)) as context:
+        program.invoke(context)
 
 
 def leave(status: int) -> NoReturn:
     """Exit, without Python's own complaint about output that nobody reads any more."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
 
 def report(error: BaseException) -> int:
     """Say in one line what went wrong; the exit status."""
-    error = innermost(error)
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return 128 + signal.SIGINT
     if isinstance(error, BrokenPipeError):

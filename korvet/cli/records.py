@@ -17,26 +17,14 @@ import json
 from typing import Any
 
 import click
-from attrs import frozen
 
 from korvet.cli.times import parse_time
-
-Headers = tuple[tuple[str, bytes | None], ...]
+from korvet.client.model import ConsumedRecord, Record
+from korvet.protocol.record import Headers
 
 READ = ("key", "value", "headers", "timestamp", "partition")
 # Written by `consume`, and of no meaning to `produce`: a line may go from one to the other as it is.
 IGNORED = ("topic", "offset")
-
-
-@frozen
-class Record:
-    """A record to be produced. Without timestamp: now. Without partition: as the key says, or any."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Headers = ()
-    timestamp: int | None = None
-    partition: int | None = None
 
 
 class BadLine(click.ClickException):
@@ -118,33 +106,19 @@ def to_partition(value: object) -> int | None:
     raise BadLine(f"partition: a number from 0 on expected, not {shorten(value)}")
 
 
-def to_text(key: bytes | None, value: bytes | None, key_separator: bytes | None) -> bytes:
+def to_text(record: ConsumedRecord, key_separator: bytes | None = None) -> bytes:
     """The line for a record, without its line end; null reads as empty."""
     if key_separator is None:
-        return value or b""
-    return (key or b"") + key_separator + (value or b"")
+        return record.value or b""
+    return (record.key or b"") + key_separator + (record.value or b"")
 
 
-def to_json(
-    topic: str,
-    partition: int,
-    offset: int,
-    timestamp: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Headers,
-) -> bytes:
+def to_json(record: ConsumedRecord) -> bytes:
     """The JSON line for a record, without its line end."""
-    fields = {
-        "topic": topic,
-        "partition": partition,
-        "offset": offset,
-        "timestamp": timestamp,
-        "key": readable(key),
-        "value": readable(value),
-    }
-    if headers:
-        fields["headers"] = [[name, readable(content)] for name, content in headers]
+    fields = record._asdict() | {"key": readable(record.key), "value": readable(record.value)}
+    fields["headers"] = [[name, readable(content)] for name, content in record.headers]
+    if not record.headers:
+        del fields["headers"]
     return json.dumps(fields, ensure_ascii=False).encode()
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from korvet.cli.options import assignments
 from korvet.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def described(setting: Setting) -> str:
     return f"{setting.help} [{default_of(setting)}]"
 
 
-def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click's
+def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
     from korvet.config import settings
@@ -102,16 +103,12 @@ def default_of(setting: Setting) -> str:
     "--config", "file", envvar="KORVET_CONFIG", metavar="FILE", type=click.Path(path_type=Path),
     help="Settings from a TOML file.",
 )  # fmt: skip
-@click.option(
-    "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated."
-)
+@click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
-def command(
-    storage: str | None, listeners: str | None, file: Path | None, assignments: tuple[str, ...]
-) -> None:
+def command(storage: str | None, listeners: str | None, file: Path | None, texts: tuple[str, ...]) -> None:
     """Start a broker.
 
     Without options it serves from memory on port 9092 of this machine, and forgets everything when it ends.
@@ -119,21 +116,16 @@ def command(
     """
     import trio
 
-    config = read_config(file, assignments, storage=storage, listeners=listeners)
+    config = read_config(file, texts, storage=storage, listeners=listeners)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     trio.run(serve, config)
 
 
-def read_config(file: Path | None, assignments: tuple[str, ...], **options: str | None) -> Config:
+def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None) -> Config:
     """The settings from file, environment and flags. Raises ConfigError with everything that is wrong."""
     from korvet.config import load_config
 
-    flags: dict[str, str] = {name: value for name, value in options.items() if value is not None}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{assignment!r} is not NAME=VALUE.", param_hint="--set")
-        flags[name.strip()] = value.strip()
+    flags = {name: value for name, value in options.items() if value is not None} | assignments(texts)
     environ = {name: value for name, value in os.environ.items() if name not in NOT_OF_THE_BROKER}
     return load_config(file=file, environ=environ, flags=flags)
 

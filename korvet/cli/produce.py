@@ -1,0 +1,175 @@
+"""`korvet produce`: lines from a file or from stdin become records.
+
+Reading runs ahead of sending by a bounded number of pieces. What has been read by the time a batch is acknowledged
+makes the next one: typed lines are sent at once, and a large file in large batches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from korvet.cli.options import bootstrap_servers, with_client
+from korvet.cli.output import Progress
+
+if TYPE_CHECKING:
+    import trio
+
+    from korvet.client import Client, Record
+
+PIECE_BYTES = 256 * 1024
+PIECES_AHEAD = 16
+BATCH_LINES = 20_000
+ACKS = {"all": -1, "1": 1, "0": 0}
+
+Parse = Callable[[bytes], "Record"]
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-", required=False)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--key-separator", metavar="TEXT", help="In text: what stands between key and value.")
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@bootstrap_servers
+def command(
+    topic: str,
+    file: BinaryIO,
+    form: str,
+    key_separator: str | None,
+    acks: str,
+    compression: str,
+    servers: str,
+) -> None:
+    """Write records to a topic, from lines or JSON lines.
+
+    Reads FILE, or stdin. In text, a line is a value. In JSON it is an object with value, and as you like key,
+    headers, timestamp and partition:
+
+    \b
+    {"key": "UA", "value": "text", "headers": [["trace", "1"]],
+     "timestamp": "2026-03-01T12:00:00Z", "partition": 0}
+
+    null is null, {"base64": "…"} is bytes that are no text, and any other JSON as value is written as JSON. What
+    `korvet consume --format json` prints can be read here. Without timestamp it is now; without partition the key
+    decides, as in Kafka's own clients. The topic is created if the broker creates topics by itself.
+    """  # noqa: D301  click's own mark, a backspace, keeps the lines of a paragraph as they are
+    from korvet.protocol.compression import Codec
+
+    descriptor = file.fileno()
+    if os.isatty(descriptor) and sys.stderr.isatty():
+        click.echo("One record a line; Ctrl-D ends.", err=True)
+
+    async def produce(client: Client) -> int:
+        return await produce_lines(
+            client,
+            topic,
+            descriptor,
+            parser(form, key_separator),
+            acks=ACKS[acks],
+            codec=Codec[compression.upper()],
+        )
+
+    count = with_client(servers, produce)
+    if sys.stderr.isatty():
+        click.echo(f"{count:,} record{'' if count == 1 else 's'} written to {topic}.", err=True)
+
+
+def parser(form: str, key_separator: str | None) -> Parse:
+    """How a line becomes a record."""
+    from korvet.cli.records import from_json, from_text
+
+    if form == "json":
+        if key_separator is not None:
+            raise click.UsageError("--key-separator is for text; in JSON the key is a field of its own.")
+        return from_json
+    separator = None if key_separator is None else key_separator.encode()
+    return lambda line: from_text(line, separator)
+
+
+async def produce_lines(
+    client: Client, topic: str, descriptor: int, parse: Parse, *, acks: int, codec: int
+) -> int:
+    """Produce every line; their number. A bad line ends it, once all before it are written."""
+    import trio
+
+    from korvet.protocol.compression import Codec
+
+    count = 0
+    send_channel, receive_channel = trio.open_memory_channel[list[bytes]](PIECES_AHEAD)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_lines, descriptor, send_channel)
+        with Progress("produced") as progress:
+            async for lines in receive_channel:
+                for batch in batches([*lines, *waiting(receive_channel)]):
+                    records, bad = parse_lines(batch, parse, first_number=count + 1)
+                    if records:
+                        await client.produce(topic, records, acks=acks, codec=Codec(codec), create_topic=True)
+                    if bad is not None:
+                        raise bad
+                    count += len(batch)
+                    progress.show(count)
+    return count
+
+
+async def read_lines(descriptor: int, send_channel: trio.MemorySendChannel[list[bytes]]) -> None:
+    """Send the lines of a file as they come, without their ends; several at once where they are there at once.
+
+    Reads the descriptor itself: Python's own reader keeps a lock while it waits, which its exit would trip over.
+    """
+    import trio
+
+    rest = b""
+    async with send_channel:
+        while piece := await trio.to_thread.run_sync(
+            os.read, descriptor, PIECE_BYTES, abandon_on_cancel=True
+        ):
+            *lines, rest = (rest + piece).split(b"\n")
+            if lines:
+                await send_channel.send(lines)
+        if rest:
+            await send_channel.send([rest])
+
+
+def waiting(receive_channel: trio.MemoryReceiveChannel[list[bytes]]) -> Iterator[bytes]:
+    """The lines that have been read already."""
+    import trio
+
+    while True:
+        try:
+            yield from receive_channel.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return
+
+
+def batches(lines: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(lines), BATCH_LINES):
+        yield lines[start : start + BATCH_LINES]
+
+
+def parse_lines(
+    lines: list[bytes], parse: Parse, *, first_number: int
+) -> tuple[list[Record], click.ClickException | None]:
+    """The records up to the first bad line, and what is wrong with that one. Empty JSON lines are passed over."""
+    from korvet.cli.records import BadLine, from_json
+
+    records = []
+    for number, line in enumerate(lines, first_number):
+        if parse is from_json and not line.strip():
+            continue
+        try:
+            records.append(parse(line))
+        except BadLine as bad:
+            before = "; what stands before it is written" if number > 1 else ""
+            return records, BadLine(f"line {number}: {bad.message}{before}")
+    return records, None
