@@ -32,6 +32,7 @@ from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.frames import FrameReader, framed
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
+from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -44,6 +45,11 @@ from korvet.protocol.schema import Buffer, versions_of
 PRODUCE = 0
 
 KEY_AND_VERSION = Struct(">hh")
+
+# Where librdkafka asks for all topics it writes the null array in four bytes instead of one (its issue 5049): the
+# three behind it are read as the fields that follow, which say no more then, and what was meant is left over.
+# Kafka, which ignores whatever is left over behind any request, never noticed.
+LIBRDKAFKA_LEFT_OVER = 3
 
 
 class NeedData(Enum):
@@ -169,9 +175,15 @@ class Connection:
 def decode_body(request: type[Any], version: int, frame: memoryview, offset: int) -> Any:
     """The message that fills the rest of a frame."""
     body, end = decode(request, version, frame, offset)
-    if end != len(frame):
-        raise ProtocolError(f"{len(frame) - end} bytes are left over behind a {request.__name__} v{version}")
+    left_over = len(frame) - end
+    if left_over and not (left_over == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
+        raise ProtocolError(f"{left_over} bytes are left over behind a {request.__name__} v{version}")
     return body
+
+
+def asks_for_all_topics(body: object, version: int) -> bool:
+    """Whether this is the one request that librdkafka writes too long."""
+    return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
 
 
 def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> Request:

@@ -341,6 +341,20 @@ def test_a_malformed_produce_below_version_3_breaks_the_connection(feed: Feed) -
         feed(frame(wire(produce(b"m"), 2)[4:] + b"!"))
 
 
+@fed
+def test_librdkafka_may_ask_for_all_topics_in_three_bytes_too_many(feed: Feed) -> None:
+    header = pack(">hhihx", 3, 12, 7, -1)
+    (request,) = feed(frame(header + b"\0\0\0\0" + b"\x01\0\0"))
+
+    assert request.body.topics is None
+
+
+@fed
+def test_nobody_else_may_leave_three_bytes_over(feed: Feed) -> None:
+    with pytest.raises(ProtocolError, match="3 bytes are left over"):
+        feed(frame(wire(produce(b"m"), 9)[4:] + b"\0\0\0"))
+
+
 # --- Large frames and their memory ------------------------------------------------------------------------
 
 
