@@ -20,20 +20,23 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from confluent_kafka.admin import NewTopic
 
-from tests.clients.interface import FETCH_WAIT_MS, LIMIT_S, AdminClient, Received, Record, Timeout
+from tests.clients.interface import LIMIT_S, AdminClient, Received, Record, Timeout
 
 
 class Confluent(AdminClient):
     id = "confluent-kafka"
+    sends_neither_key_nor_value = True
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(settings or {}))
-        self._admin().create_topics([new], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
+        admin = self._admin()  # held, since what it was asked for dies with it
+        admin.create_topics([new], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
 
     def delete_topic(self, topic: str) -> None:
-        self._admin().delete_topics([topic], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
+        admin = self._admin()
+        admin.delete_topics([topic], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
 
     def partitions(self, topic: str) -> set[int]:
         # Asking for one topic by name would create it; a list of all does not.
@@ -98,7 +101,6 @@ class Confluent(AdminClient):
     def consume_first(self, topic: str, produce: Callable[[], None]) -> Received:
         with self._consumer({"enable.partition.eof": True}) as consumer:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            # The end of an empty partition is announced once a fetch came back from there with nothing.
             message = consumer.poll(LIMIT_S)
             error = message and message.error()
             if error is None or error.code() != KafkaError._PARTITION_EOF:
@@ -145,8 +147,6 @@ class Confluent(AdminClient):
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "socket.timeout.ms": FETCH_WAIT_MS + 10_000,
                 **(settings or {}),
             }
         )

@@ -15,6 +15,8 @@ from attrs import frozen
 LIMIT_S = 20.0
 
 # How long consumers let the broker hold a fetch: longer than LIMIT_S, so that only a waking broker answers.
+# Not those of librdkafka: it tells that a partition is empty once a fetch has come back from there with nothing,
+# and asks for its group's coordinator on the connection on which that fetch waits.
 FETCH_WAIT_MS = 60_000
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -45,7 +47,10 @@ class Client(ABC):
     """One client library, talking to one broker."""
 
     id: str
-    sends_keyless_empty_values = True
+    # Some clients leave out, or refuse, what they think nobody means.
+    sends_empty_values_without_key = True
+    sends_neither_key_nor_value = False
+    sends_null_headers = True
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers

@@ -16,6 +16,7 @@ from tests.clients.interface import FETCH_WAIT_MS, LIMIT_S, AdminClient, Receive
 
 class KafkaPython(AdminClient):
     id = "kafka-python"
+    sends_null_headers = False
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tests.clients.interface import FETCH_WAIT_MS, LIMIT_S, Client, Received, Record
+from tests.clients.interface import LIMIT_S, Client, Received, Record
 
 # Neither occurs in what the scenarios produce; a newline does.
 RECORD_END = "\x1e"
@@ -21,7 +21,7 @@ class Kcat(Client):
     """Cannot set timestamps, delete topics or commit positions; creates topics by asking for them."""
 
     id = "kcat"
-    sends_keyless_empty_values = False
+    sends_empty_values_without_key = False
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
@@ -59,7 +59,6 @@ class Kcat(Client):
         offset = "beginning" if start is None else str(start)
         output = self._run(
             *("-C", "-t", topic, "-p", str(partition), "-o", offset, "-c", str(count), "-J"),
-            *("-X", f"fetch.wait.max.ms={FETCH_WAIT_MS}"),
         )
         return [_received(json.loads(line)) for line in output.splitlines()]
 
@@ -73,7 +72,6 @@ class Kcat(Client):
         process = subprocess.Popen(
             self._command(
                 *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", "1", "-J", "-u"),
-                *("-X", f"fetch.wait.max.ms={FETCH_WAIT_MS}"),
             ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -54,6 +54,9 @@ def test_every_client_sees_what_every_other_committed(broker: KorvetProcess, top
     offsets = [one.offset for one in clients[0].consume(topic, 10)]
     for index, committer in enumerate(clients):
         committer.commit("shared", topic, offsets[index + 1], metadata=committer.id)
-        expected = (offsets[index + 1], committer.id)
+        found = [reader.committed("shared", topic) for reader in clients]
 
-        assert [expected] * 3 == [reader.committed("shared", topic) for reader in clients]
+        # confluent-kafka commits the zero byte that ends a string in C, too, and others show it.
+        assert [(offsets[index + 1], committer.id)] * 3 == [
+            position and (position[0], position[1].removesuffix("\0")) for position in found
+        ]

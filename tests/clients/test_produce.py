@@ -10,26 +10,34 @@ from tests.clients.conftest import CLIENTS
 from tests.clients.interface import CODECS, Client, Received, Record
 from tests.processes import KorvetProcess
 
-KEYLESS_EMPTY = Record(value=b"")
+ONLY_EMPTY = Record(value=b"")
+ONLY_HEADERS = Record(value=None, headers=(("neither key nor value", b"but a header"),))
+NULL_HEADERS = Record(value=b"n", headers=(("none", None), ("none", b""), ("empty", b"")))
 SAMPLE = (
     Record(value=b"only a value"),
     Record(value=b"a value", key=b"and a key"),
     Record(value=b"two\nlines", key=b"", headers=(("name", b"value"),)),
     Record(value=None, key=b"a tombstone"),
-    Record(value=None, headers=(("neither key nor value", b"but a header"),)),
+    ONLY_HEADERS,
+    NULL_HEADERS,
     Record(value=b"", key=b"empty value"),
     Record(value=b"", key=b""),
-    KEYLESS_EMPTY,
-    Record(
-        value=b"h", headers=(("twice", b"1"), ("twice", b"2"), ("none", None), ("\u00e9", "\u00fc".encode()))
-    ),
+    ONLY_EMPTY,
+    Record(value=b"h", headers=(("twice", b"1"), ("twice", b"2"), ("\u00e9", "\u00fc".encode()))),
     Record(value=b"compressible " * 500, key=b"k" * 300),
 )
 
 
 def sample(client: Client) -> list[Record]:
     """What this client can send of the sample."""
-    return [record for record in SAMPLE if record != KEYLESS_EMPTY or client.sends_keyless_empty_values]
+    left_out = set()
+    if not client.sends_empty_values_without_key:
+        left_out.add(ONLY_EMPTY)
+    if not client.sends_neither_key_nor_value:
+        left_out.add(ONLY_HEADERS)
+    if not client.sends_null_headers:
+        left_out.add(NULL_HEADERS)
+    return [record for record in SAMPLE if record not in left_out]
 
 
 def records_of(received: list[Received]) -> list[Record]:
