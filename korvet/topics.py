@@ -87,7 +87,7 @@ class TopicSetting:
     default: str
     enforced: bool = False  # whether it changes what the broker does; otherwise it is stored and shown
     fixed: bool = False  # can be given at creation only
-    broker_setting: str = ""  # the broker's setting that is the default of this one
+    broker_settings: tuple[str, ...] = ()  # the broker's settings that are the default of this one
     from_broker: Callable[[Config], object] | None = None
     refused: Mapping[str, str] = {}  # value -> why it is not accepted yet
 
@@ -108,8 +108,15 @@ def _stored(name: str, kind: Kind[Any], default: object) -> TopicSetting:
 def _from_broker(
     name: str, kind: Kind[Any], broker_setting: str, read: Callable[[Config], object], *, fixed: bool = False
 ) -> TopicSetting:
-    default = _written(read(Config()))
-    return TopicSetting(name, kind, default, True, fixed, broker_setting, read)  # noqa: FBT003
+    return TopicSetting(
+        name,
+        kind,
+        _written(read(Config())),
+        enforced=True,
+        fixed=fixed,
+        broker_settings=tuple(broker_setting.split(", ")),
+        from_broker=read,
+    )
 
 
 def _written(value: object) -> str:
@@ -128,7 +135,12 @@ ALL_SETTINGS = (
         enforced=True,
         refused={"compact": "compaction is not served yet, and deleting instead would lose records"},
     ),
-    _from_broker("retention.ms", long(at_least=-1), "log.retention.ms", lambda config: config.retention_ms),
+    _from_broker(
+        "retention.ms",
+        long(at_least=-1),
+        "log.retention.ms, log.retention.minutes, log.retention.hours",
+        lambda config: config.retention_ms,
+    ),
     _from_broker("retention.bytes", long(), "log.retention.bytes", lambda config: config.log_retention_bytes),
     _from_broker(
         "compression.type",
@@ -268,7 +280,7 @@ def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Confi
         return SettingValue(setting, settings[setting.name], ConfigSource.TOPIC)
     if setting.from_broker is None:
         return SettingValue(setting, setting.default, ConfigSource.DEFAULT)
-    is_set = config.source_of(setting.broker_setting) != "default"
+    is_set = any(config.source_of(name) != "default" for name in setting.broker_settings)
     value = _written(setting.from_broker(config))
     return SettingValue(setting, value, ConfigSource.BROKER if is_set else ConfigSource.DEFAULT)
 

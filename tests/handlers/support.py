@@ -1,0 +1,99 @@
+"""What the tests of handlers have in common: a broker on memory, and requests without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+
+from korvet.broker import Broker, RequestContext, open_broker
+from korvet.config import Config
+from korvet.handlers import APIS
+from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from korvet.protocol.record_batch import build_batch
+from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.memory import MemoryStorage
+
+NOW_MS = 1_700_000_000_000
+T0 = TopicPartition("t", 0)
+
+
+async def new_broker(storage: MemoryStorage | None = None, **settings: Any) -> Broker:
+    """A broker on memory whose clock stands still."""
+    storage = storage or MemoryStorage(clock=lambda: NOW_MS)
+    broker = await open_broker(storage, Config(**settings), clock=lambda: NOW_MS)
+    broker.advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}
+    return broker
+
+
+def reconfigure(broker: Broker, **settings: Any) -> None:
+    broker.config = evolve(broker.config, **settings)
+
+
+def context(version: int, **values: Any) -> RequestContext:
+    return RequestContext(version, "test", peer="127.0.0.1:1", **values)
+
+
+async def ask(broker: Broker, key: int, version: int, request: object, **values: Any) -> Any:
+    """What the handler of that API answers."""
+    return await APIS[key].handle(broker, request, context(version, **values))
+
+
+async def create(broker: Broker, name: str = "t", partitions: int = 1, **settings: str) -> Topic:
+    return await broker.storage.create_topic(
+        name, partitions, {key.replace("_", "."): value for key, value in settings.items()}
+    )
+
+
+def batch(*values: bytes | None, timestamps: Sequence[int] = (), **header: Any) -> bytearray:
+    """A record batch as a producer sends it."""
+    records = [
+        (index, timestamps[index] if timestamps else NOW_MS, None, value, ())
+        for index, value in enumerate(values or (b"value",))
+    ]
+    return build_batch(records, **header)
+
+
+def produce_request(
+    partitions: dict[TopicPartition, bytes | bytearray | None],
+    *,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    """A request for these batches, topics and partitions in order."""
+    topics: dict[str, TopicProduceData] = {}
+    for tp, records in partitions.items():
+        data = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
+        given = None if records is None else (memoryview(records),)
+        data.partition_data.append(PartitionProduceData(index=tp.partition, records=given))
+    return ProduceRequest(
+        transactional_id=transactional_id, acks=acks, timeout_ms=1000, topic_data=list(topics.values())
+    )
+
+
+async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None, **header: Any) -> int:
+    """Produce a batch; its base offset."""
+    response = await ask(broker, 0, 9, produce_request({tp: batch(*values, **header)}))
+    (partition,) = response.responses[0].partition_responses
+    assert partition.error_code == 0, partition
+    offset: int = partition.base_offset
+    return offset
+
+
+class Shim(MemoryStorage):
+    """A storage some of whose verbs are somebody else's."""
+
+    def __init__(self, storage: object, **verbs: object) -> None:
+        object.__setattr__(self, "storage", storage)
+        object.__setattr__(self, "verbs", verbs)
+
+    def __getattribute__(self, name: str) -> Any:
+        verbs = object.__getattribute__(self, "verbs")
+        return verbs[name] if name in verbs else getattr(object.__getattribute__(self, "storage"), name)
+
+
+async def away(*_: object, **__: object) -> Any:
+    """What every verb does while the store cannot be reached."""
+    raise KafkaStorageError("the store is away")

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.config import load_config
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from korvet.protocol.schema import ZERO_UUID
+from korvet.topics import SETTINGS
+from tests.handlers.support import Shim, ask, away, create, new_broker, reconfigure
+
+
+def wanted(
+    name: str = "t",
+    partitions: int = -1,
+    factor: int = -1,
+    assignments: dict[int, list[int]] | None = None,
+    **settings: str | None,
+) -> CreatableTopic:
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in (assignments or {}).items()
+        ],
+        configs=[
+            CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in settings.items()
+        ],
+    )
+
+
+async def create_topics(
+    broker: Broker, *topics: CreatableTopic, validate_only: bool = False, version: int = 7
+) -> list[CreatableTopicResult]:
+    request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+    response = await ask(broker, 19, version, request)
+    assert isinstance(response, CreateTopicsResponse)
+    return response.topics
+
+
+async def one(broker: Broker, *arguments: Any, **options: Any) -> CreatableTopicResult:
+    (result,) = await create_topics(broker, wanted(*arguments, **options))
+    return result
+
+
+async def test_creates_the_topic_and_tells_what_it_is(broker: Broker) -> None:
+    result = await one(broker, "t", 3, 1)
+
+    stored = await broker.storage.topic("t")
+    assert stored is not None
+    assert ("t", ErrorCode.NONE, None, stored.topic_id, 3, 1) == (
+        result.name,
+        result.error_code,
+        result.error_message,
+        result.topic_id,
+        result.num_partitions,
+        result.replication_factor,
+    )
+    assert 3 == stored.partitions
+
+
+async def test_minus_1_is_the_brokers_default() -> None:
+    broker = await new_broker(num_partitions=5)
+
+    assert 5 == (await one(broker)).num_partitions
+
+
+async def test_stores_the_settings_and_tells_all_of_them_sorted(broker: Broker) -> None:
+    result = await one(broker, retention_ms="1000", segment_bytes="1048576")
+
+    stored = await broker.storage.topic("t")
+    assert stored is not None
+    assert {"retention.ms": "1000", "segment.bytes": "1048576"}.items() <= stored.settings.items()
+    assert result.configs is not None
+    told = {each.name: (each.value, each.config_source, each.read_only) for each in result.configs}
+    assert sorted(SETTINGS) == list(told)
+    assert ("1000", 1, False) == told["retention.ms"]
+    assert ("record", 1, True) == told["storage.layout"]
+    assert ("dense", 1, True) == told["offset.mapping"]
+    assert ("1048588", 5, False) == told["max.message.bytes"]
+
+
+async def test_tells_which_settings_come_from_the_broker() -> None:
+    broker = await new_broker()
+    broker.config = load_config(flags={"message.max.bytes": "2000", "log.retention.hours": "1"})
+
+    result = await one(broker)
+
+    assert result.configs is not None
+    told = {each.name: (each.value, each.config_source) for each in result.configs}
+    assert ("2000", 4) == told["max.message.bytes"]
+    assert ("3600000", 4) == told["retention.ms"]
+
+
+async def test_validate_only_creates_nothing(broker: Broker) -> None:
+    await create(broker, "there")
+
+    results = await create_topics(broker, wanted("t", 3), wanted("there"), wanted("a b"), validate_only=True)
+
+    assert [
+        (ErrorCode.NONE, 3, ZERO_UUID),
+        (ErrorCode.TOPIC_ALREADY_EXISTS, -1, ZERO_UUID),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, -1, ZERO_UUID),
+    ] == [(each.error_code, each.num_partitions, each.topic_id) for each in results]
+    assert await broker.storage.topic("t") is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
+async def test_refuses_bad_names(broker: Broker, name: str) -> None:
+    assert ErrorCode.INVALID_TOPIC_EXCEPTION == (await one(broker, name)).error_code
+
+
+async def test_refuses_names_that_differ_in_dots_alone(broker: Broker) -> None:
+    await create(broker, "a.b_c")
+
+    results = await create_topics(broker, wanted("a_b.c"), wanted("a.b-c"))
+
+    assert [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE] == [each.error_code for each in results]
+    assert "a.b_c" in str(results[0].error_message)
+
+
+async def test_refuses_the_clusters_own_topic(broker: Broker) -> None:
+    assert ErrorCode.INVALID_REQUEST == (await one(broker, "__cluster_metadata")).error_code
+
+
+async def test_a_topic_that_stands_twice_is_created_never_and_answered_once(broker: Broker) -> None:
+    results = await create_topics(broker, wanted("a"), wanted("b"), wanted("a"))
+
+    assert [("a", ErrorCode.INVALID_REQUEST), ("b", ErrorCode.NONE)] == [
+        (each.name, each.error_code) for each in results
+    ]
+    assert await broker.storage.topic("a") is None
+
+
+@pytest.mark.parametrize("partitions", [0, -2, 10_001, 2**31 - 1])
+async def test_refuses_numbers_of_partitions(broker: Broker, partitions: int) -> None:
+    assert ErrorCode.INVALID_PARTITIONS == (await one(broker, "t", partitions)).error_code
+
+
+@pytest.mark.parametrize("factor", [0, -2])
+async def test_refuses_replication_factors_that_are_none(broker: Broker, factor: int) -> None:
+    assert ErrorCode.INVALID_REPLICATION_FACTOR == (await one(broker, "t", 1, factor)).error_code
+
+
+async def test_accepts_any_replication_factor_and_reports_1(broker: Broker) -> None:
+    result = await one(broker, "t", 1, 3)
+
+    assert (ErrorCode.NONE, 1) == (result.error_code, result.replication_factor)
+
+
+async def test_a_strict_broker_refuses_replication(broker: Broker) -> None:
+    reconfigure(broker, replication_factor_policy="strict")
+
+    results = await create_topics(broker, wanted("a", 1, 3), wanted("b", 1, 1), wanted("c", 1, -1))
+
+    assert [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE, ErrorCode.NONE] == [
+        each.error_code for each in results
+    ]
+
+
+async def test_takes_partitions_assigned_by_hand(broker: Broker) -> None:
+    result = await one(broker, assignments={1: [1], 0: [1], 2: [1]})
+
+    assert (ErrorCode.NONE, 3) == (result.error_code, result.num_partitions)
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"assignments": {0: [1]}, "partitions": 1}, ErrorCode.INVALID_REQUEST),
+        ({"assignments": {0: [1]}, "factor": 1}, ErrorCode.INVALID_REQUEST),
+        ({"assignments": {1: [1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: []}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [2]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1, 1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+    ids=["with partitions", "with factor", "not from 0", "empty", "unknown broker", "broker twice"],
+)
+async def test_refuses_wrong_assignments(broker: Broker, options: dict[str, Any], error: ErrorCode) -> None:
+    assert error == (await one(broker, **options)).error_code
+
+
+async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) -> None:
+    result = await one(
+        broker, compression_type="brotli", retention_sm="1", min_insync_replicas="0", segment_ms=None
+    )
+
+    assert ErrorCode.INVALID_CONFIG == result.error_code
+    message = str(result.error_message)
+    assert "compression.type" in message
+    assert "producer, uncompressed, gzip, snappy, lz4, zstd" in message
+    assert "retention.sm (did you mean retention.ms?)" in message
+    assert "min.insync.replicas" in message
+    assert "segment.ms" in message
+    assert await broker.storage.topic("t") is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"cleanup_policy": "delete,compact"}, {"remote_storage_enable": "TRUE"}]
+)
+async def test_refuses_what_is_not_there_yet_rather_than_lose_records(
+    broker: Broker, settings: dict[str, str]
+) -> None:
+    assert ErrorCode.INVALID_CONFIG == (await one(broker, **settings)).error_code
+
+
+async def test_errors_are_told_in_every_version(broker: Broker) -> None:
+    for version in range(2, 8):
+        (result,) = await create_topics(broker, wanted("a b"), version=version)
+        assert ErrorCode.INVALID_TOPIC_EXCEPTION == result.error_code
+
+
+async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
+    broker.storage = Shim(broker.storage, topics=away)
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker)).error_code

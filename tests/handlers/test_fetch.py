@@ -1,0 +1,549 @@
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from korvet.broker import Broker
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from korvet.protocol.record_batch import parse_batches
+from korvet.protocol.schema import ZERO_UUID
+from korvet.storage.interface import EpochEnd, LogOffsets, TopicPartition
+from tests.handlers.support import (
+    T0,
+    Shim,
+    append,
+    ask,
+    away,
+    batch,
+    context,
+    create,
+    new_broker,
+    reconfigure,
+)
+
+T1 = TopicPartition("t", 1)
+BATCH = len(batch(b"value"))
+
+
+def request(
+    offsets: dict[TopicPartition, int],
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1_000_000,
+    partition_max_bytes: int = 1_000_000,
+    isolation_level: int = 0,
+    epochs: tuple[int, int] = (-1, -1),
+    ids: dict[str, UUID] | None = None,
+    session: tuple[int, int] = (0, -1),
+) -> FetchRequest:
+    topics: dict[str, FetchTopic] = {}
+    for tp, offset in offsets.items():
+        topic_id = (ids or {}).get(tp.topic, ZERO_UUID)
+        topic = topics.setdefault(tp.topic, FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=[]))
+        topic.partitions.append(
+            FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=epochs[0],
+                last_fetched_epoch=epochs[1],
+                fetch_offset=offset,
+                partition_max_bytes=partition_max_bytes,
+            )
+        )
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=list(topics.values()),
+    )
+
+
+async def fetch(
+    broker: Broker, offsets: dict[TopicPartition, int], *, version: int = 12, **options: Any
+) -> FetchResponse:
+    response = await ask(broker, 1, version, request(offsets, **options))
+    assert isinstance(response, FetchResponse)
+    return response
+
+
+async def one(broker: Broker, offset: int, **options: Any) -> PartitionData:
+    (topic,) = (await fetch(broker, {T0: offset}, **options)).responses
+    (partition,) = topic.partitions
+    return partition
+
+
+def base_offsets(partition: PartitionData) -> list[int]:
+    assert partition.records is not None
+    return [each.base_offset for part in partition.records for each in parse_batches(part)]
+
+
+async def test_returns_what_was_appended_from_the_offset_on(broker: Broker) -> None:
+    await create(broker)
+    for _ in range(3):
+        await append(broker)
+
+    partition = await one(broker, 1)
+
+    assert [1, 2] == base_offsets(partition)
+    assert (ErrorCode.NONE, 3, 3, 0) == (
+        partition.error_code,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+    )
+
+
+async def test_returns_the_whole_batch_that_holds_the_offset(broker: Broker) -> None:
+    await create(broker)
+    await append(broker, T0, b"a", b"b", b"c")
+
+    assert [0] == base_offsets(await one(broker, 2))
+
+
+async def test_returns_one_batch_even_when_it_exceeds_every_limit(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+    await append(broker)
+
+    assert [0] == base_offsets(await one(broker, 0, max_bytes=1, partition_max_bytes=1))
+    assert [0] == base_offsets(await one(broker, 0, max_bytes=-5, partition_max_bytes=-5, min_bytes=1))
+
+
+async def test_only_the_first_partition_with_records_may_exceed_the_limits(broker: Broker) -> None:
+    await create(broker, partitions=3)
+    t2 = TopicPartition("t", 2)
+    await append(broker, T1)
+    await append(broker, t2)
+
+    (topic,) = (await fetch(broker, {T0: 0, T1: 0, t2: 0}, max_bytes=1)).responses
+
+    assert [[], [0], []] == [base_offsets(each) for each in topic.partitions]
+
+
+async def test_keeps_to_each_partitions_own_limit(broker: Broker) -> None:
+    await create(broker, partitions=2)
+    for tp in (T0, T1):
+        for _ in range(3):
+            await append(broker, tp)
+
+    (topic,) = (await fetch(broker, {T0: 0, T1: 0}, partition_max_bytes=2 * BATCH)).responses
+
+    assert [[0, 1], [0, 1]] == [base_offsets(each) for each in topic.partitions]
+
+
+async def test_keeps_to_the_brokers_limit(broker: Broker) -> None:
+    reconfigure(broker, fetch_max_bytes=1024)
+    await create(broker)
+    for _ in range(30):
+        await append(broker)
+
+    assert 1024 // BATCH == len(base_offsets(await one(broker, 0)))
+
+
+async def test_records_are_empty_and_never_null(broker: Broker) -> None:
+    await create(broker)
+
+    at_the_end = await one(broker, 0)
+    outside = await one(broker, 5)
+
+    assert at_the_end.records is not None
+    assert outside.records is not None
+    assert 0 == len(at_the_end.records) == len(outside.records)
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 2**62])
+async def test_an_offset_outside_the_log_is_out_of_range(broker: Broker, offset: int) -> None:
+    await create(broker)
+    await append(broker)
+
+    partition = await one(broker, offset, wait_ms=60_000)
+
+    assert (ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, -1) == (
+        partition.error_code,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+    )
+
+
+async def test_errors_stand_beside_the_records_of_others(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+    none = TopicPartition("none", 0)
+
+    response = await fetch(broker, {T0: 0, T1: 0, none: 0}, wait_ms=60_000, min_bytes=1000)
+
+    assert [
+        ("t", [(0, ErrorCode.NONE, 1), (1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]),
+        ("none", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]),
+    ] == [
+        (
+            topic.topic,
+            [(each.partition_index, each.error_code, len(base_offsets(each))) for each in topic.partitions],
+        )
+        for topic in response.responses
+    ]
+
+
+async def test_a_partition_that_stands_twice_is_answered_once(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+    twice = request({T0: 0})
+    twice.topics *= 2
+
+    response = await ask(broker, 1, 12, twice)
+
+    assert [ErrorCode.NONE, ErrorCode.INVALID_REQUEST] == [
+        topic.partitions[0].error_code for topic in response.responses
+    ]
+
+
+# --- Waiting ---------------------------------------------------------------------------------------------
+
+
+async def test_waits_for_records_and_answers_when_they_come(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    answers: list[PartitionData] = []
+
+    async def wait() -> None:
+        answers.append(await one(broker, 0, wait_ms=60_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        assert [] == answers
+        await append(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [[0]] == [base_offsets(each) for each in answers]
+
+    assert 1.0 == trio.current_time()
+
+
+async def test_goes_on_waiting_until_there_are_enough_bytes(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    answers: list[PartitionData] = []
+
+    async def wait() -> None:
+        answers.append(await one(broker, 0, wait_ms=60_000, min_bytes=2 * BATCH))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        await append(broker)
+        await trio.sleep(1)
+        assert [] == answers
+        await append(broker)
+
+    assert [[0, 1]] == [base_offsets(each) for each in answers]
+
+
+async def test_answers_with_what_there_is_when_the_time_is_up(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    await append(broker)
+
+    partition = await one(broker, 0, wait_ms=5000, min_bytes=10_000)
+
+    assert [0] == base_offsets(partition)
+    assert 5.0 == trio.current_time()
+
+
+async def test_min_bytes_above_max_bytes_do_not_make_it_wait(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    await append(broker)
+
+    await one(broker, 0, wait_ms=5000, min_bytes=10_000, max_bytes=10)
+
+    assert 0.0 == trio.current_time()
+
+
+@pytest.mark.parametrize("options", [{"min_bytes": 0}, {"min_bytes": -1}, {"wait_ms": 0}, {"wait_ms": -1}])
+async def test_does_not_wait_when_it_need_not(
+    broker: Broker, autojump_clock: MockClock, options: dict[str, int]
+) -> None:
+    await create(broker)
+
+    await one(broker, 0, **{"wait_ms": 5000, **options})
+
+    assert 0.0 == trio.current_time()
+
+
+async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    storage = broker.storage
+
+    async def read(*arguments: Any, **options: Any) -> Any:
+        broker.storage = storage
+        found = await storage.read(*arguments, **options)
+        await append(broker)
+        return found
+
+    broker.storage = Shim(storage, read=read)
+
+    assert [0] == base_offsets(await one(broker, 0, wait_ms=60_000))
+    assert 0.0 == trio.current_time()
+
+
+async def test_an_error_met_while_waiting_is_answered_at_once(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    created = await create(broker)
+    answers: list[PartitionData] = []
+
+    async def wait() -> None:
+        answers.append(await one(broker, 0, wait_ms=60_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        await broker.delete_topic(created)
+
+    assert [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] == [each.error_code for each in answers]
+    assert 1.0 == trio.current_time()
+
+
+async def test_a_drain_ends_the_wait_with_an_answer(broker: Broker, autojump_clock: MockClock) -> None:
+    await create(broker)
+    answers: list[PartitionData] = []
+
+    async def wait() -> None:
+        answers.append(await one(broker, 0, wait_ms=60_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        broker.drain()
+
+    assert [ErrorCode.NONE] == [each.error_code for each in answers]
+    assert 1.0 == trio.current_time()
+
+
+async def test_nothing_waits_while_draining(broker: Broker, autojump_clock: MockClock) -> None:
+    await create(broker)
+    broker.drain()
+
+    await one(broker, 0, wait_ms=60_000)
+
+    assert 0.0 == trio.current_time()
+
+
+async def test_says_where_it_waits_so_that_the_wait_can_be_ended(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    await create(broker)
+    told = context(12)
+    from korvet.handlers import fetch as handler  # noqa: PLC0415  a module of the same name is a function here
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handler.handle, broker, request({T0: 0}, wait_ms=60_000), told)
+        await trio.sleep(1)
+        assert told.parked is not None
+        told.parked.cancel()
+
+    assert told.parked is None
+    assert 1.0 == trio.current_time()
+
+
+# --- Ids, sessions, epochs, isolation ----------------------------------------------------------------------
+
+
+async def test_finds_topics_by_id_from_version_13(broker: Broker) -> None:
+    created = await create(broker)
+    await append(broker)
+
+    (topic,) = (await fetch(broker, {T0: 0}, version=13, ids={"t": created.topic_id})).responses
+
+    assert (created.topic_id, [0]) == (topic.topic_id, base_offsets(topic.partitions[0]))
+
+
+@pytest.mark.parametrize("topic_id", [uuid4(), ZERO_UUID], ids=["unknown", "zero"])
+async def test_an_id_that_nobody_has_is_unknown(broker: Broker, topic_id: UUID) -> None:
+    await create(broker)
+
+    (topic,) = (await fetch(broker, {T0: 0}, version=13, ids={"t": topic_id}, wait_ms=60_000)).responses
+
+    assert (topic_id, ErrorCode.UNKNOWN_TOPIC_ID) == (topic.topic_id, topic.partitions[0].error_code)
+
+
+async def test_the_id_of_a_topic_that_was_created_anew_is_unknown(broker: Broker) -> None:
+    old = await create(broker)
+    await broker.delete_topic(old)
+    await create(broker)
+
+    partition = await one(broker, 0, version=13, ids={"t": old.topic_id})
+
+    assert ErrorCode.UNKNOWN_TOPIC_ID == partition.error_code
+
+
+@pytest.mark.parametrize("epoch", [0, -1], ids=["asks for a session", "wants none"])
+async def test_declines_sessions(broker: Broker, epoch: int) -> None:
+    await create(broker)
+
+    response = await fetch(broker, {T0: 0}, session=(0, epoch))
+
+    assert (ErrorCode.NONE, 0, 1) == (response.error_code, response.session_id, len(response.responses))
+
+
+async def test_knows_no_session_of_others(broker: Broker) -> None:
+    response = await fetch(broker, {}, session=(17, 3))
+
+    assert (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []) == (
+        response.error_code,
+        response.session_id,
+        response.responses,
+    )
+
+
+async def test_aborted_transactions_are_listed_under_read_committed_alone(broker: Broker) -> None:
+    await create(broker)
+
+    assert (await one(broker, 0, isolation_level=0)).aborted_transactions is None
+    assert [] == (await one(broker, 0, isolation_level=1)).aborted_transactions
+
+
+async def test_refuses_isolation_levels_that_are_none(broker: Broker) -> None:
+    response = await fetch(broker, {T0: 0}, isolation_level=2)
+
+    assert ErrorCode.INVALID_REQUEST == response.error_code
+
+
+def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
+    """Let the store be at an epoch that memory never reaches."""
+    storage = broker.storage
+
+    async def latest(tp: TopicPartition) -> LogOffsets:
+        found = await storage.latest(tp)
+        return LogOffsets(found.log_start_offset, found.high_watermark, found.last_stable_offset, epoch)
+
+    async def read(requests: Any, **options: Any) -> Any:
+        results = await storage.read(requests, **options)
+        for tp, result in results.items():
+            if hasattr(result, "offsets"):
+                results[tp] = type(result)(result.batches, result.size, await latest(tp))
+        return results
+
+    async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:
+        return ends.get(asked, EpochEnd(-1, -1))
+
+    broker.storage = Shim(storage, latest=latest, read=read, epoch_end=epoch_end)
+
+
+@pytest.mark.parametrize(
+    "epoch, error",
+    [
+        (-1, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (5, ErrorCode.NONE),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+@pytest.mark.parametrize("offset", [0, 99], ids=["inside", "outside"])
+async def test_compares_the_epochs(broker: Broker, epoch: int, error: ErrorCode, offset: int) -> None:
+    await create(broker)
+    await append(broker)
+    at_epoch(broker, 5, {})
+    expected = error or (ErrorCode.OFFSET_OUT_OF_RANGE if offset else ErrorCode.NONE)
+
+    partition = await one(broker, offset, epochs=(epoch, -1), wait_ms=60_000)
+
+    assert expected == partition.error_code
+
+
+async def test_tells_who_leads_to_those_behind_from_version_16(broker: Broker) -> None:
+    created = await create(broker)
+    at_epoch(broker, 5, {})
+
+    response = await fetch(broker, {T0: 0}, version=16, epochs=(4, -1), ids={"t": created.topic_id})
+
+    leader = response.responses[0].partitions[0].current_leader
+    assert leader is not None
+    assert (1, 5) == (leader.leader_id, leader.leader_epoch)
+    assert [(1, "broker.example", 9092)] == [
+        (each.node_id, each.host, each.port) for each in response.node_endpoints
+    ]
+
+
+async def test_tells_where_logs_diverged(broker: Broker) -> None:
+    await create(broker)
+    for _ in range(4):
+        await append(broker)
+    at_epoch(broker, 5, {4: EpochEnd(3, 2)})
+
+    partition = await one(broker, 3, epochs=(5, 4), wait_ms=60_000)
+
+    assert partition.diverging_epoch is not None
+    assert (ErrorCode.NONE, 3, 2, []) == (
+        partition.error_code,
+        partition.diverging_epoch.epoch,
+        partition.diverging_epoch.end_offset,
+        base_offsets(partition),
+    )
+
+
+async def test_an_offset_beyond_the_log_of_the_same_epoch_has_diverged(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+
+    partition = await one(broker, 7, epochs=(0, 0))
+
+    assert partition.diverging_epoch is not None
+    assert (0, 1) == (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
+
+
+async def test_an_epoch_nobody_knows_is_out_of_range(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+    at_epoch(broker, 5, {})
+
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == (await one(broker, 0, epochs=(5, 2))).error_code
+
+
+async def test_reads_on_where_epochs_agree(broker: Broker) -> None:
+    await create(broker)
+    await append(broker)
+
+    assert [0] == base_offsets(await one(broker, 0, epochs=(0, 0)))
+
+
+@pytest.mark.parametrize(
+    "version, error", [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)]
+)
+async def test_topics_in_zstd_need_version_10(broker: Broker, version: int, error: ErrorCode) -> None:
+    await create(broker, compression_type="zstd")
+
+    assert error == (await one(broker, 0, version=version)).error_code
+
+
+@pytest.mark.parametrize(
+    "version, error", [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
+)
+async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
+    version: int, error: ErrorCode
+) -> None:
+    broker = await new_broker()
+    broker.storage = Shim(broker.storage, topic=away)
+
+    assert error == (await one(broker, 0, version=version)).error_code

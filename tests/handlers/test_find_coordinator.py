@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.protocol.errors import ErrorCode, error_for
+from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.handlers.support import ask
+
+
+async def find(
+    broker: Broker, *keys: str, key_type: int = 0, version: int = 6, listener_name: str = "PLAINTEXT"
+) -> FindCoordinatorResponse:
+    if version < 4:
+        request = FindCoordinatorRequest(key=keys[0], key_type=key_type)
+    else:
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
+    response = await ask(broker, 10, version, request, listener_name=listener_name)
+    assert isinstance(response, FindCoordinatorResponse)
+    return response
+
+
+@pytest.mark.parametrize("version", [0, 3])
+async def test_this_broker_coordinates_a_group(broker: Broker, version: int) -> None:
+    found = await find(broker, "g", version=version)
+
+    assert (ErrorCode.NONE, 1, "broker.example", 9092) == (
+        found.error_code,
+        found.node_id,
+        found.host,
+        found.port,
+    )
+
+
+async def test_answers_several_keys_from_version_4(broker: Broker) -> None:
+    found = await find(broker, "a", "", "b", version=4, listener_name="INSIDE")
+
+    assert [(key, ErrorCode.NONE, 1, "inside.example", 9093) for key in ("a", "", "b")] == [
+        (each.key, each.error_code, each.node_id, each.host, each.port) for each in found.coordinators
+    ]
+
+
+@pytest.mark.parametrize(
+    "key_type, error",
+    [
+        (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (2, ErrorCode.INVALID_REQUEST),
+        (3, ErrorCode.INVALID_REQUEST),
+        (-1, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=["transaction", "share", "unknown", "negative"],
+)
+@pytest.mark.parametrize("version", [3, 6])
+async def test_coordinates_nothing_else(
+    broker: Broker, key_type: int, error: ErrorCode, version: int
+) -> None:
+    found = await find(broker, "x", key_type=key_type, version=version)
+
+    answer = found if version < 4 else found.coordinators[0]
+    assert (error, -1, "", -1) == (answer.error_code, answer.node_id, answer.host, answer.port)
+
+
+def test_the_refusal_of_transactions_is_one_that_no_client_retries() -> None:
+    assert not error_for(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).retriable

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.producers import BLOCK
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.storage.interface import DocumentConflict
+from korvet.storage.memory import MemoryStorage
+from tests.handlers.support import Shim, ask, away, new_broker
+
+
+async def init(
+    broker: Broker, transactional_id: str | None = None, producer: tuple[int, int] = (-1, -1)
+) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+    )
+    response = await ask(broker, 22, 5, request)
+    assert isinstance(response, InitProducerIdResponse)
+    return response
+
+
+async def test_gives_everybody_another_id(broker: Broker) -> None:
+    answers = [await init(broker) for _ in range(2 * BLOCK + 1)]
+
+    assert {(ErrorCode.NONE, 0)} == {(each.error_code, each.producer_epoch) for each in answers}
+    assert 2 * BLOCK + 1 == len({each.producer_id for each in answers})
+
+
+async def test_brokers_on_one_store_never_give_the_same_id() -> None:
+    storage = MemoryStorage()
+    brokers = [await new_broker(storage) for _ in range(3)]
+
+    ids = [(await init(broker)).producer_id for _ in range(BLOCK + 1) for broker in brokers]
+
+    assert len(ids) == len(set(ids))
+
+
+async def test_a_store_that_was_emptied_begins_elsewhere() -> None:
+    first = await init(await new_broker(MemoryStorage()))
+    second = await init(await new_broker(MemoryStorage()))
+
+    assert abs(first.producer_id - second.producer_id) > BLOCK
+
+
+async def test_a_producer_that_asks_again_gets_a_new_id(broker: Broker) -> None:
+    first = await init(broker)
+
+    again = await init(broker, producer=(first.producer_id, 0))
+
+    assert (ErrorCode.NONE, 0) == (again.error_code, again.producer_epoch)
+    assert first.producer_id != again.producer_id
+
+
+@pytest.mark.parametrize("producer", [(5, -1), (-1, 0)])
+async def test_an_id_and_its_epoch_come_together(broker: Broker, producer: tuple[int, int]) -> None:
+    answer = await init(broker, producer=producer)
+
+    assert (ErrorCode.INVALID_REQUEST, -1, -1) == (
+        answer.error_code,
+        answer.producer_id,
+        answer.producer_epoch,
+    )
+
+
+@pytest.mark.parametrize(
+    "transactional_id, error",
+    [("x", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
+    ids=["some", "empty"],
+)
+async def test_refuses_transactions(broker: Broker, transactional_id: str, error: ErrorCode) -> None:
+    answer = await init(broker, transactional_id)
+
+    assert (error, -1) == (answer.error_code, answer.producer_id)
+
+
+async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
+    broker.producer_ids.storage = Shim(broker.storage, load=away)
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await init(broker)).error_code
+
+
+async def test_gives_up_when_others_are_always_faster(broker: Broker) -> None:
+    async def lose(*_: object, **__: object) -> int:
+        raise DocumentConflict
+
+    broker.producer_ids.storage = Shim(broker.storage, save=lose)
+
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await init(broker)).error_code

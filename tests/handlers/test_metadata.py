@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from korvet.broker import Broker, Disconnect
+from korvet.config import Config
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.metadata import (
+    AUTHORIZED_OPERATIONS_OMITTED,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from korvet.protocol.schema import ZERO_UUID
+from korvet.storage.interface import TopicPartition
+from tests.handlers.support import Shim, ask, away, create, new_broker, reconfigure
+
+
+async def metadata(
+    broker: Broker,
+    *names: str | None,
+    version: int = 12,
+    ids: tuple[UUID, ...] = (),
+    all_topics: bool = False,
+    create_missing: bool = True,
+    listener_name: str = "PLAINTEXT",
+    **flags: bool,
+) -> MetadataResponse:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    topics += [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids]
+    request = MetadataRequest(
+        topics=None if all_topics else topics, allow_auto_topic_creation=create_missing, **flags
+    )
+    response = await ask(broker, 3, version, request, listener_name=listener_name)
+    assert isinstance(response, MetadataResponse)
+    return response
+
+
+async def topic(broker: Broker, name: str, **options: bool) -> MetadataResponseTopic:
+    (found,) = (await metadata(broker, name, **options)).topics
+    return found
+
+
+async def test_names_this_broker_as_node_and_controller(broker: Broker) -> None:
+    response = await metadata(broker)
+
+    assert [(1, "broker.example", 9092, None)] == [
+        (node.node_id, node.host, node.port, node.rack) for node in response.brokers
+    ]
+    assert 1 == response.controller_id
+    assert broker.cluster_id == response.cluster_id
+
+
+async def test_tells_the_address_of_the_listener_that_was_asked(broker: Broker) -> None:
+    response = await metadata(broker, listener_name="INSIDE")
+
+    assert ("inside.example", 9093) == (response.brokers[0].host, response.brokers[0].port)
+
+
+async def test_null_asks_for_all_topics_by_name(broker: Broker) -> None:
+    await create(broker, "b")
+    await create(broker, "a")
+
+    response = await metadata(broker, all_topics=True)
+
+    assert ["a", "b"] == [each.name for each in response.topics]
+
+
+async def test_an_empty_list_asks_for_no_topics(broker: Broker) -> None:
+    await create(broker)
+
+    response = await metadata(broker, version=1)
+
+    assert [] == response.topics
+
+
+async def test_an_empty_list_asks_for_all_topics_in_version_0(broker: Broker) -> None:
+    await create(broker)
+
+    response = await metadata(broker, version=0)
+
+    assert ["t"] == [each.name for each in response.topics]
+
+
+async def test_describes_every_partition(broker: Broker) -> None:
+    created = await create(broker, partitions=3)
+
+    found = await topic(broker, "t")
+
+    assert (ErrorCode.NONE, created.topic_id, False) == (found.error_code, found.topic_id, found.is_internal)
+    assert [(0, 1, 0, [1], [1], []), (1, 1, 0, [1], [1], []), (2, 1, 0, [1], [1], [])] == [
+        (
+            each.partition_index,
+            each.leader_id,
+            each.leader_epoch,
+            each.replica_nodes,
+            each.isr_nodes,
+            each.offline_replicas,
+        )
+        for each in found.partitions
+    ]
+
+
+async def test_creates_a_topic_that_is_not_there_and_answers_with_it(broker: Broker) -> None:
+    reconfigure(broker, num_partitions=2)
+
+    found = await topic(broker, "new")
+
+    assert (ErrorCode.NONE, 2) == (found.error_code, len(found.partitions))
+    assert await broker.storage.topic("new") is not None
+
+
+async def test_creates_nothing_when_the_client_forbids_it(broker: Broker) -> None:
+    found = await topic(broker, "new", create_missing=False)
+
+    assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []) == (found.error_code, found.partitions)
+    assert await broker.storage.topic("new") is None
+
+
+async def test_creates_nothing_when_the_broker_forbids_it() -> None:
+    broker = await new_broker(auto_create_topics_enable=False)
+
+    found = await topic(broker, "new")
+
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_never_creates_kafkas_own_topics(broker: Broker) -> None:
+    found = await topic(broker, "__consumer_offsets")
+
+    assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True) == (found.error_code, found.is_internal)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "$x", "a\x00"])
+@pytest.mark.parametrize("create_missing", [False, True], ids=["asking", "creating"])
+async def test_a_name_no_topic_can_have_is_an_error(broker: Broker, name: str, create_missing: bool) -> None:
+    found = await topic(broker, name, create_missing=create_missing)
+
+    assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_refuses_to_create_a_name_that_differs_in_dots_alone(broker: Broker) -> None:
+    await create(broker, "a.b")
+
+    found = await topic(broker, "a_b")
+
+    assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_answers_a_topic_once_that_is_asked_for_twice(broker: Broker) -> None:
+    response = await metadata(broker, "t", "t")
+
+    assert ["t"] == [each.name for each in response.topics]
+
+
+async def test_finds_topics_by_id(broker: Broker) -> None:
+    created = await create(broker)
+    nobody = uuid4()
+
+    response = await metadata(broker, ids=(created.topic_id, nobody))
+
+    assert [("t", ErrorCode.NONE, created.topic_id), (None, ErrorCode.UNKNOWN_TOPIC_ID, nobody)] == [
+        (each.name, each.error_code, each.topic_id) for each in response.topics
+    ]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+async def test_ids_and_null_names_are_invalid_before_version_12(broker: Broker, version: int) -> None:
+    created = await create(broker)
+
+    response = await metadata(broker, "t", version=version, ids=(created.topic_id,))
+
+    assert [("t", ErrorCode.INVALID_REQUEST, ZERO_UUID), ("", ErrorCode.INVALID_REQUEST, ZERO_UUID)] == [
+        (each.name, each.error_code, each.topic_id) for each in response.topics
+    ]
+
+
+async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> None:
+    await create(broker)
+
+    silent = await metadata(broker, "t", version=8)
+    asked = await metadata(
+        broker,
+        "t",
+        version=8,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+
+    assert (AUTHORIZED_OPERATIONS_OMITTED, AUTHORIZED_OPERATIONS_OMITTED) == (
+        silent.cluster_authorized_operations,
+        silent.topics[0].topic_authorized_operations,
+    )
+    # Read, write, create, delete, alter, describe, describe and alter configs.
+    assert 0b1101_1111_1000 == asked.topics[0].topic_authorized_operations
+    assert 0b1_1111_1010_0000 == asked.cluster_authorized_operations
+
+
+async def test_a_topic_created_by_somebody_else_meanwhile_is_used(broker: Broker) -> None:
+    storage = broker.storage
+    looked = 0
+
+    async def look(name: str) -> object:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            await create(broker, name, partitions=7)
+            return None
+        return (await storage.topics()).get(name)
+
+    broker.storage = Shim(storage, topic=look, topics=nothing)
+    found = await topic(broker, "raced")
+
+    assert (ErrorCode.NONE, 7) == (found.error_code, len(found.partitions))
+
+
+async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
+    broker.storage = Shim(broker.storage, topic=away)
+
+    found = await topic(broker, "t")
+
+    assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_closes_the_connection_rather_than_list_no_topics(broker: Broker) -> None:
+    broker.storage = Shim(broker.storage, topics=away)
+
+    with pytest.raises(Disconnect):
+        await metadata(broker, all_topics=True)
+
+
+async def test_tells_the_newest_epoch_that_was_met(broker: Broker) -> None:
+    await create(broker)
+    broker.check_leader_epoch(TopicPartition("t", 0), -1, 3)
+
+    found = await topic(broker, "t")
+
+    assert 3 == found.partitions[0].leader_epoch
+
+
+async def test_tells_the_rack() -> None:
+    broker = await new_broker(broker_rack="r1")
+
+    response = await metadata(broker)
+
+    assert "r1" == response.brokers[0].rack
+    assert Config().broker_rack is None
+
+
+async def nothing() -> dict[str, object]:
+    return {}

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.protocol.errors import ErrorCode, KafkaStorageError
+from korvet.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from tests.handlers.support import T0, Shim, ask, away, create, reconfigure
+
+T1 = TopicPartition("t", 1)
+
+
+async def commit(
+    broker: Broker,
+    positions: dict[TopicPartition, tuple[int, int, str | None]],
+    *,
+    version: int = 9,
+    group_id: str = "g",
+    generation: int = -1,
+    member_id: str = "",
+) -> list[ErrorCode]:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for tp, (offset, epoch, metadata) in positions.items():
+        topic = topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic, partitions=[]))
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offset,
+                committed_leader_epoch=epoch,
+                committed_metadata=metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        retention_time_ms=5 if version < 5 else -1,
+        topics=list(topics.values()),
+    )
+    response = await ask(broker, 8, version, request)
+    assert isinstance(response, OffsetCommitResponse)
+    assert [
+        (topic.name, [each.partition_index for each in topic.partitions]) for topic in topics.values()
+    ] == [(topic.name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
+    return [ErrorCode(each.error_code) for topic in response.topics for each in topic.partitions]
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+async def test_keeps_positions_with_their_texts(broker: Broker, version: int) -> None:
+    await create(broker, partitions=2)
+
+    errors = await commit(broker, {T0: (5, 0, "done"), T1: (0, -1, None)}, version=version)
+
+    assert [ErrorCode.NONE] * 2 == errors
+    assert {T0: OffsetAndMetadata(5, 0, "done"), T1: OffsetAndMetadata(0, -1, "")} == (
+        await broker.storage.committed("g")
+    )
+
+
+async def test_what_is_not_there_fails_alone(broker: Broker) -> None:
+    await create(broker)
+
+    errors = await commit(broker, {T0: (1, -1, ""), T1: (1, -1, ""), TopicPartition("none", 0): (1, -1, "")})
+
+    assert [ErrorCode.NONE, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2] == errors
+
+
+async def test_refuses_texts_that_are_too_long(broker: Broker) -> None:
+    await create(broker, partitions=2)
+    reconfigure(broker, offset_metadata_max_bytes=3)
+
+    errors = await commit(broker, {T0: (1, -1, "abcd"), T1: (1, -1, "äöü")})
+
+    assert [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE] == errors
+
+
+@pytest.mark.parametrize(
+    "version, error", [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+)
+async def test_knows_no_members(broker: Broker, version: int, error: ErrorCode) -> None:
+    await create(broker)
+
+    errors = await commit(
+        broker,
+        {T0: (1, -1, ""), TopicPartition("none", 0): (1, -1, "")},
+        version=version,
+        generation=1,
+        member_id="m",
+    )
+
+    assert [error, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] == errors
+    assert {} == await broker.storage.committed("g")
+
+
+async def test_takes_commits_of_a_name_without_a_generation(broker: Broker) -> None:
+    await create(broker)
+
+    assert [ErrorCode.NONE] == await commit(broker, {T0: (1, -1, "")}, member_id="somebody")
+
+
+async def test_the_empty_group_is_a_group(broker: Broker) -> None:
+    await create(broker)
+
+    assert [ErrorCode.NONE] == await commit(broker, {T0: (1, -1, "")}, group_id="")
+
+
+async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Broker) -> None:
+    await create(broker)
+
+    async def fail(
+        _: str, positions: dict[TopicPartition, object], **__: object
+    ) -> dict[TopicPartition, object]:
+        return dict.fromkeys(positions, KafkaStorageError())
+
+    for verbs in ({"topic": away}, {"ack": away}, {"ack": fail}):
+        storage = broker.storage
+        broker.storage = Shim(storage, **verbs)
+        assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == await commit(broker, {T0: (1, -1, "")})
+        broker.storage = storage

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from tests.handlers.support import T0, Shim, ask, away, create
+
+T1 = TopicPartition("t", 1)
+Told = dict[str, list[tuple[int, int, int, str | None]]]
+
+
+async def fetch(
+    broker: Broker, topics: dict[str, list[int]] | None, *, version: int, groups: tuple[str, ...] = ("g",)
+) -> OffsetFetchResponse:
+    if version >= 8:
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=group_id,
+                    topics=None
+                    if topics is None
+                    else [
+                        OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                        for name, numbers in topics.items()
+                    ],
+                )
+                for group_id in groups
+            ],
+            require_stable=True,
+        )
+    else:
+        request = OffsetFetchRequest(
+            group_id=groups[0],
+            topics=None
+            if topics is None
+            else [
+                OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+                for name, numbers in topics.items()
+            ],
+        )
+    response = await ask(broker, 9, version, request)
+    assert isinstance(response, OffsetFetchResponse)
+    return response
+
+
+async def told(broker: Broker, topics: dict[str, list[int]] | None, *, version: int) -> Told:
+    """Partition, offset, epoch and text of the group's positions, by topic."""
+    response = await fetch(broker, topics, version=version)
+    found = response.groups[0].topics if version >= 8 else response.topics
+    assert ErrorCode.NONE == response.error_code
+    return {
+        topic.name: [
+            (each.partition_index, each.committed_offset, each.committed_leader_epoch, each.metadata)
+            for each in topic.partitions
+            if each.error_code == ErrorCode.NONE
+        ]
+        for topic in found
+    }
+
+
+@pytest.fixture
+async def committed(broker: Broker) -> Broker:
+    await create(broker, partitions=3)
+    await broker.storage.ack("g", {T0: OffsetAndMetadata(5, 0, "done"), T1: OffsetAndMetadata(7)})
+    return broker
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+async def test_answers_what_was_committed(committed: Broker, version: int) -> None:
+    assert {"t": [(1, 7, -1, ""), (0, 5, 0, "done"), (2, -1, -1, "")], "none": [(0, -1, -1, "")]} == (
+        await told(committed, {"t": [1, 0, 2], "none": [0]}, version=version)
+    )
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+async def test_null_asks_for_everything(committed: Broker, version: int) -> None:
+    assert {"t": [(0, 5, 0, "done"), (1, 7, -1, "")]} == await told(committed, None, version=version)
+
+
+@pytest.mark.parametrize("version", [2, 7, 8, 9])
+async def test_an_empty_list_asks_for_nothing(committed: Broker, version: int) -> None:
+    assert {} == await told(committed, {}, version=version)
+
+
+@pytest.mark.parametrize("version", [7, 9])
+async def test_a_group_nobody_knows_has_committed_nothing(broker: Broker, version: int) -> None:
+    assert {"t": [(0, -1, -1, "")]} == await told(broker, {"t": [0]}, version=version)
+
+
+async def test_answers_several_groups(committed: Broker) -> None:
+    response = await fetch(committed, {"t": [0]}, version=8, groups=("g", "", "other"))
+
+    assert [("g", 5), ("", -1), ("other", -1)] == [
+        (group.group_id, group.topics[0].partitions[0].committed_offset) for group in response.groups
+    ]
+
+
+async def test_an_unreachable_store_is_an_error_of_the_group(committed: Broker) -> None:
+    committed.storage = Shim(committed.storage, committed=away)
+
+    in_partitions = await fetch(committed, {"t": [0]}, version=1)
+    in_the_answer = await fetch(committed, {"t": [0]}, version=7)
+    in_the_group = await fetch(committed, {"t": [0]}, version=8)
+
+    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (partition,) = in_partitions.topics[0].partitions
+    assert (error, -1) == (partition.error_code, partition.committed_offset)
+    assert (error, []) == (in_the_answer.error_code, in_the_answer.topics)
+    assert [(error, [])] == [(group.error_code, group.topics) for group in in_the_group.groups]

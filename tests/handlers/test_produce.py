@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from korvet.broker import Broker, Disconnect
+from korvet.counters import Counters
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from korvet.protocol.record_batch import parse_batches
+from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition
+from tests.handlers.support import NOW_MS, T0, Shim, append, ask, away, batch, create, produce_request
+
+T1 = TopicPartition("t", 1)
+DAY_MS = 86_400_000
+
+
+async def produce(
+    broker: Broker, partitions: dict[TopicPartition, Any], *, version: int = 9, **options: Any
+) -> list[PartitionProduceResponse]:
+    """The answers of all partitions, in the order of the request."""
+    response = await ask(broker, 0, version, produce_request(partitions, **options))
+    return [each for topic in response.responses for each in topic.partition_responses]
+
+
+async def one(broker: Broker, records: Any, **options: Any) -> PartitionProduceResponse:
+    (answer,) = await produce(broker, {T0: records}, **options)
+    return answer
+
+
+async def stored(broker: Broker, tp: TopicPartition = T0) -> list[tuple[int, int]]:
+    """Base offset and number of records of every batch."""
+    results = await broker.storage.read({tp: ReadRequest(0, 1_000_000)}, max_bytes=1_000_000)
+    result = results[tp]
+    assert isinstance(result, ReadResult)
+    return [(each.base_offset, each.record_count) for part in result.batches for each in parse_batches(part)]
+
+
+async def test_appends_and_answers_where(broker: Broker) -> None:
+    await create(broker)
+
+    first = await one(broker, batch(b"a", b"b"))
+    second = await one(broker, batch(b"c"))
+
+    assert (ErrorCode.NONE, 0, -1, 0) == (
+        first.error_code,
+        first.base_offset,
+        first.log_append_time_ms,
+        first.log_start_offset,
+    )
+    assert 2 == second.base_offset
+    assert [(0, 2), (2, 1)] == await stored(broker)
+
+
+async def test_tells_the_log_append_time(broker: Broker) -> None:
+    await create(broker, message_timestamp_type="LogAppendTime")
+
+    assert NOW_MS == (await one(broker, batch())).log_append_time_ms
+
+
+async def test_one_bad_partition_does_not_fail_its_neighbours(broker: Broker) -> None:
+    await create(broker, partitions=2)
+    corrupt = batch()
+    corrupt[-1] ^= 1
+
+    answers = await produce(broker, {T0: corrupt, T1: batch(), TopicPartition("none", 0): batch()})
+
+    assert [
+        (0, ErrorCode.CORRUPT_MESSAGE, -1),
+        (1, ErrorCode.NONE, 0),
+        (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+    ] == [(each.index, each.error_code, each.base_offset) for each in answers]
+    assert [] == await stored(broker)
+
+
+@pytest.mark.parametrize("index", [-1, 1, 2**31 - 1])
+async def test_partitions_that_are_not_there_are_unknown(broker: Broker, index: int) -> None:
+    await create(broker)
+
+    (answer,) = await produce(broker, {TopicPartition("t", index): batch()})
+
+    assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1) == (
+        answer.error_code,
+        answer.base_offset,
+        answer.log_start_offset,
+    )
+
+
+@pytest.mark.parametrize(
+    "records, error",
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (batch() + batch(), ErrorCode.INVALID_RECORD),
+        (batch(base_offset=1), ErrorCode.INVALID_RECORD),
+        (batch(is_control=True), ErrorCode.INVALID_RECORD),
+        (batch(producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
+        (batch(timestamp_type=1), ErrorCode.INVALID_TIMESTAMP),
+        (batch()[:-1], ErrorCode.INVALID_RECORD),
+        (batch()[:16] + b"\x01" + batch()[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (batch()[:16] + b"\x03" + batch()[17:], ErrorCode.CORRUPT_MESSAGE),
+        (batch(is_transactional=True), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    ],
+    ids=[
+        "null",
+        "empty",
+        "two batches",
+        "base offset",
+        "control",
+        "no sequence",
+        "log append time",
+        "truncated",
+        "magic 1",
+        "magic 3",
+        "transactional",
+    ],
+)
+async def test_refuses_batches_that_are_not_as_they_should_be(
+    broker: Broker, records: bytes | None, error: ErrorCode
+) -> None:
+    await create(broker)
+
+    answer = await one(broker, records)
+
+    assert (error, -1) == (answer.error_code, answer.base_offset)
+    assert [] == await stored(broker)
+
+
+async def test_refuses_batches_larger_than_the_topic_takes(broker: Broker) -> None:
+    await create(broker, partitions=2, max_message_bytes="200")
+
+    answers = await produce(broker, {T0: batch(b"x" * 200), T1: batch(b"x")})
+
+    assert [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NONE] == [each.error_code for each in answers]
+
+
+@pytest.mark.parametrize("version, error", [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
+async def test_takes_zstd_from_version_7(broker: Broker, version: int, error: ErrorCode) -> None:
+    await create(broker)
+
+    assert error == (await one(broker, batch(codec=Codec.ZSTD), version=version)).error_code
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 32767])
+async def test_refuses_acks_that_mean_nothing(broker: Broker, acks: int) -> None:
+    await create(broker)
+
+    answer = await one(broker, batch(), acks=acks)
+
+    assert (ErrorCode.INVALID_REQUIRED_ACKS, -1) == (answer.error_code, answer.base_offset)
+    assert [] == await stored(broker)
+
+
+async def test_acks_0_gets_no_answer(broker: Broker) -> None:
+    await create(broker)
+
+    assert await ask(broker, 0, 9, produce_request({T0: batch()}, acks=0)) is None
+    assert [(0, 1)] == await stored(broker)
+
+
+async def test_an_error_with_acks_0_closes_the_connection(broker: Broker) -> None:
+    await create(broker)
+
+    with pytest.raises(Disconnect, match="t-9: UNKNOWN_TOPIC_OR_PARTITION"):
+        await ask(broker, 0, 9, produce_request({TopicPartition("t", 9): batch(), T0: batch()}, acks=0))
+
+    assert [(0, 1)] == await stored(broker)
+
+
+async def test_refuses_transactional_ids(broker: Broker) -> None:
+    await create(broker)
+
+    answer = await one(broker, batch(), transactional_id="x")
+
+    assert ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED == answer.error_code
+    assert [] == await stored(broker)
+
+
+async def test_refuses_kafkas_own_topics(broker: Broker) -> None:
+    await create(broker, "__consumer_offsets")
+
+    (answer,) = await produce(broker, {TopicPartition("__consumer_offsets", 0): batch()})
+
+    assert ErrorCode.INVALID_TOPIC_EXCEPTION == answer.error_code
+
+
+async def test_refuses_a_partition_that_stands_twice(broker: Broker) -> None:
+    await create(broker)
+    data = [PartitionProduceData(index=0, records=(memoryview(batch()),)) for _ in range(2)]
+    request = ProduceRequest(
+        acks=-1, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+
+    response = await ask(broker, 0, 9, request)
+
+    assert [ErrorCode.INVALID_REQUEST] * 2 == [
+        each.error_code for each in response.responses[0].partition_responses
+    ]
+    assert [] == await stored(broker)
+
+
+async def test_a_repeated_batch_gets_the_answer_of_the_first(broker: Broker) -> None:
+    await create(broker)
+    header = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+    first = await one(broker, batch(b"a", b"b", **header))
+    again = await one(broker, batch(b"a", b"b", **header))
+    gap = await one(broker, batch(b"c", **{**header, "base_sequence": 9}))
+
+    assert (ErrorCode.NONE, 0) == (first.error_code, first.base_offset)
+    assert (ErrorCode.NONE, 0) == (again.error_code, again.base_offset)
+    assert (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1) == (gap.error_code, gap.base_offset)
+    assert [(0, 2)] == await stored(broker)
+
+
+async def test_refuses_timestamps_out_of_bounds_and_says_which(broker: Broker) -> None:
+    await create(broker, message_timestamp_before_max_ms=str(DAY_MS), message_timestamp_after_max_ms="1000")
+    times = [NOW_MS, NOW_MS - DAY_MS - 1, NOW_MS + 1001, -1, NOW_MS - DAY_MS, NOW_MS + 1000]
+
+    answer = await one(broker, batch(*[b"v"] * 6, timestamps=times))
+
+    assert (ErrorCode.INVALID_TIMESTAMP, [1, 2]) == (
+        answer.error_code,
+        [each.batch_index for each in answer.record_errors],
+    )
+    assert [] == await stored(broker)
+
+
+async def test_looks_at_no_timestamps_under_log_append_time(broker: Broker) -> None:
+    await create(broker, message_timestamp_after_max_ms="0", message_timestamp_type="LogAppendTime")
+
+    assert ErrorCode.NONE == (await one(broker, batch(timestamps=[NOW_MS + 5]))).error_code
+
+
+async def test_obeys_the_older_name_of_both_limits(broker: Broker) -> None:
+    await create(broker, message_timestamp_difference_max_ms="10")
+
+    answers = [await one(broker, batch(timestamps=[NOW_MS + delta])) for delta in (-11, -10, 10, 11)]
+
+    assert [ErrorCode.INVALID_TIMESTAMP, 0, 0, ErrorCode.INVALID_TIMESTAMP] == [
+        each.error_code for each in answers
+    ]
+
+
+async def test_says_what_was_wrong(broker: Broker) -> None:
+    await create(broker, max_message_bytes="10")
+
+    assert "10" in str((await one(broker, batch())).error_message)
+
+
+async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
+    broker.storage = Shim(broker.storage, topic=away)
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker, batch())).error_code
+
+
+async def test_tells_the_server_when_its_order_is_settled(broker: Broker) -> None:
+    settled = []
+
+    class Context:
+        version = 9
+
+        def submitted(self) -> None:
+            settled.append(True)
+
+    await create(broker)
+    from korvet.handlers import produce as handler  # noqa: PLC0415  a module of the same name is a function here
+
+    await handler.handle(broker, produce_request({T0: batch()}), Context())  # type: ignore[arg-type]
+
+    assert [True] == settled
+
+
+async def test_counts_what_was_stored_and_not_what_was_there(broker: Broker) -> None:
+    seen = []
+
+    class Stored(Counters):
+        def stored(self, records: int, size: int) -> None:
+            seen.append((records, size))
+
+    broker.counters = Stored()
+    await create(broker)
+    header = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+    for _ in range(2):
+        await append(broker, T0, b"a", b"b", **header)
+
+    assert [(2, len(batch(b"a", b"b", **header)))] == seen
