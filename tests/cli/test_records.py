@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.cli.records import BadLine, Record, from_json, from_text, to_json, to_text
+from korvet.cli.records import BadLine, from_json, from_text, to_json, to_text
+from korvet.client import ConsumedRecord, Record
 
 TEXT_OR_BYTES = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
 HEADERS = st.lists(st.tuples(st.text(max_size=10), TEXT_OR_BYTES), max_size=4).map(tuple)
@@ -76,20 +77,29 @@ def test_a_bad_line_is_refused_with_its_reason(line: bytes, complaint: str) -> N
 def test_what_consume_writes_produce_reads_back_to_the_same_bytes(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
 ) -> None:
-    line = to_json("orders", 2, 7, 1500, key, value, headers)
+    line = to_json(ConsumedRecord("orders", 2, 7, 1500, key, value, headers))
 
     assert b"\n" not in line
     assert Record(value, key, headers, 1500, 2) == from_json(line)
 
 
 def test_a_json_line_leaves_empty_headers_out() -> None:
-    line = to_json("orders", 0, 1, 2, None, b"v", ())
+    line = to_json(ConsumedRecord("orders", 0, 1, 2, None, b"v", ()))
 
     expected = {"topic": "orders", "partition": 0, "offset": 1, "timestamp": 2, "key": None, "value": "v"}
     assert expected == json.loads(line)
 
 
-def test_text_shows_null_as_nothing() -> None:
-    assert to_text(b"k", None, None) == b""
-    assert to_text(None, b"v", b"\t") == b"\tv"
-    assert to_text(b"k", b"v", b": ") == b"k: v"
+@pytest.mark.parametrize(
+    "key, value, separator, expected",
+    [
+        (b"k", None, None, b""),
+        (b"k", b"v", None, b"v"),
+        (None, b"v", b"\t", b"\tv"),
+        (b"k", b"v", b": ", b"k: v"),
+    ],
+)
+def test_text_is_the_value_or_key_and_value_and_shows_null_as_nothing(
+    key: bytes | None, value: bytes | None, separator: bytes | None, expected: bytes
+) -> None:
+    assert expected == to_text(ConsumedRecord("orders", 0, 1, 2, key, value, ()), separator)

@@ -1,0 +1,399 @@
+"""The commands of a client, against a broker in a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Korvet, Outcome
+from tests.processes import KorvetProcess
+
+JSON_LINES = """\
+{"key": "UA", "value": "first", "headers": [["trace", "1"], ["trace", null]], "timestamp": 1767225600000}
+{"key": null, "value": {"base64": "/wA="}, "timestamp": "2026-01-02T00:00:00Z"}
+{"value": null, "key": "gone", "timestamp": 1767398400000}
+"""
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of this test's own."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> str:
+    """A file of ten lines."""
+    path = tmp_path / "numbers"
+    path.write_text("".join(f"{number}\n" for number in range(10)))
+    return str(path)
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_listed_and_deleted(korvet: Korvet, topic: str) -> None:
+    assert korvet("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=1000") == Outcome(
+        0, ""
+    )
+    listed = json.loads(korvet("topics", "list", "--json").out)
+    assert [3] == [each["partitions"] for each in listed if each["topic"] == topic]
+    assert korvet("topics", "delete", topic, "--yes") == Outcome(0, "")
+    assert topic not in korvet("topics", "list").out
+
+
+def test_the_list_is_a_table(korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic)
+    head, *rows = korvet("topics", "list").out.splitlines()
+
+    assert head.split() == ["TOPIC", "PARTITIONS", "ID"]
+    assert [topic, "1"] in [row.split()[:2] for row in rows]
+
+
+def test_a_topic_that_is_there_is_an_error_unless_that_is_well(korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic)
+    again = korvet("topics", "create", topic)
+
+    assert again.status == 1
+    assert again.err.startswith(f"korvet: {topic}: ")
+    assert again.err.endswith("(TOPIC_ALREADY_EXISTS)\n")
+    assert korvet("topics", "create", topic, "--if-not-exists") == Outcome(0, "")
+
+
+def test_a_setting_that_is_none_is_refused_by_name(korvet: Korvet, topic: str) -> None:
+    refused = korvet("topics", "create", topic, "--set", "retention.ms=soon")
+
+    assert refused.status == 1
+    assert "retention.ms" in refused.err
+    assert "INVALID_CONFIG" in refused.err
+
+
+def test_describe_shows_partitions_with_their_first_and_next_offset(
+    korvet: Korvet, topic: str, numbers: str
+) -> None:
+    korvet("topics", "create", topic)
+    korvet("produce", topic, numbers)
+    described = json.loads(korvet("topics", "describe", topic, "--json").out)[0]
+    first, head, row = korvet("topics", "describe", topic).out.splitlines()
+
+    assert len(base64.urlsafe_b64decode(described["id"] + "==")) == 16
+    assert described["partitions"] == [
+        {"partition": 0, "leader": 1, "epoch": 0, "replicas": [1], "isr": [1], "first": 0, "next": 10}
+    ]
+    assert first == f"{topic}, id {described['id']}"
+    assert head.split() == ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "FIRST", "NEXT"]
+    assert row.split() == ["0", "1", "0", "1", "1", "0", "10"]
+
+
+@pytest.mark.parametrize("command", ["describe", "delete"])
+def test_a_topic_that_is_not_there_is_named(korvet: Korvet, topic: str, command: str) -> None:
+    missing = korvet("topics", command, topic)
+
+    assert missing.status == 1
+    assert topic in missing.err
+    assert missing.err.endswith("(UNKNOWN_TOPIC_OR_PARTITION)\n")
+    assert missing.err.count("\n") == 1
+
+
+# --- produce and consume ------------------------------------------------------------------------------------
+
+
+def test_lines_go_in_and_come_out(korvet: Korvet, topic: str, numbers: str) -> None:
+    assert korvet("produce", topic, numbers) == Outcome(0, "")
+    assert korvet("consume", topic) == Outcome(0, "".join(f"{number}\n" for number in range(10)))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_compression_comes_back_the_same(
+    korvet: Korvet, topic: str, numbers: str, compression: str
+) -> None:
+    korvet("produce", topic, numbers, "--compression", compression)
+
+    assert korvet("consume", topic).out == Path(numbers).read_text()
+
+
+def test_a_last_line_without_its_end_is_a_record(piped: Korvet, topic: str) -> None:
+    piped("produce", topic, stdin="a\n\nb")
+
+    assert piped("consume", topic).out == "a\n\nb\n"
+
+
+def test_many_lines_are_all_there_in_order(piped: Korvet, topic: str) -> None:
+    lines = "".join(f"line {number}\n" for number in range(100_000))
+    assert piped("produce", topic, stdin=lines) == Outcome(0, "")
+
+    assert piped("consume", topic).out == lines
+
+
+def test_keys_stand_before_a_separator(piped: Korvet, topic: str) -> None:
+    piped("produce", topic, "--key-separator", ": ", stdin="k: v\nv\n")
+
+    assert piped("consume", topic, "--key-separator", "=").out == "k=v\n=v\n"
+
+
+def test_json_lines_hold_all_of_a_record(piped: Korvet, topic: str) -> None:
+    assert piped("produce", topic, "--format", "json", stdin=JSON_LINES) == Outcome(0, "")
+    records = [json.loads(line) for line in piped("consume", topic, "--format", "json").out.splitlines()]
+
+    assert records == [
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": 0,
+            "timestamp": 1767225600000,
+            "key": "UA",
+            "value": "first",
+            "headers": [["trace", "1"], ["trace", None]],
+        },
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": 1,
+            "timestamp": 1767312000000,
+            "key": None,
+            "value": {"base64": "/wA="},
+        },
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": 2,
+            "timestamp": 1767398400000,
+            "key": "gone",
+            "value": None,
+        },
+    ]
+
+
+def test_what_consume_prints_produce_copies_to_another_topic(piped: Korvet, topic: str) -> None:
+    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+    lines = piped("consume", topic, "--format", "json").out
+    assert piped("produce", f"{topic}-copy", "--format", "json", stdin=lines) == Outcome(0, "")
+
+    assert piped("consume", f"{topic}-copy", "--format", "json").out == lines.replace(topic, f"{topic}-copy")
+
+
+def test_a_bad_line_is_named_and_what_stands_before_it_is_written(piped: Korvet, topic: str) -> None:
+    bad = piped(
+        "produce",
+        topic,
+        "--format",
+        "json",
+        stdin='{"value": "good"}\n\n{"value": oops}\n{"value": "late"}\n',
+    )
+
+    assert bad.status == 1
+    assert bad.err.startswith("korvet: line 3: not JSON: ")
+    assert bad.err.endswith("; what stands before it is written\n")
+    assert piped("consume", topic).out == "good\n"
+
+
+def test_a_partition_may_be_named_on_both_sides(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic, "--partitions", "3")
+    lines = "".join(json.dumps({"value": str(p), "partition": p}) + "\n" for p in range(3))
+    piped("produce", topic, "--format", "json", stdin=lines)
+
+    assert korvet("consume", topic, "-p", "1").out == "1\n"
+    assert sorted(korvet("consume", topic, "-p", "2", "-p", "0").out.split()) == ["0", "2"]
+    assert korvet("consume", topic, "-p", "3").status == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--from", "start", "--max", "2"], "0 1"),
+        (["--from", "7"], "7 8 9"),
+        (["--from", "10"], ""),
+        (["--time", "2026-01-08"], "7 8 9"),
+        (["--time", "1767830400001"], "8 9"),
+        (["--time", "2027-01-01"], ""),
+    ],
+    ids=" ".join,
+)
+def test_reading_begins_where_it_is_told(
+    piped: Korvet, korvet: Korvet, topic: str, arguments: list[str], expected: str
+) -> None:
+    lines = "".join(f'{{"value": "{day}", "timestamp": "2026-01-{day + 1:02}"}}\n' for day in range(10))
+    piped("produce", topic, "--format", "json", stdin=lines)
+
+    assert expected.split() == korvet("consume", topic, *arguments).out.split()
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--from", "middle"], "'middle' is neither start, end nor an offset."),
+        (["--time", "soon"], "'soon' is no time."),
+        (["--from", "3", "--time", "2026-01-01"], "--from and --time exclude each other."),
+        (["--format", "json", "--key-separator", ":"], "--key-separator is for text"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant_is_refused(
+    korvet: Korvet, topic: str, arguments: list[str], complaint: str
+) -> None:
+    refused = korvet("consume", topic, *arguments)
+
+    assert refused.status == 2
+    assert complaint in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_follow_prints_what_comes_later_and_ends_quietly_on_ctrl_c(
+    broker: KorvetProcess, piped: Korvet, topic: str
+) -> None:
+    piped("produce", topic, stdin="early\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "korvet", "consume", topic, "--follow", "-b", broker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"early\n"
+        piped("produce", topic, stdin="late\n")
+        assert consumer.stdout.readline() == b"late\n"
+        consumer.send_signal(signal.SIGINT)
+        out, err = consumer.communicate(timeout=30)
+
+    assert (b"", b"") == (out, err)
+    assert consumer.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_ends_consume_quietly(
+    broker: KorvetProcess, piped: Korvet, topic: str, unbuffered: str
+) -> None:
+    piped("produce", topic, stdin="".join(f"line {number}\n" for number in range(100_000)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "korvet", "consume", topic, "-b", broker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    ) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"line 0\n"
+        consumer.stdout.close()
+        assert consumer.stderr is not None
+        err = consumer.stderr.read()
+
+    assert err == b""
+    assert consumer.returncode == 128 + signal.SIGPIPE
+
+
+def test_typed_lines_are_sent_at_once(broker: KorvetProcess, korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic)
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "korvet", "produce", topic, "-b", broker.bootstrap_servers],
+            stdin=subprocess.PIPE,
+        ) as producer,
+        subprocess.Popen(
+            [sys.executable, "-m", "korvet", "consume", topic, "-f", "-b", broker.bootstrap_servers],
+            stdout=subprocess.PIPE,
+        ) as consumer,
+    ):
+        assert producer.stdin is not None
+        assert consumer.stdout is not None
+        for line in (b"one\n", b"two\n"):
+            producer.stdin.write(line)
+            producer.stdin.flush()
+            assert line == consumer.stdout.readline()
+        producer.stdin.close()
+        assert producer.wait(30) == 0
+        consumer.terminate()
+
+
+# --- offsets ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "time, expected",
+    [("earliest", "0"), ("latest", "3"), ("max-timestamp", "2"), ("2026-01-02", "1"), ("1767225600001", "1")],
+)
+def test_offsets_are_printed_as_kafkas_shell_does(
+    piped: Korvet, topic: str, time: str, expected: str
+) -> None:
+    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+
+    assert piped("offsets", topic, "--time", time) == Outcome(0, f"{topic}:0:{expected}\n")
+
+
+def test_a_partition_without_a_record_that_late_has_no_line(piped: Korvet, topic: str) -> None:
+    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+
+    assert piped("offsets", topic, "--time", "2030-01-01") == Outcome(0, "")
+
+
+def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> None:
+    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+    offsets = json.loads(piped("offsets", topic, "--time", "earliest", "--json").out)
+
+    assert offsets == [{"topic": topic, "partition": 0, "offset": 0, "timestamp": 1767225600000}]
+
+
+# --- Errors -------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_not_there_is_named_in_one_line(korvet: Korvet) -> None:
+    refused = korvet("topics", "list", "-b", "127.0.0.1:1")
+
+    assert refused.status == 1
+    assert refused.err == "korvet: 127.0.0.1:1: Connection refused. (NETWORK_EXCEPTION)\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["nonsense"], "No such command 'nonsense'."),
+        (["topics", "create"], "Missing argument 'TOPIC'."),
+        (["topics", "list", "--nonsense"], "No such option"),
+        (["topics", "create", "x", "--set", "y"], "'y' is not NAME=VALUE."),
+        (["topics", "list", "-b", "host:port"], "'host:port' is no broker address"),
+        (
+            ["offsets", "x", "--time", "newest"],
+            "'newest' is neither latest, earliest, max-timestamp nor a time.",
+        ),
+        (["produce", "x", "/no/such/file"], "/no/such/file"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_status_2(korvet: Korvet, arguments: list[str], complaint: str) -> None:
+    refused = korvet(*arguments)
+
+    assert refused.status == 2
+    assert complaint in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_fault_of_our_own_is_one_line_and_tells_how_to_see_more(
+    korvet: Korvet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise ZeroDivisionError("a slip")
+
+    monkeypatch.setattr("korvet.cli.topics.with_client", broken)
+    failed = korvet("topics", "list")
+
+    assert failed.status == 1
+    expected = "korvet: ZeroDivisionError: a slip (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)\n"
+    assert expected == failed.err
+
+
+def test_the_version_is_the_packages(korvet: Korvet) -> None:
+    assert korvet("--version") == Outcome(0, "korvet 0.1.0\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "topics", "produce", "consume", "offsets"])
+def test_every_command_has_help(korvet: Korvet, command: str) -> None:
+    helped = korvet(command, "--help")
+
+    assert helped.status == 0
+    assert helped.out.startswith(f"Usage: korvet {command}")
+    assert max(map(len, helped.out.splitlines())) <= 80
