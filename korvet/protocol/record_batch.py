@@ -36,6 +36,7 @@ from korvet.protocol.record import RawRecord
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
+OLD_HEADER_BYTES = 26  # of a message in format 0 without key and value
 # What stands before the bytes that the batch length counts, and up to which the format is recognised.
 LOG_OVERHEAD_BYTES = 12
 MAGIC_AT = 16
@@ -216,8 +217,9 @@ def validate_produced(
     `records` is the field of a Produce request of `api_version`. In Kafka's order: exactly one batch, magic 2,
     zstd only from version 7 on, base offset 0, at most `max_message_bytes` (MessageTooLarge), CRC (CorruptMessage),
     record count and offsets that agree, no control batch, a sequence where there is a producer id, no log append time
-    (InvalidTimestamp); where no error is named, InvalidRecord. Three differences: Kafka answers magic 0 and 1
-    with INVALID_RECORD and unknown codecs with UNKNOWN_SERVER_ERROR, and looks at every record.
+    (InvalidTimestamp); where no error is named, InvalidRecord. Bytes after the batch that are no whole batch are ignored.
+    Four differences: Kafka looks at every record; answers magic 0 and 1 with INVALID_RECORD, and unknown codecs
+    with UNKNOWN_SERVER_ERROR; and where the topic's timestamp type is CreateTime, turns log append time into that.
 
     Records are not decoded here. Only when the header's max timestamp cannot be right, since it lies before
     the base timestamp, are they read for it, and it is set; Kafka sets it always. A caller that must know more decodes.
@@ -259,16 +261,16 @@ def _size_at(view: memoryview, position: int) -> int | None:
     """Return the size of the batch at `position`, None when too little is there to tell."""
     if len(view) - position <= MAGIC_AT:
         return None
+    size = LOG_OVERHEAD_BYTES + int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
     magic = view[position + MAGIC_AT]
+    if size < (HEADER_BYTES if magic == 2 else OLD_HEADER_BYTES):
+        raise CorruptMessage(f"A record batch of {size} bytes is shorter than its header.")
     if magic < 2:
         raise UnsupportedForMessageFormat(
             f"Records of message format {magic} are not served; format 2 is (Kafka 0.11)."
         )
     if magic > 2:
         raise CorruptMessage(f"There is no message format {magic}.")
-    size = LOG_OVERHEAD_BYTES + int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
-    if size < HEADER_BYTES:
-        raise CorruptMessage(f"A record batch of {size} bytes is shorter than its header.")
     return size
 
 

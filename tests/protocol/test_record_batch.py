@@ -314,6 +314,17 @@ def test_old_message_formats_are_refused_by_name(magic: int) -> None:
         parse_batches(bytes(builder.buffer()))
 
 
+def test_zeros_are_corrupt_and_no_old_format() -> None:
+    with pytest.raises(CorruptMessage, match="of 12 bytes is shorter than its header"):
+        parse_batches(bytes(100))
+
+
+def test_bytes_after_a_producers_batch_that_are_no_whole_batch_are_ignored() -> None:
+    data = build_batch(PLAIN)
+
+    assert data == produced(data + data[:-1]).buffer
+
+
 def test_formats_that_do_not_exist_are_corrupt() -> None:
     with pytest.raises(CorruptMessage, match="no message format 3"):
         parse_batches(sealed(batch_of(), 16, ">b", 3))
