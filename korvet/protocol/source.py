@@ -62,7 +62,7 @@ def smallest_size(field: Field, version: int, *, flexible: bool) -> int:
     if field.struct is None:
         if field.kafka_type in FIXED_FORMATS:
             return fixed_size(field.kafka_type)
-        return length_size(field, flexible=flexible)
+        return length_size(field, flexible=flexible, of_element=True)
     size = 1 if flexible else 0
     for inner in fields_of(field.struct, version)[0]:
         if inner.is_array:
@@ -74,11 +74,11 @@ def smallest_size(field: Field, version: int, *, flexible: bool) -> int:
     return size
 
 
-def length_size(field: Field, *, flexible: bool) -> int:
-    """The fewest bytes the length of a string, an array and so on can take."""
+def length_size(field: Field, *, flexible: bool, of_element: bool = False) -> int:
+    """The fewest bytes the length of a string, an array and so on can take; or that of an array's element."""
     if flexible and field.compact:
         return 1
-    return 2 if field.kafka_type == "string" and not field.is_array else 4
+    return 2 if field.kafka_type == "string" and (of_element or not field.is_array) else 4
 
 
 def fixed_size(kafka_type: str) -> int:
