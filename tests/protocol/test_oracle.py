@@ -151,6 +151,14 @@ def test_versions_are_those_that_korvet_promises() -> None:
         "OffsetCommit": range(2, 10),
         "OffsetFetch": range(1, 10),
         "DescribeCluster": range(3),
+        "JoinGroup": range(10),
+        "SyncGroup": range(6),
+        "Heartbeat": range(5),
+        "LeaveGroup": range(6),
+        "DescribeGroups": range(7),
+        "ListGroups": range(6),
+        "DeleteGroups": range(3),
+        "OffsetDelete": range(1),
     }
 
     assert {
@@ -183,7 +191,7 @@ def in_kafka_python(message: Any, version: int, cls: Any) -> Any:
         value = getattr(message, field.name)
         if version not in field.versions:
             continue
-        if field.kafka_type == "int32" and field.name.endswith("_authorized_operations"):
+        if field.kafka_type == "int32" and field.name.endswith("authorized_operations"):
             values["authorized_operations"] = {bit for bit in range(32) if value >> bit & 1}
         else:
             values[field.name] = converted(value, field, version, cls)
