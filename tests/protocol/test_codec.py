@@ -576,7 +576,7 @@ def _smallest(cls: type[Any], version: int) -> Any:
     for field in schema_of(cls).fields:
         if field.struct is not None and not field.is_array and field.tag is None:
             values[field.name] = _smallest(field.struct, version)
-        elif field.kafka_type == "string" and not field.is_array:
+        elif field.kafka_type == "string" and not field.is_array and version in field.versions:
             values[field.name] = ""
         else:
             values[field.name] = default_of(field)
