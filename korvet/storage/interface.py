@@ -20,7 +20,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from attrs import frozen
+from attrs import field, frozen
 
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import RecordBatch
@@ -128,11 +128,16 @@ class OffsetAndTimestamp:
 
 @frozen
 class OffsetAndMetadata:
-    """A committed position: the next offset to read, and the words the committer left with it."""
+    """A committed position: the next offset to read, and the words the committer left with it.
+
+    `commit_timestamp_ms` is when, by the store's clock: `committed` tells it, `ack` passes it over. -1 where nobody
+    committed it, as where it is derived from a Redis consumer group.
+    """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    commit_timestamp_ms: int = field(default=-1, eq=False)
 
 
 @frozen
@@ -357,3 +362,7 @@ class Storage(ABC):
 
         Raises DocumentConflict otherwise.
         """
+
+    async def documents(self, kind: str) -> Collection[str]:
+        """The keys of all documents of that kind; may name some that were deleted a moment ago."""
+        raise NotImplementedError

@@ -329,7 +329,7 @@ class MemoryStorage(Storage):
         except KafkaError as error:
             return error
         self._drop_position(group, tp)
-        group.positions[tp] = position
+        group.positions[tp] = evolve(position, commit_timestamp_ms=self.clock())
         return None
 
     async def committed(
@@ -376,3 +376,6 @@ class MemoryStorage(Storage):
             return 0
         self._documents[kind, key] = Document(value, version + 1)
         return version + 1
+
+    async def documents(self, kind: str) -> Collection[str]:
+        return [key for other, key in self._documents if other == kind]

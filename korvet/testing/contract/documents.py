@@ -90,3 +90,13 @@ class DocumentContract(Contract):
                 nursery.start_soon(count, broker)
 
         assert await storage.load("counter", "x") == Document(b"40", 40)
+
+    async def test_documents_of_a_kind_are_named(self, storage: Storage) -> None:
+        for key in ("alice", "bob", "größe", "a:b", ""):
+            await storage.save("users", key, b"1", expected_version=0)
+        await storage.save("others", "carol", b"1", expected_version=0)
+        await storage.save("users", "bob", None, expected_version=1)
+
+        assert set(await storage.documents("users")) == {"alice", "größe", "a:b", ""}
+        assert set(await storage.documents("others")) == {"carol"}
+        assert set(await storage.documents("nothing")) == set()

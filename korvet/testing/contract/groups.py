@@ -101,6 +101,19 @@ class GroupContract(Contract):
         assert found == {tp: OffsetAndMetadata(3)}
         assert await storage.committed("billing") == {tp: OffsetAndMetadata(4)}
 
+    async def test_a_position_tells_when_it_was_committed(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        await storage.ack("billing", {tp: OffsetAndMetadata(3, commit_timestamp_ms=7)})
+        first = (await storage.committed("billing"))[tp].commit_timestamp_ms
+        if environment.clock is not None:
+            environment.clock.now_ms += 1000
+        await storage.ack("billing", {tp: OffsetAndMetadata(4)})
+        second = (await storage.committed("billing", [tp]))[tp].commit_timestamp_ms
+
+        assert 1_000_000_000_000 < first <= second
+        assert environment.clock is None or second == first + 1000
+
     # --- Generations ------------------------------------------------------------------------------------
 
     async def test_an_older_generation_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
