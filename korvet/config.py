@@ -350,6 +350,30 @@ class Config:
     producer_id_expiration_ms: int = _ms(
         86_400_000, "how long an idempotent producer that sends nothing is remembered", at_least=1
     )
+    group_initial_rebalance_delay_ms: int = _setting(
+        integer(at_least=0),
+        3000,
+        "how long the first members of an empty group wait for others before they share its partitions",
+        unit="ms",
+    )
+    group_min_session_timeout_ms: int = _setting(
+        integer(at_least=1), 6000, "shortest session a member may ask for", unit="ms"
+    )
+    group_max_session_timeout_ms: int = _setting(
+        integer(at_least=1), 1_800_000, "longest session a member may ask for", unit="ms"
+    )
+    group_max_size: int = _setting(integer(at_least=1), MAX_INT, "members that a group may have")
+    group_max_metadata_bytes: int = _bytes(
+        1_048_576, "what a member may say of itself, and be assigned, at most", at_least=1
+    )
+    offsets_retention_minutes: int = _setting(
+        integer(at_least=1),
+        7 * 24 * 60,
+        "how long positions are kept once a group is empty, or no longer subscribes to their topic",
+    )
+    offsets_retention_check_interval_ms: int = _ms(
+        600_000, "how often positions are looked through for expired ones", at_least=1
+    )
     offset_metadata_max_bytes: int = _bytes(4096, "longest text that may be committed with an offset")
     list_offsets_unknown: str = _setting(
         one_of("kafka", "zero"),
@@ -456,6 +480,11 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"$.advertised.listeners: there is no listener {told.name}; accepted: {', '.join(names)}"
         if told.is_wildcard:
             yield f"$.advertised.listeners: no client can connect to {told}; accepted: an address, not all of them"
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        yield (
+            "$.group.min.session.timeout.ms: it is above group.max.session.timeout.ms; accepted: at most"
+            f" {config.group_max_session_timeout_ms}"
+        )
     if config.replication_factor_policy == "strict" and config.default_replication_factor != 1:
         yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
 
