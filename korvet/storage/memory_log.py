@@ -265,11 +265,7 @@ class PartitionLog:
 
     def earliest(self) -> OffsetAndTimestamp:
         """The first record; an emptied or never written log answers where the first one will be."""
-        found = self.seek_ts(ANY_TIME)
-        if found is not None:
-            return found
-        empty_since = self.log_start_offset if self.next_offset == 0 else self.next_offset
-        return OffsetAndTimestamp(empty_since, -1)
+        return self.seek_ts(ANY_TIME) or OffsetAndTimestamp(self.next_offset, -1)
 
     def seek_ts(self, timestamp: int) -> OffsetAndTimestamp | None:
         """The first record at or after `timestamp`."""

@@ -6,12 +6,12 @@ what the mapping allows; everything that follows from them is worked out here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from attrs import define, field
 
-from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError
 from korvet.storage.interface import (
     LogOffsets,
     OffsetAndMetadata,
@@ -128,16 +128,21 @@ class StoreModel:
 
     def commit(
         self, group_id: str, tp: TopicPartition, position: OffsetAndMetadata, generation_id: int
-    ) -> type[KafkaError] | None:
-        """Commit, or the error that has to be the answer."""
+    ) -> bool:
+        """Commit, unless the group is fenced against that generation."""
         group = self.groups.setdefault(group_id, GroupModel())
         if 0 <= generation_id < group.generation_id:
-            return IllegalGeneration
-        if tp not in self.logs:
-            return UnknownTopicOrPartition
+            return False
         group.generation_id = max(group.generation_id, generation_id)
         group.positions[tp] = position
-        return None
+        return True
+
+    def forget(self, group_id: str, tps: Collection[TopicPartition] | None) -> None:
+        if tps is None:
+            self.groups.pop(group_id, None)
+        elif group_id in self.groups:
+            for tp in tps:
+                self.groups[group_id].positions.pop(tp, None)
 
 
 def last_sequence(first_sequence: int, count: int) -> int:

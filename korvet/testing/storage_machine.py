@@ -28,12 +28,13 @@ from hypothesis.stateful import (
 )
 
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.protocol.errors import IllegalGeneration, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.protocol.record import Headers
 from korvet.storage.interface import (
     AppendResult,
     Document,
     DocumentConflict,
+    EpochEnd,
     OffsetAndMetadata,
     ReadRequest,
     ReadResult,
@@ -49,7 +50,7 @@ from korvet.testing.records import T0, Producer, Record, batch, batches_of, reco
 Answer = TypeVar("Answer")
 
 STEP_LIMIT_S = 30
-TOPICS = ["a", "b"]
+TOPICS = ["a", "b"]  # the first is always there
 GROUPS = ["billing", "shipping"]
 KEYS = ["x", "y"]
 
@@ -63,7 +64,8 @@ record_lists = st.lists(records, min_size=1, max_size=6)
 # Where in a list of unknown length, which is not known when values are drawn.
 places = st.integers(0, 2**16)
 brokers = st.integers(0, 1)
-tps = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 2))
+producers = st.integers(1, 2)
+partitions = places
 
 
 def run_storage_machine(
@@ -158,8 +160,8 @@ class StorageMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             for broker in range(2):
-                for tp in self.model.logs:
-                    self.check_partition(broker, tp)
+                for partition in range(len(self.model.logs)):
+                    self.read_to_the_end(broker, partition)
                 self.check_groups(broker)
         finally:
             self.brokers.stop()
@@ -167,34 +169,31 @@ class StorageMachine(RuleBasedStateMachine):
     def storage(self, broker: int) -> Storage:
         return self.brokers.storages[broker]
 
-    def log(self, tp: TopicPartition) -> PartitionModel | None:
-        return self.model.logs.get(tp)
+    def pick(self, partition: int) -> tuple[TopicPartition, PartitionModel]:
+        """One of the partitions that are there."""
+        tp = sorted(self.model.logs)[partition % len(self.model.logs)]
+        return tp, self.model.logs[tp]
 
     # --- Topics -----------------------------------------------------------------------------------------
 
     @initialize(broker=brokers)
     def begin_with_a_topic(self, broker: int) -> None:
-        self.create_topic(broker, "a", 2)
+        self.create("a", broker, 2)
 
-    @rule(broker=brokers, name=st.sampled_from(TOPICS), partitions=st.integers(1, 3))
-    def create_topic(self, broker: int, name: str, partitions: int) -> None:
-        if name in self.model.topics:
-            return
-        topic = self.brokers.call(
-            self.storage(broker).create_topic, name, partitions, self.environment.settings
-        )
+    @precondition(lambda self: "b" not in self.model.topics)
+    @rule(broker=brokers, count=st.integers(1, 3))
+    def create_the_other_topic(self, broker: int, count: int) -> None:
+        self.create("b", broker, count)
 
-        assert topic.topic_id not in self.model.ids
-        self.model.put_topic(topic)
-        self.let_both_learn()
+    @precondition(lambda self: "b" in self.model.topics)
+    @rule(broker=brokers)
+    def delete_the_other_topic(self, broker: int) -> None:
+        self.delete("b", broker)
 
-    @rule(broker=brokers, name=st.sampled_from(TOPICS))
-    def delete_topic(self, broker: int, name: str) -> None:
-        if name not in self.model.topics:
-            return
-        self.brokers.call(self.storage(broker).delete_topic, self.model.topics[name])
-        self.model.delete_topic(name)
-        self.let_both_learn()
+    @rule(deleter=brokers, creator=brokers, count=st.integers(1, 3))
+    def create_a_topic_anew(self, deleter: int, creator: int, count: int) -> None:
+        self.delete("a", deleter)
+        self.create("a", creator, count)
 
     @rule(broker=brokers, name=st.sampled_from(TOPICS))
     def add_a_partition(self, broker: int, name: str) -> None:
@@ -203,91 +202,106 @@ class StorageMachine(RuleBasedStateMachine):
             return
 
         async def alter() -> None:
-            self.model.put_topic(
-                await self.storage(broker).alter_topic(topic, partitions=topic.partitions + 1)
-            )
+            altered = await self.storage(broker).alter_topic(topic, partitions=topic.partitions + 1)
+            self.model.put_topic(altered)
 
         self.brokers.call(alter)
+        self.let_both_learn()
+
+    def create(self, name: str, broker: int, count: int) -> None:
+        create_topic = self.storage(broker).create_topic
+        topic = self.brokers.call(create_topic, name, count, self.environment.settings)
+
+        assert topic.topic_id not in self.model.ids
+        self.model.put_topic(topic)
+        self.let_both_learn()
+
+    def delete(self, name: str, broker: int) -> None:
+        self.brokers.call(self.storage(broker).delete_topic, self.model.topics[name])
+        self.model.delete_topic(name)
         self.let_both_learn()
 
     def let_both_learn(self) -> None:
         for storage in self.brokers.storages:
             self.brokers.call(eventually, storage.topics, self.model.topics)
 
+    @precondition(lambda self: "b" not in self.model.topics)
+    @rule(broker=brokers)
+    def use_what_is_not_there(self, broker: int) -> None:
+        tp = TopicPartition("b", 0)
+        results = self.brokers.call(self.storage(broker).append, {tp: batch([Record()])})
+
+        assert isinstance(results[tp], UnknownTopicOrPartition)
+        assert isinstance(self.brokers.call(self.read_one, broker, tp, 0, 1000), UnknownTopicOrPartition)
+
     # --- Appending --------------------------------------------------------------------------------------
 
-    @rule(broker=brokers, tp=tps, appended=record_lists, codec=st.sampled_from(Codec))
-    def append(self, broker: int, tp: TopicPartition, appended: list[Record], codec: Codec) -> None:
-        self.append_all(broker, {tp: (appended, None)}, codec)
+    @rule(broker=brokers, partition=partitions, appended=record_lists, codec=st.sampled_from(Codec))
+    def append(self, broker: int, partition: int, appended: list[Record], codec: Codec) -> None:
+        self.append_all(broker, {partition: (appended, None)}, codec)
 
-    @rule(broker=brokers, appended=st.dictionaries(tps, record_lists, min_size=2))
-    def append_to_several(self, broker: int, appended: dict[TopicPartition, list[Record]]) -> None:
-        self.append_all(broker, {tp: (each, None) for tp, each in appended.items()})
+    @rule(broker=brokers, appended=st.dictionaries(st.integers(0, 4), record_lists, min_size=2))
+    def append_to_several(self, broker: int, appended: dict[int, list[Record]]) -> None:
+        self.append_all(broker, {partition: (each, None) for partition, each in appended.items()})
 
     @rule(
         broker=brokers,
-        tp=tps,
+        partition=partitions,
         appended=record_lists,
-        producer_id=st.integers(1, 2),
-        epoch=st.integers(0, 1),
-        sequence=st.sampled_from([0, 1, 5, MAX_SEQUENCE - 2]),
+        producer_id=producers,
+        epoch=st.integers(0, 2),
+        sequence=st.sampled_from([0, 0, 1, 5, MAX_SEQUENCE - 2]),
     )
     def append_as_a_producer(
         self,
         broker: int,
-        tp: TopicPartition,
+        partition: int,
         appended: list[Record],
         producer_id: int,
         epoch: int,
         sequence: int,
     ) -> None:
-        self.append_all(broker, {tp: (appended, Producer(producer_id, epoch, sequence))})
+        self.append_all(broker, {partition: (appended, Producer(producer_id, epoch, sequence))})
 
-    @rule(broker=brokers, tp=tps, appended=record_lists, producer_id=st.integers(1, 2))
+    @rule(broker=brokers, partition=partitions, appended=record_lists, producer_id=producers)
     def append_what_comes_next(
-        self, broker: int, tp: TopicPartition, appended: list[Record], producer_id: int
+        self, broker: int, partition: int, appended: list[Record], producer_id: int
     ) -> None:
-        log = self.log(tp)
-        known = log and log.producers.producers.get(producer_id)
-        if known:
+        known = self.pick(partition)[1].producers.producers.get(producer_id)
+        if known is not None:
             sequence = next_sequence(known.batches[-1].last_sequence)
-            self.append_all(broker, {tp: (appended, Producer(producer_id, known.epoch, sequence))})
+            self.append_all(broker, {partition: (appended, Producer(producer_id, known.epoch, sequence))})
 
-    @rule(broker=brokers, tp=tps, producer_id=st.integers(1, 2), place=places)
-    def append_a_batch_again(self, broker: int, tp: TopicPartition, producer_id: int, place: int) -> None:
-        log = self.log(tp)
-        known = log and log.producers.producers.get(producer_id)
-        if known:
+    @rule(broker=brokers, partition=partitions, producer_id=producers, place=places)
+    def append_a_batch_again(self, broker: int, partition: int, producer_id: int, place: int) -> None:
+        known = self.pick(partition)[1].producers.producers.get(producer_id)
+        if known is not None:
             earlier = known.batches[place % len(known.batches)]
             count = (earlier.last_sequence - earlier.first_sequence) % (MAX_SEQUENCE + 1) + 1
             again = Producer(producer_id, known.epoch, earlier.first_sequence)
-            self.append_all(broker, {tp: ([Record()] * count, again)})
+            self.append_all(broker, {partition: ([Record()] * count, again)})
 
     def append_all(
         self,
         broker: int,
-        appended: dict[TopicPartition, tuple[list[Record], Producer | None]],
+        appended: dict[int, tuple[list[Record], Producer | None]],
         codec: Codec = Codec.NONE,
     ) -> None:
-        batches = {tp: batch(each, codec=codec, producer=who) for tp, (each, who) in appended.items()}
+        by_tp = {self.pick(partition)[0]: each for partition, each in appended.items()}
+        batches = {tp: batch(each, codec=codec, producer=who) for tp, (each, who) in by_tp.items()}
         results = self.brokers.call(self.storage(broker).append, batches)
 
-        assert results.keys() == appended.keys()
-        for tp, (each, who) in appended.items():
-            self.note_append(tp, each, who, results[tp])
+        assert results.keys() == by_tp.keys()
+        for tp, (each, who) in by_tp.items():
+            self.note_append(self.model.logs[tp], each, who, results[tp])
 
     def note_append(
         self,
-        tp: TopicPartition,
+        log: PartitionModel,
         appended: list[Record],
         who: Producer | None,
         result: AppendResult | KafkaError,
     ) -> None:
-        log = self.log(tp)
-        if log is None:
-            assert isinstance(result, KafkaError)
-            return
-
         expected = log.expect(len(appended), who)
         if isinstance(expected, KafkaError):
             assert type(result) is type(expected)
@@ -301,21 +315,28 @@ class StorageMachine(RuleBasedStateMachine):
 
     # --- Reading ----------------------------------------------------------------------------------------
 
-    @rule(broker=brokers, tp=tps, place=places, max_bytes=st.sampled_from([1, 200, 7000, 10**6]))
-    def read(self, broker: int, tp: TopicPartition, place: int, max_bytes: int) -> None:
-        log = self.log(tp)
-        if log is not None:
-            self.read_at(broker, tp, offset_in(log, place), max_bytes)
+    @rule(
+        broker=brokers, partition=partitions, place=places, max_bytes=st.sampled_from([1, 200, 7000, 10**6])
+    )
+    def read(self, broker: int, partition: int, place: int, max_bytes: int) -> None:
+        _, log = self.pick(partition)
+        self.read_at(broker, partition, offset_in(log, place), max_bytes)
 
-    @rule(broker=brokers, tp=tps, beyond=st.integers(1, 3))
-    def read_outside(self, broker: int, tp: TopicPartition, beyond: int) -> None:
-        log = self.log(tp)
-        if log is None:
-            return
+    @rule(broker=brokers, partition=partitions, beyond=st.integers(1, 3))
+    def read_outside(self, broker: int, partition: int, beyond: int) -> None:
+        tp, log = self.pick(partition)
         for offset in (log.next_offset + beyond, log.log_start_offset - beyond):
             result = self.brokers.call(self.read_one, broker, tp, offset, 1000)
 
             assert isinstance(result, OffsetOutOfRange)
+
+    @rule(broker=brokers, partition=partitions)
+    def read_to_the_end(self, broker: int, partition: int) -> None:
+        _, log = self.pick(partition)
+        position = log.log_start_offset
+        while position < log.next_offset:
+            position = self.read_at(broker, partition, position, 2000)
+        self.ask_for_bounds(broker, partition)
 
     async def read_one(
         self, broker: int, tp: TopicPartition, offset: int, max_bytes: int
@@ -323,9 +344,9 @@ class StorageMachine(RuleBasedStateMachine):
         request = {tp: ReadRequest(offset, max_bytes)}
         return (await self.storage(broker).read(request, max_bytes=max_bytes))[tp]
 
-    def read_at(self, broker: int, tp: TopicPartition, offset: int, max_bytes: int) -> int:
+    def read_at(self, broker: int, partition: int, offset: int, max_bytes: int) -> int:
         """Read and compare; the offset to go on at."""
-        log = self.model.logs[tp]
+        tp, log = self.pick(partition)
         result = self.brokers.call(self.read_one, broker, tp, offset, max_bytes)
         wanted = [record for record in log.records if record.offset >= offset]
 
@@ -338,80 +359,64 @@ class StorageMachine(RuleBasedStateMachine):
         assert result.size <= max_bytes or len(batches_of(result)) == 1
         return found[-1].offset + 1 if found else log.next_offset
 
-    @rule(broker=brokers, tp=tps)
-    def ask_for_bounds(self, broker: int, tp: TopicPartition) -> None:
-        log = self.log(tp)
-        if log is not None:
-            assert self.brokers.call(self.storage(broker).latest, tp) == log.bounds
-            assert self.brokers.call(self.storage(broker).earliest, tp) == log.earliest
+    @rule(broker=brokers, partition=partitions)
+    def ask_for_bounds(self, broker: int, partition: int) -> None:
+        tp, log = self.pick(partition)
 
-    @rule(broker=brokers, tp=tps, timestamp=timestamps)
-    def seek_ts(self, broker: int, tp: TopicPartition, timestamp: int) -> None:
-        log = self.log(tp)
-        if log is not None:
-            assert self.brokers.call(self.storage(broker).seek_ts, tp, timestamp) == log.seek_ts(timestamp)
+        assert self.brokers.call(self.storage(broker).latest, tp) == log.bounds
+        assert self.brokers.call(self.storage(broker).earliest, tp) == log.earliest
+        assert self.brokers.call(self.storage(broker).epoch_end, tp, 0) == EpochEnd(0, log.next_offset)
 
-    @rule(broker=brokers, tp=tps)
-    def seek_max_ts(self, broker: int, tp: TopicPartition) -> None:
-        log = self.log(tp)
-        if log is not None:
-            assert self.brokers.call(self.storage(broker).seek_max_ts, tp) == log.seek_max_ts()
+    @rule(broker=brokers, partition=partitions, timestamp=timestamps)
+    def seek_by_time(self, broker: int, partition: int, timestamp: int) -> None:
+        tp, log = self.pick(partition)
 
-    @rule(broker=brokers, tp=tps, place=places)
-    def truncate(self, broker: int, tp: TopicPartition, place: int) -> None:
-        log = self.log(tp)
-        if log is None:
-            return
+        assert self.brokers.call(self.storage(broker).seek_ts, tp, timestamp) == log.seek_ts(timestamp)
+        assert self.brokers.call(self.storage(broker).seek_max_ts, tp) == log.seek_max_ts()
+
+    @rule(broker=brokers, partition=partitions, place=places, back=st.integers(0, 2))
+    def truncate(self, broker: int, partition: int, place: int, back: int) -> None:
+        tp, log = self.pick(partition)
         offset = offset_in(log, place)
+        truncate_before = self.storage(broker).truncate_before
 
-        assert self.brokers.call(self.storage(broker).truncate_before, tp, offset) == offset
+        assert self.brokers.call(truncate_before, tp, offset) == offset
         log.log_start_offset = offset
         log.drop_below(offset)
-
-    def check_partition(self, broker: int, tp: TopicPartition) -> None:
-        """Read a partition from its start to its end."""
-        log = self.model.logs[tp]
-        position = log.log_start_offset
-        while position < log.next_offset:
-            position = self.read_at(broker, tp, position, 2000)
-        self.ask_for_bounds(broker, tp)
+        assert self.brokers.call(truncate_before, tp, offset - back) == offset
 
     # --- Groups and documents ---------------------------------------------------------------------------
 
     @rule(
         broker=brokers,
         group_id=st.sampled_from(GROUPS),
-        tp=tps,
+        partition=partitions,
         place=places,
         generation_id=st.sampled_from([-1, -1, 1, 2, 3]),
     )
-    def commit(self, broker: int, group_id: str, tp: TopicPartition, place: int, generation_id: int) -> None:
-        log = self.log(tp)
-        position = OffsetAndMetadata(0 if log is None else offset_in(log, place), 0, f"at {place}")
+    def commit(self, broker: int, group_id: str, partition: int, place: int, generation_id: int) -> None:
+        tp, log = self.pick(partition)
+        position = OffsetAndMetadata(offset_in(log, place), 0, f"at {place}")
 
         async def ack() -> KafkaError | None:
-            results = await self.storage(broker).ack(group_id, {tp: position}, generation_id=generation_id)
-            return results[tp]
+            storage = self.storage(broker)
+            return (await storage.ack(group_id, {tp: position}, generation_id=generation_id))[tp]
 
         result = self.brokers.call(ack)
-        expected = self.model.commit(group_id, tp, position, generation_id)
-        assert (None if result is None else type(result)) == expected
+        fenced = not self.model.commit(group_id, tp, position, generation_id)
+        assert isinstance(result, IllegalGeneration) if fenced else result is None
 
-    @rule(broker=brokers, group_id=st.sampled_from(GROUPS), some=st.none() | st.sets(tps))
-    def forget(self, broker: int, group_id: str, some: set[TopicPartition] | None) -> None:
-        self.brokers.call(self.storage(broker).forget, group_id, some)
-        if some is None:
-            self.model.groups.pop(group_id, None)
-        else:
-            group = self.model.groups.get(group_id, GroupModel())
-            for tp in some:
-                group.positions.pop(tp, None)
+    @rule(broker=brokers, group_id=st.sampled_from(GROUPS), some=st.none() | st.sets(st.integers(0, 4)))
+    def forget(self, broker: int, group_id: str, some: set[int] | None) -> None:
+        tps = None if some is None else {self.pick(partition)[0] for partition in some}
+        self.brokers.call(self.storage(broker).forget, group_id, tps)
+        self.model.forget(group_id, tps)
 
     @rule(broker=brokers)
     def check_groups(self, broker: int) -> None:
+        committed = self.storage(broker).committed
         for group_id in GROUPS:
             expected = self.model.groups.get(group_id, GroupModel()).positions
-            committed = self.storage(broker).committed
 
             assert self.brokers.call(committed, group_id) == expected
             assert self.brokers.call(committed, group_id, list(self.model.logs)) == expected
@@ -457,17 +462,16 @@ class StorageMachine(RuleBasedStateMachine):
         self.brokers.call(disturbances[name], self.storage(broker))
 
     @precondition(lambda self: self.environment.has_plain_writers)
-    @rule(tp=tps, value=st.binary(max_size=4))
-    def write_by_hand(self, tp: TopicPartition, value: bytes) -> None:
-        log = self.log(tp)
-        if log is not None:
-            log.add([self.brokers.call(self.environment.write_by_hand, tp, value)])
+    @rule(partition=partitions, value=st.binary(max_size=4))
+    def write_by_hand(self, partition: int, value: bytes) -> None:
+        tp, log = self.pick(partition)
+        log.add([self.brokers.call(self.environment.write_by_hand, tp, value)])
 
     @precondition(lambda self: self.environment.has_plain_writers)
-    @rule(tp=tps, place=places)
-    def trim_by_hand(self, tp: TopicPartition, place: int) -> None:
-        log = self.log(tp)
-        if log is not None and log.batch_starts:
+    @rule(partition=partitions, place=places)
+    def trim_by_hand(self, partition: int, place: int) -> None:
+        tp, log = self.pick(partition)
+        if log.batch_starts:
             offset = log.batch_starts[place % len(log.batch_starts)]
             self.brokers.call(self.environment.trim_by_hand, tp, offset)
             log.drop_below(offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from korvet.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -147,13 +149,18 @@ class ReadContract(Contract):
         assert await records_from(storage, tp, max_bytes=500) == wanted
 
     async def test_a_limit_is_kept_and_used(self, storage: Storage, tp: TopicPartition) -> None:
-        base_offset = (await append(storage, tp, [Record(b"x" * 1000)])).base_offset
-        for _ in range(99):
-            await append(storage, tp, [Record(b"x" * 1000)])
-        for max_bytes in (5_000, 20_000, 50_000):
-            found = await read(storage, tp, base_offset, max_bytes=max_bytes)
+        wanted = []
+        for number in range(200):
+            records = [Record(b"x" * (9_000 if number % 2 else 11_000), timestamp=T0 + number)]
+            wanted += stored(records, (await append(storage, tp, records)).base_offset)
+        limits = [25_000, 100_000, *range(240_000, 300_000, 6_000), 1_000_000]
+        for index, max_bytes in itertools.product((0, 77), limits):
+            offset = wanted[index].offset
+            found = await read(storage, tp, offset, max_bytes=max_bytes)
+            records_found = records_of(found, offset)
 
-            assert max_bytes * 0.7 < found.size <= max_bytes
+            assert max_bytes - 12_000 < found.size <= max_bytes
+            assert records_found == wanted[index : index + len(records_found)]
 
     async def test_one_limit_holds_for_all_partitions_together(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
