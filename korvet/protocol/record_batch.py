@@ -217,9 +217,9 @@ def validate_produced(
     `records` is the field of a Produce request of `api_version`. In Kafka's order: exactly one batch, magic 2,
     zstd only from version 7 on, base offset 0, at most `max_message_bytes` (MessageTooLarge), CRC (CorruptMessage),
     record count and offsets that agree, no control batch, a sequence where there is a producer id, no log append time
-    (InvalidTimestamp); where no error is named, InvalidRecord. Bytes after the batch that are no whole batch are ignored.
-    Four differences: Kafka looks at every record; answers magic 0 and 1 with INVALID_RECORD, and unknown codecs
-    with UNKNOWN_SERVER_ERROR; and where the topic's timestamp type is CreateTime, turns log append time into that.
+    (InvalidTimestamp); where no error is named, InvalidRecord. Bytes after the batch that are no whole batch are
+    ignored. Four differences: Kafka looks at every record; answers magic 0 and 1 with INVALID_RECORD, and unknown
+    codecs with UNKNOWN_SERVER_ERROR; and turns log append time into CreateTime where that is the topic's type.
 
     Records are not decoded here. Only when the header's max timestamp cannot be right, since it lies before
     the base timestamp, are they read for it, and it is set; Kafka sets it always. A caller that must know more decodes.
