@@ -38,6 +38,18 @@ logger = logging.getLogger(__name__)
 
 # What says that there is no room for one more connection now; whoever goes makes room.
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+# What accept(2) passes on from a connection that is not worth having; the next one may be fine.
+STILLBORN = (
+    errno.ECONNABORTED,
+    errno.EPERM,
+    errno.EPROTO,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENOPROTOOPT,
+    errno.EOPNOTSUPP,
+)
 ROOM_PAUSE_S = 0.1
 SWEEP_INTERVAL_S = 1.0
 RESOLVE_LIMIT_S = 5.0
@@ -104,7 +116,10 @@ class Server:
     # --- Accepting --------------------------------------------------------------------------------------
 
     async def _accept(self, listening: socket.socket, listener_name: str, shared: Shared) -> None:
-        """Accept for ever. Errors of one connection are passed over; where there is no room, it is tried again."""
+        """Accept for ever. Errors of one connection are passed over; where there is no room, it is tried again.
+
+        Any other error ends the server: a socket that no longer accepts does not come back by itself.
+        """
         while True:
             await self._limit.wait_below()
             try:
@@ -115,6 +130,10 @@ class Server:
                 if error.errno in NO_ROOM:
                     logger.warning("no connection can be accepted: %s", error.strerror)
                     await trio.sleep(ROOM_PAUSE_S)
+                elif error.errno in STILLBORN:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    raise
             else:
                 self._begin(sock, peer_name(address), listener_name, shared)
                 await trio.lowlevel.checkpoint()

@@ -74,6 +74,8 @@ class Reader:
     reading: trio.CancelScope = field(factory=trio.CancelScope)
     # Shielded while a request is worked on; ends that as well.
     handling: trio.CancelScope = field(factory=trio.CancelScope)
+    # Whether another task has taken over reading; this one ends when its request is answered.
+    has_handed_over: bool = False
 
 
 @define(eq=False)
@@ -87,6 +89,7 @@ class ServedConnection:
     closed: Callable[[ServedConnection], None] = lambda _: None
     connection: Connection = field(init=False)
     _readers: set[Reader] = field(factory=set)
+    _offering: Reader | None = None  # one that could hand over, if fewer requests were being worked on
     _tasks: int = 1  # those that serve it, or are about to
     _taken: int = 0  # requests read
     _answered: int = 0
@@ -176,8 +179,8 @@ class ServedConnection:
                     return
                 slice_end = monotonic() + SLICE_S
                 continue
-            handed_over = await self._serve(request, reader)
-            if handed_over:
+            await self._serve(request, reader)
+            if reader.has_handed_over:
                 return
             if reader.handling.shield:
                 reader.handling.shield = False
@@ -185,8 +188,8 @@ class ServedConnection:
                 await trio.lowlevel.checkpoint()
                 slice_end = monotonic() + SLICE_S
 
-    async def _serve(self, request: Request, reader: Reader) -> bool:
-        """Work on one request and answer it; whether another task has begun to read meanwhile."""
+    async def _serve(self, request: Request, reader: Reader) -> None:
+        """Work on one request and answer it."""
         number = self._taken
         self._taken += 1
         self._active = monotonic()
@@ -194,13 +197,11 @@ class ServedConnection:
         name, is_produce = request.api.name, request.api.key == PRODUCE
         counters = self.shared.broker.counters
         counters.received(name, request.frame_size)
-        handed_over = False
 
         def about_to_wait() -> None:
-            nonlocal handed_over
             reader.handling.shield = True
-            if is_produce and context.is_submitted and not handed_over:
-                handed_over = self._hand_over()
+            if is_produce and context.is_submitted:
+                self._hand_over(reader)
 
         context = RequestContext(
             request.version, request.client_id, listener_name=self.listener_name, peer=self.peer
@@ -221,16 +222,21 @@ class ServedConnection:
             counters.sent(name, await self._send(self.connection.send(request, response), reader))
         finally:
             self.shared.budget.give_back(held)
+            if self._offering is reader:
+                self._offering = None
         self._answer_next()
-        return handed_over
 
-    def _hand_over(self) -> bool:
-        """Let another task read on, unless enough requests are being worked on."""
-        if self._is_ending or self._taken - self._answered >= PRODUCES_AT_ONCE:
-            return False
+    def _hand_over(self, reader: Reader) -> None:
+        """Let another task read on; where enough requests are being worked on, once one of them is answered."""
+        if reader.has_handed_over or self._is_ending:
+            return
+        if self._taken - self._answered >= PRODUCES_AT_ONCE:
+            self._offering = reader
+            return
+        self._offering = None
+        reader.has_handed_over = True
         self._tasks += 1
         self.shared.spawn(self.serve)
-        return True
 
     async def _turn(self, number: int, reader: Reader) -> None:
         """Wait until every request before this one is answered."""
@@ -243,6 +249,8 @@ class ServedConnection:
         waiting = self._turns.pop(self._answered, None)
         if waiting is not None:
             waiting.set()
+        if self._offering is not None:
+            self._hand_over(self._offering)
 
     def _hold(self, request: Request) -> int:
         """The bytes this request has of the budget, until it is answered."""

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from korvet.config import Config, ConfigError, Listener, load_config, settings
+
+
+def faults(**sources: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(**sources)
+    return list(caught.value.errors)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "korvet.toml"
+
+
+# --- Where values come from --------------------------------------------------------------------------------
+
+
+def test_defaults_hold_where_nothing_is_said() -> None:
+    config = load_config()
+
+    assert Config() == config
+    assert "memory://" == config.storage
+    assert (Listener("PLAINTEXT", "localhost", 9092),) == config.listeners
+    assert "default" == config.source_of("storage")
+
+
+def test_flags_overrule_the_environment_which_overrules_the_file(file: Path) -> None:
+    file.write_text('num.partitions = 2\nmax.connections = 2\nnode.id = 2\n"storage" = "redis://file"\n')
+    environ = {"KORVET_NUM_PARTITIONS": "3", "KORVET_MAX_CONNECTIONS": "3", "PATH": "/bin"}
+
+    config = load_config(file=file, environ=environ, flags={"num.partitions": "4"})
+
+    assert (4, 3, 2, "redis://file", 1) == (
+        config.num_partitions,
+        config.max_connections,
+        config.node_id,
+        config.storage,
+        config.default_replication_factor,
+    )
+    assert ["command line", "KORVET_MAX_CONNECTIONS", str(file), "default"] == [
+        config.source_of(name)
+        for name in ("num.partitions", "max.connections", "node.id", "default.replication.factor")
+    ]
+
+
+def test_the_file_may_have_tables_quotes_and_values_of_their_own_type(file: Path) -> None:
+    file.write_text(
+        """
+        listeners = ["localhost:1", "OUTSIDE://:2"]
+        "auto.create.topics.enable" = false
+        [storage]
+        url = "redis://host"
+        layout = "batch"
+        [log.retention]
+        ms = -1
+        """
+    )
+
+    config = load_config(file=file)
+
+    assert ("redis://host", "batch", -1, False) == (
+        config.storage,
+        config.storage_layout,
+        config.retention_ms,
+        config.auto_create_topics_enable,
+    )
+    assert (Listener("PLAINTEXT", "localhost", 1), Listener("OUTSIDE", "", 2)) == config.listeners
+
+
+@pytest.mark.parametrize("name", ["broker.id", "node.id"])
+def test_kafkas_older_names_are_known(name: str) -> None:
+    config = load_config(flags={name: "7"})
+
+    assert 7 == config.node_id
+    assert "command line" == config.source_of("node.id")
+
+
+def test_variables_that_others_set_are_no_settings() -> None:
+    environ = {
+        "KORVET_SERVICE_HOST": "10.0.0.1",
+        "KORVET_SERVICE_PORT_KAFKA": "9092",
+        "KORVET_PORT": "tcp://10.0.0.1:9092",
+        "KORVET_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "KORVET_CONFIG": "korvet.toml",
+    }
+
+    assert Config() == load_config(environ=environ)
+
+
+# --- Faults ------------------------------------------------------------------------------------------------
+
+
+def test_all_faults_are_told_at_once_with_path_source_and_what_is_accepted(file: Path) -> None:
+    file.write_text('compression.type = "brotli"\nnum.partitons = 3\n')
+
+    told = faults(
+        file=file, environ={"KORVET_NUM_PARTITIONS": "0"}, flags={"listeners": "nowhere", "max.x": "1"}
+    )
+
+    assert [
+        f"$.num.partitons: there is no such setting (from {file}); did you mean num.partitions?",
+        "$.max.x: there is no such setting (from command line); `korvet serve --help` names them all",
+        (
+            "$.listeners: 'nowhere' is no address (from command line); accepted: HOST:PORT, :PORT, [IPV6]:PORT or"
+            " NAME://HOST:PORT, separated by commas"
+        ),
+        "$.num.partitions: 0 is out of range (from KORVET_NUM_PARTITIONS); accepted: a whole number, at least 1",
+        (
+            f"$.compression.type: 'brotli' is none of them (from {file}); accepted: producer, uncompressed, gzip,"
+            " snappy, lz4, zstd"
+        ),
+    ] == told
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("num.partitions", "many"),
+        ("num.partitions", "1.5"),
+        ("num.partitions", True),
+        ("num.partitions", str(2**31)),
+        ("log.retention.bytes", str(2**63)),
+        ("auto.create.topics.enable", "yes"),
+        ("auto.create.topics.enable", 1),
+        ("storage.layout", "Record"),
+        ("storage", ""),
+        ("storage", 5),
+        ("broker.rack", "a\nb"),
+        ("offset.sequence.bits", "17"),
+        ("listeners", 9092),
+        ("listeners", ""),
+    ],
+)
+def test_refuses_values_of_the_wrong_kind(name: str, value: object) -> None:
+    (fault,) = faults(flags={name: value})
+
+    assert fault.startswith(f"$.{name}: ")
+    assert "; accepted: " in fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host",
+        "host:",
+        "host:x",
+        "host:65536",
+        "a:1:2",
+        "::1:9092",
+        "[::1]",
+        "[x]:1",
+        "SSL://:1",
+        "a b:1",
+        "-",
+    ],
+)
+def test_refuses_addresses_that_are_none(text: str) -> None:
+    (fault,) = faults(flags={"listeners": text})
+
+    assert fault.startswith("$.listeners: ")
+
+
+def test_says_why_an_encrypted_listener_cannot_be_had() -> None:
+    assert "SASL_SSL, which is not served" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({"advertised.listeners": "X://host:1"}, "there is no listener X; accepted: PLAINTEXT"),
+        ({"advertised.listeners": "0.0.0.0:1"}, "no client can connect to PLAINTEXT://0.0.0.0:1"),
+        (
+            {"replication.factor.policy": "strict", "default.replication.factor": "3"},
+            "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1",
+        ),
+        ({"listeners": "A://:1,A://:2"}, "two listeners have the same name"),
+    ],
+)
+def test_refuses_settings_that_contradict_each_other(flags: dict[str, str], expected: str) -> None:
+    assert expected in "\n".join(faults(flags=flags))
+
+
+@pytest.mark.parametrize("text", ["= 1", 'storage = "memory://"\n[storage]\nlayout = "batch"'])
+def test_a_file_that_cannot_be_read_is_a_fault_like_others(file: Path, text: str) -> None:
+    file.write_text(text)
+
+    assert any(fault.startswith(f"$: {file}: ") for fault in faults(file=file))
+
+
+def test_a_file_that_is_not_there_is_a_fault_like_others(file: Path) -> None:
+    assert [
+        f"$: {file}: No such file or directory; accepted: a TOML file (names that begin alike may need quotes)"
+    ] == (faults(file=file))
+
+
+def test_checks_what_a_test_constructs_too() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.num\.partitions: 0 is out of range"):
+        Config(num_partitions=0)
+
+
+# --- What values mean --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("localhost:9092", [("PLAINTEXT", "localhost", 9092)]),
+        (":0", [("PLAINTEXT", "", 0)]),
+        ("[::1]:1", [("PLAINTEXT", "::1", 1)]),
+        ("plaintext://a.b-c:1", [("PLAINTEXT", "a.b-c", 1)]),
+        ("INSIDE://10.0.0.1:1, OUTSIDE://:2", [("INSIDE", "10.0.0.1", 1), ("OUTSIDE", "", 2)]),
+        ("a:1,b:2", [("PLAINTEXT", "a", 1), ("PLAINTEXT2", "b", 2)]),
+    ],
+)
+def test_reads_addresses(text: str, expected: list[tuple[str, str, int]]) -> None:
+    config = load_config(flags={"listeners": text})
+
+    assert [Listener(*each) for each in expected] == list(config.listeners)
+
+
+def test_writes_addresses_as_clients_take_them() -> None:
+    assert ["[::1]:1", "PLAINTEXT://host:2"] == [
+        Listener("PLAINTEXT", "::1", 1).address,
+        str(Listener("PLAINTEXT", "host", 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-1"}, -1),
+    ],
+)
+def test_retention_follows_kafkas_order(flags: dict[str, str], expected: int) -> None:
+    assert expected == load_config(flags=flags).retention_ms
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({}, "dense"),
+        ({"storage": "redis://host"}, "timestamp"),
+        ({"offset.mapping": "timestamp"}, "timestamp"),
+        ({"storage": "redis://host", "offset.mapping": "dense"}, "dense"),
+    ],
+)
+def test_the_mapping_of_new_topics_depends_on_the_storage(flags: dict[str, str], expected: str) -> None:
+    assert expected == load_config(flags=flags).default_offset_mapping
+
+
+# --- What is known of settings -----------------------------------------------------------------------------
+
+
+def test_every_setting_explains_itself() -> None:
+    described = settings()
+
+    assert "log.message.timestamp.after.max.ms" in described
+    for name, setting in described.items():
+        assert name == setting.name
+        assert setting.help
+        assert setting.kind.accepted
+        if name.endswith(".ms"):
+            assert "ms" == setting.unit
+        if name.endswith((".bytes", ".bytes.max")):
+            assert "bytes" == setting.unit
+
+
+def test_every_default_is_a_value_that_is_accepted() -> None:
+    for setting in settings().values():
+        if setting.default is not None and not isinstance(setting.default, tuple):
+            assert setting.default == setting.kind.parse(setting.default)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from korvet.limits import ByteBudget, ConnectionLimit
+
+
+async def test_a_budget_gives_more_than_is_left_but_only_once() -> None:
+    budget = ByteBudget(100)
+    await budget.take(1000)
+
+    assert budget.is_spent
+
+
+async def test_a_budget_of_minus_1_is_never_spent() -> None:
+    budget = ByteBudget(-1)
+    await budget.take(2**40)
+
+    assert not budget.is_spent
+
+
+async def test_those_who_wait_are_served_in_order_as_bytes_come_back() -> None:
+    budget = ByteBudget(100)
+    await budget.take(100)
+    served = []
+
+    async def take(number: int) -> None:
+        await budget.take(60)
+        served.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(take, number)
+            await wait_all_tasks_blocked()
+        assert [] == served
+        budget.give_back(100)
+        await wait_all_tasks_blocked()
+        assert [0, 1] == served
+        budget.give_back(60)
+
+    assert [0, 1, 2] == served
+
+
+async def test_one_who_stops_waiting_takes_nothing_and_holds_up_nobody() -> None:
+    budget = ByteBudget(10)
+    await budget.take(10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(budget.take, 5)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    budget.give_back(10)
+
+    assert 0 == budget.taken
+
+
+async def test_connections_wait_until_one_goes() -> None:
+    limit = ConnectionLimit(1)
+    limit.opened()
+    accepted = []
+
+    async def accept() -> None:
+        await limit.wait_below()
+        accepted.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        await wait_all_tasks_blocked()
+        assert [] == accepted
+        limit.closed()
+
+    assert [True] == accepted

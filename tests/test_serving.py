@@ -1,0 +1,109 @@
+"""What of a connection can be said without a socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from korvet.broker import open_broker
+from korvet.config import Config
+from korvet.limits import ByteBudget
+from korvet.serving import ServedConnection, Shared, watched
+from korvet.storage.memory import MemoryStorage
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        yield sock
+
+
+@pytest.fixture
+async def connection(sock: socket.socket) -> ServedConnection:
+    broker = await open_broker(MemoryStorage(), Config())
+    shared = Shared(broker, {}, ByteBudget(-1), lambda _: None)
+    connection = ServedConnection(sock, "peer", "PLAINTEXT", shared)
+    connection._active = connection._progress = 1000.0
+    return connection
+
+
+def overdue(connection: ServedConnection, now: float) -> str:
+    return connection.overdue(now, idle_s=60, progress_s=10)
+
+
+async def test_is_idle_when_nothing_was_asked_for_too_long(connection: ServedConnection) -> None:
+    assert "" == overdue(connection, 1060)
+    assert "idle for 61 s" == overdue(connection, 1061)
+
+
+async def test_is_not_idle_while_it_is_worked_for(connection: ServedConnection) -> None:
+    connection._taken = 1
+
+    assert "" == overdue(connection, 1e9)
+
+
+async def test_is_idle_when_it_takes_nothing_of_its_answer(connection: ServedConnection) -> None:
+    connection._taken = 1
+    connection._is_sending = True
+
+    assert "idle for 61 s" == overdue(connection, 1061)
+
+
+async def test_a_request_that_has_begun_must_go_on_arriving(connection: ServedConnection) -> None:
+    connection._held = 100
+
+    assert "" == overdue(connection, 1010)
+    assert "nothing of its request arrived for 11 s" == overdue(connection, 1011)
+
+
+async def test_says_its_state(connection: ServedConnection) -> None:
+    connection._taken = 2
+
+    assert "<ServedConnection peer requests=2 answered=0>" == repr(connection)
+
+
+async def test_watched_tells_each_wait_and_returns_the_result(autojump_clock: MockClock) -> None:
+    told = []
+
+    async def work() -> str:
+        told.append("begun")
+        await trio.sleep(1)
+        told.append("slept")
+        await trio.sleep(1)
+        return "result"
+
+    assert "result" == await watched(work(), lambda: told.append("waits"))
+    assert ["begun", "waits", "slept", "waits"] == told
+
+
+async def test_watched_tells_nothing_of_work_that_does_not_wait() -> None:
+    async def work() -> str:
+        return "result"
+
+    assert "result" == await watched(work(), pytest.fail)
+
+
+async def test_watched_passes_errors_and_cancellation_on(autojump_clock: MockClock) -> None:
+    ended = []
+
+    async def fail() -> None:
+        await trio.sleep(1)
+        raise ValueError("wrong")
+
+    async def wait() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(ValueError, match="wrong"):
+        await watched(fail(), lambda: None)
+    with trio.move_on_after(1) as scope:
+        await watched(wait(), lambda: None)
+
+    assert scope.cancelled_caught
+    assert ["cancelled"] == ended
