@@ -37,13 +37,14 @@ WAIT_LIMIT_S = 60
 def main() -> None:
     arguments = parse_arguments()
     servers, topic = arguments.bootstrap_servers, arguments.topic
-    create_topic(servers, topic, arguments.partitions)
+    admin = AdminClient({"bootstrap.servers": servers})
+    create_topic(admin, topic, arguments.partitions)
     try:
         total = timed("produced", lambda: produce(servers, topic))
         same = timed("consumed", lambda: consume_and_compare(servers, topic, arguments.partitions, total))
     finally:
         if not arguments.keep:
-            AdminClient({"bootstrap.servers": servers}).delete_topics([topic])[topic].result(WAIT_LIMIT_S)
+            admin.delete_topics([topic])[topic].result(WAIT_LIMIT_S)
     print(f"{same:,} rows came back as they went in.")
 
 
@@ -73,10 +74,8 @@ def parse(name: str, text: str) -> str | int | None:
     return int(text) if name in NUMBERS else text
 
 
-def create_topic(servers: str, topic: str, partitions: int) -> None:
-    created = AdminClient({"bootstrap.servers": servers}).create_topics(
-        [NewTopic(topic, num_partitions=partitions, replication_factor=1)]
-    )
+def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
+    created = admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])
     try:
         created[topic].result(WAIT_LIMIT_S)
     except KafkaException as error:
@@ -133,9 +132,12 @@ def messages_until_the_end(servers: str, topic: str, partitions: int) -> Iterato
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "flights", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     not_at_end = partitions
+    silent_since = time.monotonic()
     while not_at_end:
-        messages = consumer.consume(PROGRESS_EVERY, timeout=WAIT_LIMIT_S)
-        if not messages:
+        messages = consumer.consume(PROGRESS_EVERY, timeout=0.2)
+        if messages:
+            silent_since = time.monotonic()
+        elif time.monotonic() - silent_since > WAIT_LIMIT_S:
             sys.exit(f"Nothing came for {WAIT_LIMIT_S} s.")
         for message in messages:
             error = message.error()
