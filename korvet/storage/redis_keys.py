@@ -12,6 +12,7 @@
     korvet:$group:billing           hash: what a group committed
     korvet:$groups                  set: the ids of groups that committed
     korvet:$document:users:alice    hash: a small document (version, value)
+    korvet:$documents:users         set: the keys of all documents of that kind
 
 A partition's keys carry the stream's whole name as hash tag, so that they share its slot in a cluster and one
 script may touch them all. No topic's name can contain a `$`; a group's id and a document's key may contain
@@ -76,7 +77,11 @@ class Keyspace:
 
     def stream(self, tp: TopicPartition) -> bytes:
         """A partition's records."""
-        return f"{self.namespace}:{tp.topic}:{tp.partition}".encode()
+        return b"%b%d" % (self.stream_prefix(tp.topic), tp.partition)
+
+    def stream_prefix(self, topic: str) -> bytes:
+        """What the keys of a topic's streams begin with."""
+        return f"{self.namespace}:{topic}:".encode()
 
     def partition(self, tp: TopicPartition) -> PartitionKeys:
         """All keys of a partition."""
@@ -91,5 +96,14 @@ class Keyspace:
         return f"{self.namespace}:$group:{group_id}".encode()
 
     def document(self, kind: str, key: str) -> bytes:
-        """A small document; `kind` holds no colon."""
-        return f"{self.namespace}:$document:{kind}:{key}".encode()
+        """A small document."""
+        return f"{self.namespace}:$document:{escaped(kind)}:{key}".encode()
+
+    def documents(self, kind: str) -> bytes:
+        """The keys of all documents of a kind."""
+        return f"{self.namespace}:$documents:{escaped(kind)}".encode()
+
+
+def escaped(kind: str) -> str:
+    """A kind without colons, so that the first one in a key's name ends it."""
+    return kind.replace("%", "%25").replace(":", "%3A")

@@ -6,9 +6,10 @@ Record layout: an entry for each record.
     value               absent for null
     timestamp           decimal milliseconds
     $timestamp.type     "1" where the timestamp is the broker's (LogAppendTime)
-    $transaction        "producer id:epoch" where the record is part of a transaction
     header.<name>       the headers in their order, also several of one name
     $header.<name>      a header whose value is null; empty
+    $transactional      "1" where the record is part of a transaction
+    $producer           "producer id:epoch" where the producer has an id
 
 Batch layout: an entry for each batch, under the ID of its last record.
 
@@ -86,6 +87,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
     _, times, keys, values, headers = zip(*records, strict=True)
     by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
     shape = None if any(headers) or batch.is_transactional else shape_of(keys, values)
+    producer = producer_of(batch)
     if shape is None:
         return pack_fields(batch, records, config)
 
@@ -94,7 +96,8 @@ def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
     timestamp: Argument = times[0] if by_broker or times.count(times[0]) == len(times) else b""
     if timestamp == b"":
         data += times
-    extra = 40 if by_broker else 22  # names, and the timestamp's 13 digits
+    # Names, and the timestamp's 13 digits.
+    extra = 22 + 16 * by_broker + (9 + len(producer) if producer else 0)
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
     for column, letter in ((keys, b"k"), (values, b"v")):
         if letter in shape:
@@ -102,6 +105,11 @@ def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
             sizes = map(add, map(len, column), sizes)
     sizes = list(sizes)
     return joined(batch, shape, timestamp, max(sizes), pieces_of(sizes, times, config), data)
+
+
+def producer_of(batch: RecordBatch) -> bytes:
+    """What `$producer` says; "" without one."""
+    return b"%d:%d" % (batch.producer_id, batch.producer_epoch) if batch.is_idempotent else b""
 
 
 def shape_of(keys: Column, values: Column) -> bytes | None:
@@ -122,7 +130,7 @@ def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfi
     sizes = []
     times = []
     by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
-    transaction = b"%d:%d" % (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+    producer = producer_of(batch)
     for _, timestamp, key, value, headers in records:
         fields: list[bytes] = []
         if key is not None:
@@ -133,9 +141,11 @@ def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfi
         position = len(fields)
         if by_broker:
             fields += (b"$timestamp.type", b"1")
-        if transaction is not None:
-            fields += (b"$transaction", transaction)
         fields += header_fields(headers)
+        if batch.is_transactional:
+            fields += (b"$transactional", b"1")
+        if producer:
+            fields += (b"$producer", producer)
         data += (len(fields), position, *fields)
         sizes.append(sum(map(len, fields)))
         times.append(timestamp)

@@ -76,17 +76,22 @@ class Kind(NamedTuple):
     """What the records of one batch have in common."""
 
     timestamp_type: TimestampType
+    is_transactional: bool
     producer_id: int
     producer_epoch: int
 
 
 @lru_cache(maxsize=64)
-def kind_of(timestamp_type: TimestampType, producer_id: int, producer_epoch: int) -> Kind:
+def kind_of(timestamp_type: TimestampType, producer: bytes, *, is_transactional: bool = False) -> Kind:
     """The kind, so that equal ones are usually the same object, which is faster to compare."""
-    return Kind(timestamp_type, producer_id, producer_epoch)
+    producer_id, _, epoch = producer.partition(b":")
+    try:
+        return Kind(timestamp_type, is_transactional, int(producer_id), int(epoch))
+    except ValueError:  # nobody but us should write that
+        return Kind(timestamp_type, is_transactional, -1, -1)
 
 
-PLAIN = kind_of(TimestampType.CREATE_TIME, -1, -1)
+PLAIN = kind_of(TimestampType.CREATE_TIME, b"-1:-1")
 
 
 class Parsed(NamedTuple):
@@ -117,7 +122,8 @@ def parse(fields: Fields, entry_ms: int) -> Parsed:
     headers: list[tuple[str, bytes | None]] = []
     others: dict[bytes, bytes] = {}
     timestamp_type = TimestampType.CREATE_TIME
-    producer_id = producer_epoch = -1
+    producer = b"-1:-1"
+    is_transactional = False
     pairs = iter(fields)
     for name, content in zip(pairs, pairs, strict=True):
         if name == b"key":
@@ -134,13 +140,16 @@ def parse(fields: Fields, entry_ms: int) -> Parsed:
             headers.append((name[8:].decode(errors="replace"), None))
         elif name == b"$timestamp.type" and content == b"1":
             timestamp_type = TimestampType.LOG_APPEND_TIME
-        elif name == b"$transaction":
-            producer_id, producer_epoch = transaction_of(content)
+        elif name == b"$producer":
+            producer = content
+        elif name == b"$transactional":
+            is_transactional = content == b"1"
     if value is None and others:
         value = as_json(others)
     if timestamp is None:
         timestamp = entry_ms
-    return Parsed(timestamp, key, value, tuple(headers), kind_of(timestamp_type, producer_id, producer_epoch))
+    kind = kind_of(timestamp_type, producer, is_transactional=is_transactional)
+    return Parsed(timestamp, key, value, tuple(headers), kind)
 
 
 def as_json(fields: dict[bytes, bytes]) -> bytes:
@@ -149,14 +158,6 @@ def as_json(fields: dict[bytes, bytes]) -> bytes:
         name.decode(errors="replace"): content.decode(errors="replace") for name, content in fields.items()
     }
     return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def transaction_of(content: bytes) -> tuple[int, int]:
-    producer_id, _, epoch = content.partition(b":")
-    try:
-        return int(producer_id), int(epoch)
-    except ValueError:
-        return -1, -1
 
 
 def whole_batch(fields: Fields) -> bytes | None:
@@ -277,6 +278,8 @@ def rebuild_records(
     ms_text = b""
     ms = first_of_ms = 0
     last_of_ms = -1  # the highest sequence that has an offset
+    producer = b""
+    producer_kind = PLAIN
     time_text: bytes | None = None
     timestamp = latest = 0
     stamp: bytes | None = None  # attributes, timestamp delta; None when it is to be made
@@ -292,12 +295,19 @@ def rebuild_records(
         value: bytes | None
         time: bytes | None
         headers = b"\0"
+        usual = len(fields)
         kind = PLAIN
-        if len(fields) == 4 and fields[0] == b"value" and fields[2] == b"timestamp":
-            _, value, _, time = fields
+        if fields[-2] == b"$producer":
+            usual -= 2
+            if fields[-1] != producer:
+                producer = fields[-1]
+                producer_kind = kind_of(TimestampType.CREATE_TIME, producer)
+            kind = producer_kind
+        if usual == 4 and fields[0] == b"value" and fields[2] == b"timestamp":
+            value, time = fields[1], fields[3]
             start = b"\1" + varints[len(value)]
-        elif len(fields) == 6 and fields[0] == b"key" and fields[2] == b"value" and fields[4] == b"timestamp":
-            _, key, _, value, _, time = fields
+        elif usual == 6 and fields[0] == b"key" and fields[2] == b"value" and fields[4] == b"timestamp":
+            key, value, time = fields[1], fields[3], fields[5]
             start = b"%b%b%b" % (varints[len(key)], key, varints[len(value)])
         else:
             timestamp, start, value, headers, kind = encode_rest(parse(fields, ms))
@@ -387,7 +397,7 @@ class OpenBatch:
             self.leader_epoch,
             2,
             0,
-            codec | kind.timestamp_type << 3 | (TRANSACTIONAL_BIT if kind.producer_id >= 0 else 0),
+            codec | kind.timestamp_type << 3 | (TRANSACTIONAL_BIT if kind.is_transactional else 0),
             last_offset - self.base_offset,
             self.base_timestamp,
             max_timestamp,

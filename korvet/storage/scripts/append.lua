@@ -117,30 +117,20 @@ local function choose_base()
   return plus(base_ms, base_seq, total) <= highest_ms
 end
 
-local add = {}
-if is_log_append_time then
-  add['kv'] = function(put, id, time, key, value)
-    return put('XADD', stream, id, 'key', key, 'value', value, 'timestamp', time, '$timestamp.type', '1')
-  end
-  add['v'] = function(put, id, time, value)
-    return put('XADD', stream, id, 'value', value, 'timestamp', time, '$timestamp.type', '1')
-  end
-  add['k'] = function(put, id, time, key)
-    return put('XADD', stream, id, 'key', key, 'timestamp', time, '$timestamp.type', '1')
-  end
-  add['-'] = function(put, id, time)
-    return put('XADD', stream, id, 'timestamp', time, '$timestamp.type', '1')
-  end
-else
-  add['kv'] = function(put, id, time, key, value)
-    return put('XADD', stream, id, 'key', key, 'value', value, 'timestamp', time)
-  end
-  add['v'] = function(put, id, time, value)
-    return put('XADD', stream, id, 'value', value, 'timestamp', time)
-  end
-  add['k'] = function(put, id, time, key) return put('XADD', stream, id, 'key', key, 'timestamp', time) end
-  add['-'] = function(put, id, time) return put('XADD', stream, id, 'timestamp', time) end
-end
+-- How to add an entry of each shape; `extra` is what all of a batch have in common behind these fields.
+local extra
+local add = {
+  ['kv'] = function(put, id, time, key, value)
+    return put('XADD', stream, id, 'key', key, 'value', value, 'timestamp', time, unpack(extra))
+  end,
+  ['v'] = function(put, id, time, value)
+    return put('XADD', stream, id, 'value', value, 'timestamp', time, unpack(extra))
+  end,
+  ['k'] = function(put, id, time, key)
+    return put('XADD', stream, id, 'key', key, 'timestamp', time, unpack(extra))
+  end,
+  ['-'] = function(put, id, time) return put('XADD', stream, id, 'timestamp', time, unpack(extra)) end,
+}
 
 local put = pcall -- until the first entry is in
 
@@ -158,7 +148,13 @@ local function is_in(reply)
 end
 
 local function add_columns(batch, data)
-  local adder, records, shape, time = add[ARGV[batch.at + 5]], batch.records, ARGV[batch.at + 5], ARGV[batch.at + 6]
+  local records, shape, time = batch.records, ARGV[batch.at + 5], ARGV[batch.at + 6]
+  local adder, producer_id = add[shape], ARGV[batch.at]
+  extra = is_log_append_time and {'$timestamp.type', '1'} or {}
+  if producer_id ~= '-1' then
+    extra[#extra + 1] = '$producer'
+    extra[#extra + 1] = producer_id .. ':' .. ARGV[batch.at + 1]
+  end
   local times, first, second = nil, data, nil
   if is_log_append_time then
     time = text_of_now

@@ -3,8 +3,8 @@
 -- ARGV    9 the timestamp, or "max" for the largest there is
 --        10 look behind this ID ("0-0": from the beginning)
 --
--- Answers {'ok', ID before the chunk, last ID of the chunk (or "+"), log start, the timestamp}; {'none'}; or {'rescan'},
--- {'nostate'}, {'othertopic'}. The chunk's record may have been deleted by hand, or lie before the log start: then
+-- Answers {'ok', ID before the chunk, last ID of the chunk (or "+"), log start, the timestamp, leader epochs}; {'none'};
+-- or {'rescan'}, {'nostate'}, {'othertopic'}. The chunk's record may have been deleted by hand, or lie before the log start: then
 -- the next chunk is asked for.
 
 local s, refusal = load()
@@ -61,4 +61,4 @@ local timestamp = ARGV[9]
 if timestamp == 'max' then timestamp = largest_timestamp() end
 local chunk = timestamp ~= NO_TIMESTAMP and first_chunk(timestamp, ARGV[10])
 if not chunk then return {'none'} end
-return {'ok', chunk[1], chunk[2], s.start, timestamp}
+return {'ok', chunk[1], chunk[2], s.start, timestamp, s.epochs}

@@ -27,6 +27,7 @@ local function truncate(ms, seq)
   end
 
   local start = id_of(ms, seq)
+  if start == '0-0' then return false end
   local chunks = call('XRANGE', index, '-', '(' .. start, 'COUNT', CHUNKS)
   if #chunks > 0 then s.trimmed = tonumber(chunks[#chunks][2][6]) end
   if #chunks == CHUNKS then

@@ -1,0 +1,59 @@
+"""Small documents with compare-and-set: a hash each, of version and value; and for each kind the set of its keys.
+
+The set lies in another slot of a cluster than the documents, so no script can keep it. A key is put into it before
+and after the document is made, and after its deletion only taken out for as long as the document stays away.
+Whatever two brokers do at the same time, the set then names every document, and at worst some that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from attrs import define
+
+from korvet.storage.interface import Document, DocumentConflict
+from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_keys import Keyspace
+from korvet.storage.redis_scripts import SAVE
+
+
+@define(eq=False)
+class Documents:
+    """`load` and `save`."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+
+    async def load(self, kind: str, key: str) -> Document | None:
+        """See `Storage.load`."""
+        name = self.keyspace.document(kind, key)
+        reply = await self.redis.execute(b"HMGET", name, b"version", b"value", repeatable=True)
+        version, value = cast(list[bytes | None], reply)
+        return None if version is None else Document(value or b"", int(version))
+
+    async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        """See `Storage.save`. Not repeated when the connection is lost: it would meet its own version."""
+        name = self.keyspace.document(kind, key)
+        names = self.keyspace.documents(kind)
+        if expected_version == 0:
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+        arguments = (expected_version, b"1" if value is None else b"0", value or b"")
+        version = cast(int, await self.redis.run(SAVE, [name], arguments))
+        if version < 0:
+            raise DocumentConflict
+        if value is None:
+            await self._unlist(names, name, key)
+        elif expected_version == 0:
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+        return version
+
+    async def _unlist(self, names: bytes, name: bytes, key: str) -> None:
+        await self.redis.execute(b"SREM", names, key, repeatable=True)
+        if await self.redis.execute(b"EXISTS", name, repeatable=True):
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+
+    async def keys(self, kind: str) -> Collection[str]:
+        """See `Storage.documents`."""
+        keys = await self.redis.execute(b"SMEMBERS", self.keyspace.documents(kind), repeatable=True)
+        return [key.decode() for key in cast(Collection[bytes], keys)]

@@ -1,0 +1,85 @@
+"""Meeting a server for the first time: which one it is, what it promises, whether its keyspace is ours to use."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+from attrs import frozen
+from redis.exceptions import RedisError, ResponseError
+
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis_address import parse_address
+from korvet.storage.redis_connection import RedisConnection, open_connection
+from korvet.storage.redis_keys import FORMAT, Keyspace
+from korvet.storage.redis_replies import as_map
+
+OLDEST_REDIS = (6, 2)
+
+UNKNOWN_DURABILITY = "what Redis keeps on disk is its own setting, which this user may not see"
+NO_DURABILITY = "Redis keeps nothing on disk: its end is the end of all data"
+SNAPSHOTS = "Redis writes snapshots only: its end loses what was acknowledged after the last one"
+FSYNC = {
+    b"always": "acknowledged records are on disk (appendfsync always)",
+    b"everysec": "a crash of Redis or the machine can lose about the last second of acknowledged records "
+    "(appendfsync everysec)",
+    b"no": "a crash of the machine can lose acknowledged records of half a minute (appendfsync no)",
+}
+
+
+@frozen
+class Server:
+    """Which server it is, and what it promises, a phrase each."""
+
+    name: str
+    durability: str
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
+    """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
+    address = parse_address(url)
+    try:
+        async with open_connection(address) as connection, open_connection(address, name="watch") as watching:
+            yield connection, watching
+    except (RedisError, ssl.SSLCertVerificationError) as error:
+        raise StorageUsageError(f"Redis at {address.description} refuses: {error}") from error
+
+
+async def meet_server(connection: RedisConnection) -> Server:
+    """Ask the server what it is. Raises StorageUsageError for one that is too old."""
+    hello = as_map(await connection.execute(b"HELLO", repeatable=True))
+    name, version = (cast(bytes, hello[key]).decode() for key in (b"server", b"version"))
+    if name == "redis" and tuple(map(int, version.split(".")[:2])) < OLDEST_REDIS:
+        raise StorageUsageError(
+            f"Redis {version} at {connection.address.description} is too old; korvet needs 6.2 or newer, or Valkey"
+        )
+    return Server(f"{name.capitalize()} {version}", await durability(connection))
+
+
+async def durability(connection: RedisConnection) -> str:
+    """What an acknowledgement is worth when Redis ends unexpectedly."""
+    commands = [(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync", b"save")]
+    replies = await connection.pipeline(commands, repeatable=True)
+    if any(isinstance(reply, Exception) for reply in replies):
+        return UNKNOWN_DURABILITY
+    settings = {name: value for reply in replies for name, value in as_map(reply).items()}
+    if settings.get(b"appendonly") == b"yes":
+        return FSYNC.get(cast(bytes, settings.get(b"appendfsync")), UNKNOWN_DURABILITY)
+    return SNAPSHOTS if settings.get(b"save") else NO_DURABILITY
+
+
+async def check_keyspace(connection: RedisConnection, keyspace: Keyspace) -> None:
+    """Note the version of what we store, or see that we understand what is there."""
+    where = f"the keyspace {keyspace.namespace}: at {connection.address.description}"
+    try:
+        await connection.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
+        stored = cast(bytes, await connection.execute(b"GET", keyspace.format, repeatable=True))
+    except ResponseError as error:
+        raise StorageUsageError(f"{where} cannot be used: {error}") from error
+    if not stored.isdigit() or int(stored) > int(FORMAT):
+        raise StorageUsageError(
+            f"{where} has format {stored.decode(errors='replace')}; this korvet understands formats up to {FORMAT.decode()}"
+        )

@@ -1,0 +1,288 @@
+"""Reading: slices of a stream, each with the partition's state in one MULTI, made into batches.
+
+A slice is small enough that neither Redis nor this process is busy with it for long: some thousand entries, or a
+megabyte. While one is made into batches, Redis already looks for the next. How many entries that is, is reckoned
+from their average size; and the largest there ever was bounds what can arrive when the average misleads.
+
+What is read is bounded by the state's next ID. Entries behind it, or a stream that is not as long as the state says,
+are somebody else's doing: they are accounted for (`settle`) before anything is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import cast
+from uuid import UUID
+
+import trio
+from attrs import define, field
+
+from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_connection import Pending, RedisUnavailable
+from korvet.storage.redis_partition import Partition, PartitionState
+from korvet.storage.redis_partitions import ATTEMPTS, Partitions
+from korvet.storage.redis_rebuild import Entry, Rebuilt, rebuild_batches, rebuild_records
+from korvet.storage.redis_replies import Command, Reply
+
+logger = logging.getLogger(__name__)
+
+SLICE_ENTRIES = 2000
+SLICE_BYTES = 1 << 20
+# Where nothing is known of a partition's entries, or nothing new is expected.
+CAUTIOUS_ENTRIES = 16
+# What a slice may have at most, if all its entries were as large as the largest.
+WORST_SLICE_BYTES = 32 << 20
+# What is asked for in one write.
+WAVE_BYTES = 8 << 20
+# Others write by hand all the time: how often to settle before answering with what there is.
+SETTLING_ATTEMPTS = 3
+
+
+@define(eq=False)
+class PartitionRead:
+    """How far the read of one partition has come."""
+
+    partition: Partition
+    offset: int
+    limit: int
+    at_least_one: bool = False
+    position: bytes = b""  # where the next slice begins
+    asked: int = 0  # entries of the last slice
+    attempts: int = 0
+    size: int = 0
+    batches: list[Buffer] = field(factory=list)
+    offsets: LogOffsets | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.position = self.partition.mapper.entry_id(max(self.offset, 0))
+
+    @property
+    def expects_nothing(self) -> bool:
+        """Whether the end, as last heard of, is where the read begins: a consumer that has caught up."""
+        known = self.partition.known
+        return known is not None and self.offset >= known.next_offset
+
+    def commands(self) -> list[Command]:
+        """The next slice, and the state, as five commands."""
+        partition = self.partition
+        state, length = partition.state_commands()
+        if self.limit <= 0 and not self.at_least_one:
+            self.asked = 0
+            return [(b"MULTI",), state, length, (b"EXEC",)]
+        self.asked = self._entries_to_ask_for()
+        entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
+        return [(b"MULTI",), state, length, entries, (b"EXEC",)]
+
+    def _entries_to_ask_for(self) -> int:
+        partition = self.partition
+        if partition.entry_bytes == 0 or (self.expects_nothing and not self.batches):
+            return CAUTIOUS_ENTRIES
+        size = min(max(self.limit, 1), SLICE_BYTES)
+        wanted = int(size / partition.entry_bytes) + 1
+        safe = WORST_SLICE_BYTES // max(partition.largest_entry, 1)
+        return max(1, min(wanted, SLICE_ENTRIES, safe))
+
+    def rebuild(self, entries: Sequence[Entry], state: PartitionState) -> Rebuilt:
+        """The slice as batches, as far as the limit allows."""
+        partition = self.partition
+        if partition.is_batch_layout:
+            return rebuild_batches(
+                entries, partition.mapper, state.epochs, self.limit, at_least_one=self.at_least_one
+            )
+        return rebuild_records(
+            entries,
+            partition.mapper,
+            state.epochs,
+            self.limit,
+            codec=partition.codec,
+            at_least_one=self.at_least_one,
+        )
+
+    def result(self) -> ReadResult:
+        offsets = cast(LogOffsets, self.offsets)
+        return ReadResult(self.batches, self.size, offsets)
+
+
+@define(eq=False)
+class Reader:
+    """`read`, and a partition's bounds."""
+
+    redis: RedisCaller
+    partitions: Partitions
+    ends_at: Callable[[bytes, bytes], None]  # told a stream's key and next ID
+    _topics_told_of: set[UUID] = field(factory=set)
+
+    async def read(
+        self, requests: Mapping[TopicPartition, ReadRequest], max_bytes: int
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        """See `Storage.read`."""
+        results: dict[TopicPartition, ReadResult | KafkaError] = {}
+        waiting = []
+        for tp, request in requests.items():
+            try:
+                partition = self.partitions.known(tp) or await self.partitions.find(tp)
+            except KafkaError as error:
+                results[tp] = error
+            else:
+                waiting.append(PartitionRead(partition, request.offset, request.max_bytes))
+
+        left = max_bytes
+        while waiting:
+            wave, waiting = self._next_wave(waiting, left, is_first=left == max_bytes)
+            slices = await self._first_slices(wave)
+            for read, first in zip(wave, slices, strict=True):
+                read.limit = min(read.limit, left)
+                read.at_least_one = left == max_bytes
+                try:
+                    await self._finish(read, first)
+                    results[read.partition.tp] = read.result()
+                except KafkaError as error:
+                    results[read.partition.tp] = error
+                left -= read.size
+        return {tp: results[tp] for tp in requests}
+
+    @staticmethod
+    def _next_wave(
+        waiting: list[PartitionRead], left: int, *, is_first: bool
+    ) -> tuple[list[PartitionRead], list[PartitionRead]]:
+        """Those that are asked for together: as many as can be expected to fit into one wave."""
+        size = 0
+        for index, read in enumerate(waiting):
+            read.limit = min(read.limit, left)
+            read.at_least_one = is_first
+            size += 0 if read.expects_nothing else min(max(read.limit, 0), SLICE_BYTES)
+            if size > WAVE_BYTES and index:
+                return waiting[:index], waiting[index:]
+        return waiting, []
+
+    async def _first_slices(self, wave: Iterable[PartitionRead]) -> list[Reply]:
+        """The replies of each one's EXEC."""
+        commands = [read.commands() for read in wave]
+        replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True)
+        ends = [0]
+        for each in commands:
+            ends.append(ends[-1] + len(each))
+        return [replies[end - 1] for end in ends[1:]]
+
+    # --- One partition ----------------------------------------------------------------------------------
+
+    async def _finish(self, read: PartitionRead, first: Reply) -> None:
+        """Make batches of the first slice, and of those after it until the limit is reached."""
+        executed: Reply | None = first
+        while executed is not None:
+            state, entries = await self._checked(read, executed)
+            if read.offsets is None:
+                self._check_bounds(read, state)
+            read.offsets = state.offsets
+            ahead = self._send_next(read, entries)
+            rebuilt = read.rebuild(entries, state)
+            self._note_skipped(read.partition, rebuilt)
+            read.batches += rebuilt.batches
+            read.size += rebuilt.size
+            read.limit -= rebuilt.size
+            read.at_least_one = read.at_least_one and not read.batches
+            is_last = rebuilt.entries < len(entries) or (read.limit <= 0 and not read.at_least_one)
+            executed = None if is_last or ahead is None else await self._executed(ahead, read)
+            if rebuilt.entries and executed is None:
+                await trio.lowlevel.checkpoint()
+
+    def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
+        """Ask for the slice after this one, where there can be one."""
+        if not entries or len(entries) < read.asked:
+            return None
+        read.position = b"(" + entries[-1][0]
+        try:
+            return self.redis.connection.send_all(read.commands())
+        except RedisUnavailable:
+            return None
+
+    @staticmethod
+    async def _executed(pending: Pending, read: PartitionRead) -> Reply | None:
+        """A later slice; None where it cannot be had: then the read ends with what there is."""
+        try:
+            executed = cast(list[Reply], await pending.wait())[-1]
+        except RedisUnavailable:
+            if read.batches:
+                return None
+            raise
+        return None if isinstance(executed, Exception) and read.batches else executed
+
+    async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
+        """State and entries, once the state covers what the stream holds."""
+        while True:
+            if isinstance(executed, Exception):
+                raise self.redis.failure(executed)
+            fields, length, *rest = cast(list[Reply], executed)
+            for each in (fields, length, *rest):
+                if isinstance(each, Exception):
+                    raise self.redis.failure(each)
+            entries = cast(Sequence[Entry], rest[0]) if rest else ()
+            partition = read.partition
+            state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
+            if state is None:
+                await self.partitions.revive(partition)
+            elif self._is_settled(partition, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
+                partition.note(state.leader_epoch, state.next_id)
+                self.ends_at(partition.keys.stream, state.next_id)
+                return state, before_end(state, entries)
+            else:
+                await self.partitions.settle(partition)
+            read.attempts += 1
+            if read.attempts > ATTEMPTS:
+                raise KafkaStorageError(f"{partition.tp} does not come to rest")
+            (executed,) = await self._first_slices([read])
+
+    @staticmethod
+    def _is_settled(partition: Partition, state: PartitionState, entries: Sequence[Entry]) -> bool:
+        if not state.is_settled or partition.has_lost(state):
+            return False
+        return not entries or is_before(entries[-1][0], state.next_id)
+
+    @staticmethod
+    def _check_bounds(read: PartitionRead, state: PartitionState) -> None:
+        if not state.log_start_offset <= read.offset <= state.next_offset:
+            raise OffsetOutOfRange(
+                f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
+                f"{state.next_offset}"
+            )
+
+    def _note_skipped(self, partition: Partition, rebuilt: Rebuilt) -> None:
+        topic = partition.topic
+        if rebuilt.skipped and topic.topic_id not in self._topics_told_of:
+            self._topics_told_of.add(topic.topic_id)
+            logger.warning(
+                "topic %s has entries that were added by hand under IDs that have no offset, the first of them in "
+                "partition %d; consumers do not see them",
+                topic.name,
+                partition.tp.partition,
+            )
+
+    # --- Bounds -----------------------------------------------------------------------------------------
+
+    async def state(self, tp: TopicPartition) -> PartitionState:
+        """A partition's state, once it covers what the stream holds."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        read = PartitionRead(partition, 0, 0)
+        (executed,) = await self._first_slices([read])
+        state, _ = await self._checked(read, executed)
+        return state
+
+
+def id_of(entry_id: bytes) -> tuple[int, int]:
+    ms, _, sequence = entry_id.partition(b"-")
+    return int(ms), int(sequence)
+
+
+def is_before(entry_id: bytes, next_id: bytes) -> bool:
+    return id_of(entry_id) < id_of(next_id)
+
+
+def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries that are accounted for."""
+    if not entries or is_before(entries[-1][0], state.next_id):
+        return entries
+    return [entry for entry in entries if is_before(entry[0], state.next_id)]

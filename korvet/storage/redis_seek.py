@@ -1,0 +1,243 @@
+"""Finding records by time: a chunk from the index, then the record in it.
+
+The index says of every 64 kB or so what the largest timestamp in it is, exactly, so the first chunk whose largest
+is at or after the target holds the record; unless that was deleted by hand, or lies before the log start. Then the
+search goes on behind the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, cast
+
+from attrs import define, evolve
+
+from korvet.protocol.errors import KafkaError
+from korvet.protocol.record_batch import RecordBatch, decode_records, first_offset_at
+from korvet.storage.interface import OffsetAndTimestamp, TopicPartition
+from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_partition import Partition
+from korvet.storage.redis_partitions import Answer, Partitions
+from korvet.storage.redis_read import WORST_SLICE_BYTES
+from korvet.storage.redis_rebuild import (
+    Entry,
+    Fields,
+    epoch_at,
+    last_offset_delta,
+    log_append_time,
+    milliseconds_of,
+    parse,
+    stamped_batch,
+    timestamp_of,
+    whole_batch,
+)
+from korvet.storage.redis_scripts import EARLIEST, SEEK
+
+BEGINNING = b"0-0"
+CHUNK_BYTES = 65_536
+SLICE_ENTRIES = 2000
+ANY_TIME = -(2**63)
+
+Found = OffsetAndTimestamp | None
+
+
+class Chunk(NamedTuple):
+    """Some entries in a row, as the index has them: those behind one ID, up to another (or `+`)."""
+
+    before: bytes
+    last: bytes
+    max_timestamp: int
+
+
+@define(eq=False)
+class Seeker:
+    """`earliest`, `seek_ts`, `seek_max_ts`."""
+
+    redis: RedisCaller
+    partitions: Partitions
+
+    async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
+        """See `Storage.earliest`."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        status, entry_id = b"skipped", b""
+        while status == b"skipped":
+            status, start, next_id, epochs, *rest = await self.partitions.call(partition, EARLIEST, entry_id)
+            entry_id = rest[0] if rest else b""
+        log_start_offset, next_offset = partition.bound(start), partition.bound(next_id)
+        if status == b"empty":
+            found = OffsetAndTimestamp(next_offset or log_start_offset, -1)
+        else:
+            found = await self._earliest_in(partition, log_start_offset, rest)
+        return evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
+
+    async def _earliest_in(
+        self, partition: Partition, log_start_offset: int, answer: Answer
+    ) -> OffsetAndTimestamp:
+        """The first record of the entry that the script found."""
+        entry_id, time, *header = answer
+        offset = cast(int, partition.mapper.offset(entry_id))
+        if not header:
+            return OffsetAndTimestamp(offset, int(time))
+        batch = RecordBatch(header[0])
+        base_offset = offset - batch.last_offset_delta
+        if base_offset >= log_start_offset:
+            return OffsetAndTimestamp(base_offset, int(time) if time else batch.base_timestamp)
+        # The batch begins before the log does: which of its records is the first one, only the batch says.
+        reply = await self.redis.execute(
+            b"XRANGE", partition.keys.stream, entry_id, entry_id, repeatable=True
+        )
+        entries = cast(Sequence[Entry], reply)
+        found = next(records_in(partition, entries, log_start_offset, ANY_TIME), None)
+        return found or OffsetAndTimestamp(log_start_offset, batch.max_timestamp)
+
+    async def seek_ts(self, tp: TopicPartition, timestamp: int) -> Found:
+        """See `Storage.seek_ts`."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        before = BEGINNING
+        while True:
+            status, *answer = await self.partitions.call(partition, SEEK, timestamp, before)
+            if status == b"none":
+                return None
+            found = await self._first_in(partition, answer, timestamp)
+            before = answer[1]
+            if found is not None or before == b"+":
+                return found
+
+    async def _first_in(self, partition: Partition, answer: Answer, timestamp: int) -> Found:
+        """The record in a chunk that the script named."""
+        before, last, start, _, epochs = answer
+        slices = Slices(self.redis, partition, before, last)
+        while (entries := await slices.next()) is not None:
+            found = next(records_in(partition, entries, partition.bound(start), timestamp), None)
+            if found is not None:
+                return evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
+        return None
+
+    async def seek_max_ts(self, tp: TopicPartition) -> Found:
+        """See `Storage.seek_max_ts`."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        status, *answer = await self.partitions.call(partition, SEEK, b"max", BEGINNING)
+        if status == b"none":
+            return None
+        found = await self._first_in(partition, answer, int(answer[3]))
+        if found is not None:
+            return found
+        # That record is not there any more, so what the index says are upper bounds only.
+        _, _, start, _, epochs = answer
+        found = await self._largest(partition, partition.bound(start))
+        return found and evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
+
+    async def _largest(self, partition: Partition, log_start_offset: int) -> Found:
+        """Look into chunks, those that promise most first, until the others promise less than what was found."""
+        chunks = await self._chunks(partition)
+        best: Found = None
+        for chunk in sorted(chunks, key=lambda each: each.max_timestamp, reverse=True):
+            if best is not None and chunk.max_timestamp < best.timestamp:
+                break
+            slices = Slices(self.redis, partition, chunk.before, chunk.last)
+            while (entries := await slices.next()) is not None:
+                for found in records_in(partition, entries, log_start_offset, ANY_TIME):
+                    if best is None or is_better(found, best):
+                        best = found
+        return best
+
+    async def _chunks(self, partition: Partition) -> list[Chunk]:
+        """The whole index; the chunk that is still open, last."""
+        chunks = []
+        before = BEGINNING
+        entries: Sequence[Entry] | None = None
+        while entries is None or entries:
+            reply = await self.redis.execute(
+                b"XRANGE", partition.keys.index, b"(" + before, b"+", b"COUNT", SLICE_ENTRIES, repeatable=True
+            )
+            entries = cast(Sequence[Entry], reply)
+            for entry_id, fields in entries:
+                chunks.append(Chunk(before, entry_id, int(fields[1])))
+                before = entry_id
+        # Whether it holds anything, and what, is found out by looking.
+        return [*chunks, Chunk(before, b"+", 2**63)]
+
+
+@define
+class Slices:
+    """The entries behind one ID, up to another, a slice at a time."""
+
+    redis: RedisCaller
+    partition: Partition
+    before: bytes
+    last: bytes
+    _is_at_end: bool = False
+
+    async def next(self) -> Sequence[Entry] | None:
+        """The next of them; None behind the last."""
+        if self._is_at_end:
+            return None
+        average = self.partition.entry_bytes or 1000.0
+        largest = self.partition.largest_entry or 1 << 20
+        count = max(1, min(SLICE_ENTRIES, int(1.2 * CHUNK_BYTES / average) + 1, WORST_SLICE_BYTES // largest))
+        stream = self.partition.keys.stream
+        command = (b"XRANGE", stream, b"(" + self.before, self.last, b"COUNT", count)
+        entries = cast(Sequence[Entry], await self.redis.execute(*command, repeatable=True))
+        if len(entries) < count:
+            self._is_at_end = True
+        else:
+            self.before = entries[-1][0]
+        return entries
+
+
+def is_better(found: OffsetAndTimestamp, best: OffsetAndTimestamp) -> bool:
+    """Whether it has the larger timestamp, or the same earlier."""
+    return (found.timestamp, -found.offset) > (best.timestamp, -best.offset)
+
+
+def records_in(
+    partition: Partition, entries: Sequence[Entry], log_start_offset: int, timestamp: int
+) -> Iterator[OffsetAndTimestamp]:
+    """Offset and time of readable records with at least that timestamp, in their order."""
+    mapper = partition.mapper
+    for entry_id, fields in entries:
+        if partition.is_batch_layout and (data := whole_batch(fields)) is not None:
+            offset = mapper.offset(entry_id)
+            if offset is not None and max_timestamp_of(data, fields) >= timestamp:
+                yield from records_of(data, fields, offset, log_start_offset, timestamp)
+            continue
+        time = time_of(entry_id, fields)
+        if time >= timestamp:
+            offset = mapper.offset(entry_id)
+            if offset is not None and offset >= log_start_offset:
+                yield OffsetAndTimestamp(offset, time)
+
+
+def time_of(entry_id: bytes, fields: Fields) -> int:
+    """The timestamp of the record that an entry is."""
+    at = -4 if len(fields) > 4 and fields[-2] == b"$producer" else -2
+    if fields[at] == b"timestamp":
+        time = timestamp_of(fields[at + 1])
+        if time is not None:
+            return time
+    return parse(fields, milliseconds_of(entry_id)).timestamp
+
+
+def max_timestamp_of(data: bytes, fields: Fields) -> int:
+    time = log_append_time(fields)
+    return RecordBatch(data).max_timestamp if time is None else time
+
+
+def records_of(
+    data: bytes, fields: Fields, last_offset: int, log_start_offset: int, timestamp: int
+) -> Iterator[OffsetAndTimestamp]:
+    """Offset and time of the records of a batch."""
+    base_offset = last_offset - last_offset_delta(data)
+    batch = stamped_batch(data, fields, last_offset, 0)
+    try:
+        if base_offset >= log_start_offset and timestamp > ANY_TIME:
+            found = first_offset_at(batch, timestamp)
+            if found is not None:
+                yield OffsetAndTimestamp(*found)
+            return
+        for delta, time, *_ in decode_records(batch):
+            if time >= timestamp and base_offset + delta >= log_start_offset:
+                yield OffsetAndTimestamp(base_offset + delta, time)
+    except KafkaError:
+        # It was never looked into when it came, and cannot be. Its header is all there is to answer with.
+        yield OffsetAndTimestamp(max(base_offset, log_start_offset), batch.max_timestamp)

@@ -1,0 +1,242 @@
+"""Topics, records and positions in Redis Streams: the storage that brokers share.
+
+The verbs are in the modules beside this one; here they are joined, opened and closed.
+
+    redis_keys, redis_scripts, scripts/    the keyspace, and what has to be atomic
+    redis_partition, redis_partitions      what is known of partitions
+    redis_layouts, redis_rebuild           record batches to entries and back
+    redis_append, redis_writers            append
+    redis_read, redis_seek                 read, latest; earliest and by time
+    redis_catalogue, redis_documents       topics, documents
+    redis_watch, redis_groups              who waits for growth; groups' positions
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from uuid import UUID
+
+import trio
+from attrs import evolve
+
+from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.interface import (
+    AppendResult,
+    Document,
+    EpochEnd,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetMapping,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    StorageDefaults,
+    Topic,
+    TopicPartition,
+    Watch,
+)
+from korvet.storage.redis_append import AppendContext, Appender
+from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
+from korvet.storage.redis_catalogue import Catalogue, partitions_of
+from korvet.storage.redis_connection import RedisConnection
+from korvet.storage.redis_documents import Documents
+from korvet.storage.redis_keys import Keyspace
+from korvet.storage.redis_opening import Server, check_keyspace, connected, meet_server
+from korvet.storage.redis_partitions import Partitions
+from korvet.storage.redis_read import Reader
+from korvet.storage.redis_scripts import ALL, TRIM
+from korvet.storage.redis_seek import Seeker
+from korvet.storage.redis_watch import Change, Watcher
+from korvet.storage.redis_writers import WaitingConnections
+
+
+@asynccontextmanager
+async def open_redis_storage(
+    url: str,
+    *,
+    defaults: StorageDefaults | None = None,
+    mapping: OffsetMapping | None = None,
+    namespace: str = "korvet",
+) -> AsyncIterator[RedisStreamsStorage]:
+    """Open the storage at a Redis or Valkey, and close it with the block.
+
+    Waits while the server is away. `mapping` is that of new topics whose settings name none. Raises StorageUsageError
+    for a URL, a user or a keyspace that waiting does not mend.
+    """
+    defaults = defaults or StorageDefaults()
+    new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
+    defaults = evolve(defaults, topic_config=new_topics)
+    keyspace = Keyspace(namespace)
+    async with connected(url) as (connection, watching):
+        server = await meet_server(connection)
+        await check_keyspace(connection, keyspace)
+        await connection.load(ALL)
+        async with trio.open_nursery() as nursery:
+            storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
+            await nursery.start(storage.run)
+            yield storage
+            nursery.cancel_scope.cancel()
+
+
+class Groups:
+    """Stub."""
+
+    def __getattr__(self, name):
+        async def nothing(*args, **kwargs):
+            return {}
+
+        return nothing
+
+
+class RedisStreamsStorage(Storage):
+    """See the module. Made by `open_redis_storage`."""
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        watching: RedisConnection,
+        keyspace: Keyspace,
+        defaults: StorageDefaults,
+        server: Server,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.description = f"{server.name} at {connection.address.description}"
+        self.durability = server.durability
+        self._keyspace = keyspace
+        self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
+        redis = RedisCaller(connection)
+        self._catalogue = Catalogue(redis, keyspace, defaults)
+        self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
+        writer_id = secrets.token_hex(8).encode()
+        waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
+        self._appender = Appender(AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew))
+        self._reader = Reader(redis, partitions, watcher.note)
+        self._seeker = Seeker(redis, partitions)
+        self._groups = Groups()
+        self._documents = Documents(redis, keyspace)
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Hear of other brokers' doings."""
+        await self._watcher.run(task_status=task_status)
+
+    def _changed(self, change: Change | None) -> None:
+        """Another broker, or this one, has altered the catalogue; None: some may have, unheard."""
+        self._catalogue.forget()
+        if change is not None:
+            prefix = self._keyspace.stream_prefix(change.get(b"topic", b"").decode())
+            self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
+
+    # --- The catalogue ----------------------------------------------------------------------------------
+
+    async def topics(self) -> Mapping[str, Topic]:
+        return await self._catalogue.all()
+
+    async def topic(self, name: str) -> Topic | None:
+        found = await self._catalogue.find(name)
+        return None if found is None else found.topic
+
+    async def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return await self._catalogue.find_by_id(topic_id)
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        return await self._catalogue.create(name, partitions, settings)
+
+    async def alter_topic(
+        self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        return await self._catalogue.alter(topic, partitions, settings)
+
+    async def delete_topic(self, topic: Topic) -> None:
+        deleted = await self._catalogue.delete(topic)
+        keys = [self._keyspace.stream(tp) for tp in partitions_of(deleted.topic)]
+        await self._partitions.drop_topic(deleted)
+        self._watcher.forget(keys)
+        await self._groups.forget_topic(deleted.topic)
+
+    # --- The log ----------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+        submitted: Callable[[], None] = lambda: None,
+    ) -> dict[TopicPartition, AppendResult | KafkaError]:
+        return await self._appender.append(batches, acks=acks, timeout_s=timeout_s, submitted=submitted)
+
+    async def read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002  both are the same
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        return await self._reader.read(requests, max_bytes)
+
+    def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
+        return self._watcher.watch([self._keyspace.stream(tp) for tp in tps])
+
+    async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
+        return await self._seeker.earliest(tp)
+
+    async def latest(self, tp: TopicPartition) -> LogOffsets:
+        return (await self._reader.state(tp)).offsets
+
+    async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
+        return await self._seeker.seek_ts(tp, timestamp)
+
+    async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
+        return await self._seeker.seek_max_ts(tp)
+
+    async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
+        state = await self._reader.state(tp)
+        if not 0 <= leader_epoch <= state.leader_epoch:
+            return EpochEnd(-1, -1)
+        ends = [each.start_offset for each in state.epochs[1:]] + [state.next_offset]
+        known = [(each, end) for each, end in zip(state.epochs, ends, strict=True)]
+        epoch, end = max(each for each in known if each[0].leader_epoch <= leader_epoch)
+        return EpochEnd(epoch.leader_epoch, end)
+
+    async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
+        partition = await self._partitions.find(tp)
+        entry_id = partition.mapper.entry_id(max(offset, 0))
+        has_more = b"1"
+        start = b""
+        while has_more == b"1":
+            status, start, *rest = await self._partitions.call(partition, TRIM, entry_id)
+            if status == b"beyond":
+                raise OffsetOutOfRange(f"offset {offset} is beyond the log's end at {partition.bound(start)}")
+            has_more = rest[0]
+        return partition.bound(start)
+
+    # --- Groups' positions ------------------------------------------------------------------------------
+
+    async def ack(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._groups.ack(group_id, offsets, generation_id=generation_id)
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return await self._groups.committed(group_id, tps)
+
+    async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
+        await self._groups.forget(group_id, tps)
+
+    # --- Small documents --------------------------------------------------------------------------------
+
+    async def load(self, kind: str, key: str) -> Document | None:
+        return await self._documents.load(kind, key)
+
+    async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        return await self._documents.save(kind, key, value, expected_version=expected_version)
+
+    async def documents(self, kind: str) -> Collection[str]:
+        return await self._documents.keys(kind)

@@ -1,0 +1,52 @@
+-- Let the stream's consumer group stand where the Kafka group of that name has committed.
+--
+-- ARGV    9 group
+--        10 ID of the last consumed entry: the one before the position; 0-0 where nothing is consumed
+--
+-- Answers {'ok'}; {'more'}: the same again, entries are still pending; or {'rescan'}, {'nostate'}, {'othertopic'}.
+
+local s, refusal = load()
+if not s then return refusal end
+if not settle(s, 1000) then
+  save(s)
+  return {'rescan'}
+end
+if s.dirty then save(s) end
+
+local group, id = ARGV[9], ARGV[10]
+
+-- How many entries there were up to and with `id` since the stream's first day, which is what Redis derives lag
+-- from, and what it cannot know by itself in the middle of a stream. Nothing where it would take long to say.
+local function count_entries()
+  local ms, seq = pair_of(id)
+  if not is_before(ms, seq, before(s.ms, s.seq)) then return s.entries end
+  local chunk = call('XREVRANGE', index, id, '-', 'COUNT', 1)[1]
+  local from = chunk and '(' .. chunk[1] or '-'
+  local before_chunk = chunk and tonumber(chunk[2][8]) or s.entries - s.length
+  local behind = #call('XRANGE', stream, from, id, 'COUNT', 5000)
+  return behind < 5000 and before_chunk + behind or nil
+end
+
+local command = {'SETID', stream, group, id}
+local count = (redis.REDIS_VERSION_NUM or 0) >= 0x070000 and count_entries() or nil
+if count then
+  command[5], command[6] = 'ENTRIESREAD', format('%.0f', count)
+end
+
+local reply = pcall('XGROUP', unpack(command))
+local is_new = type(reply) == 'table' and reply.err
+  and (string.find(reply.err, 'NOGROUP', 1, true) or string.find(reply.err, 'requires the key', 1, true))
+if is_new then
+  command[1] = 'CREATE'
+  if count then command[7] = 'MKSTREAM' else command[5] = 'MKSTREAM' end
+  reply = pcall('XGROUP', unpack(command))
+end
+if type(reply) == 'table' and reply.err then return reply end
+if is_new then return {'ok'} end
+
+local pending = call('XPENDING', stream, group, '-', id, 1000)
+if #pending == 0 then return {'ok'} end
+local ids = {}
+for i, entry in ipairs(pending) do ids[i] = entry[1] end
+call('XACK', stream, group, unpack(ids))
+return {#pending == 1000 and 'more' or 'ok'}
