@@ -1,0 +1,118 @@
+"""What is said in two places says the same: the README and the table of APIs, the changelog and the version.
+
+`python -m tests.test_house` writes the README's table anew.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import korvet
+from korvet.cli import COMMANDS
+from korvet.handlers import APIS
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+BEGIN, END = "<!-- apis: written by `python -m tests.test_house` -->", "<!-- end of apis -->"
+
+
+def api_table() -> str:
+    """The README's table of what korvet speaks, from the one table that decides it."""
+    lines = ["| key | API | versions |", "|---:|---|---|"]
+    for key, api in sorted(APIS.items()):
+        versions = f"{api.min_version}-{api.max_version}"
+        if api.advertised_min_version != api.min_version:
+            versions += f" (advertised from {api.advertised_min_version})"
+        lines.append(f"| {key} | {api.name} | {versions} |")
+    return "\n".join(lines)
+
+
+def split_readme() -> tuple[str, str, str]:
+    """What stands before the table, the table, and what stands behind it."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    table, _, after = rest.partition(END)
+    return before + BEGIN, table.strip(), END + after
+
+
+def test_the_readme_names_the_apis_that_are_served() -> None:
+    _, table, _ = split_readme()
+
+    assert api_table() == table, "run: .venv/bin/python -m tests.test_house"
+
+
+def test_every_api_has_its_message_its_handler_and_its_test_under_one_name() -> None:
+    names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower() for api in APIS.values()]
+    folders = ["korvet/protocol/messages/{}.py", "korvet/handlers/{}.py", "tests/handlers/test_{}.py"]
+    missing = [
+        path.format(name) for name in names for path in folders if not (ROOT / path.format(name)).exists()
+    ]
+
+    assert missing == []
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert f"## {korvet.__version__}" in changelog or "## Unreleased" in changelog
+
+
+def test_every_python_the_metadata_names_may_build_the_environment() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    prefix = "Programming Language :: Python :: 3."
+    minors = [
+        int(line.removeprefix(prefix)) for line in metadata["classifiers"] if line[len(prefix) :].isdecimal()
+    ]
+    find_python = (ROOT / ".ci/find-python").read_text(encoding="utf-8")
+
+    assert f">=3.{min(minors)}" == metadata["requires-python"]
+    assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in find_python
+
+
+def test_no_python_is_told_in_one_line(tmp_path: Path) -> None:
+    finder = subprocess.run(
+        [ROOT / ".ci/find-python"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+
+    assert finder.returncode == 1
+    assert "korvet needs Python 3.11 or newer" in finder.stderr
+
+
+def test_a_python_that_is_named_and_does_not_work_is_told(tmp_path: Path) -> None:
+    too_old = tmp_path / "python3.10"
+    too_old.write_text("#!/bin/sh\nexit 1\n")
+    too_old.chmod(0o755)
+    finder = subprocess.run(
+        [ROOT / ".ci/find-python"], env={"PYTHON": str(too_old)}, capture_output=True, text=True, check=False
+    )
+
+    assert finder.returncode == 1
+    assert f"PYTHON={too_old} does not start, is not Python 3.11 to 3.14" in finder.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_the_first_words_of_its_own_help(name: str) -> None:
+    command = import_module(f"korvet.cli.{name}").command
+    first, _, _ = (command.help or "").partition("\n")
+
+    assert COMMANDS[name] == first
+
+
+@pytest.mark.parametrize(
+    "document", [*sorted(ROOT.glob("docs/*.md")), README], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    dead = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+
+    assert dead == []
+
+
+if __name__ == "__main__":
+    before, _, after = split_readme()
+    README.write_text(f"{before}\n\n{api_table()}\n\n{after}", encoding="utf-8")
