@@ -1,0 +1,252 @@
+"""Positions of groups: a hash per group, and the consumer groups of the streams kept in step with it.
+
+A position in `korvet:$group:<group>`, field `offset:<topic>:<partition>`:
+
+    "1264197008485889 0 1763666000123 0f7c4a3e-… processed batch 123"
+
+is the next offset to read, its leader epoch (or -1), when it was committed (ms), the topic's id, and the committer's
+metadata. A position of another topic id belongs to a topic that is gone. The field `generation` fences: a member that
+the group has left behind is refused.
+
+Each commit also moves the Redis consumer group of the same name on each stream, so that `XINFO GROUPS` shows where
+a Kafka group stands, and acknowledges what plain Redis consumers had pending below. The other way round, a group
+without a stored position goes on where its Redis consumer group stands. So whatever deletes a position deletes the
+Redis consumer group first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+
+import trio
+from attrs import define
+
+from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
+from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
+from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_catalogue import partitions_of
+from korvet.storage.redis_connection import Script
+from korvet.storage.redis_keys import STATE_START, STATE_TOPIC, Keyspace
+from korvet.storage.redis_partition import Partition
+from korvet.storage.redis_partitions import Partitions
+from korvet.storage.redis_replies import Argument, Command, Reply, as_map
+from korvet.storage.redis_scripts import partition_script, source
+
+COMMIT = Script(source("commit"))
+FOLLOW = partition_script("follow")
+DROP_OFFSETS = Script(source("drop_offsets"))
+
+SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
+
+BATCH_FIELD = b"$batch"
+POSITION = re.compile(
+    rb"(?P<offset>-?\d+) (?P<leader_epoch>-?\d+) \d+ (?P<topic_id>\S+) (?P<metadata>.*)", re.DOTALL
+)
+
+
+@define(eq=False)
+class Groups:
+    """`ack`, `committed` and `forget`; see `korvet.storage.interface`."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+    partitions: Partitions
+
+    # --- Commit -----------------------------------------------------------------------------------------
+
+    async def ack(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Store positions, then let the Redis consumer groups follow, each with one write for all."""
+        results: dict[TopicPartition, KafkaError | None] = {}
+        found: dict[Partition, OffsetAndMetadata] = {}
+        for tp, offset in offsets.items():
+            results[tp] = None
+            try:
+                found[self.partitions.known(tp) or await self.partitions.find(tp)] = offset
+            except KafkaError as error:
+                results[tp] = error
+        if found:
+            try:
+                await self._store(group_id, found, generation_id)
+            except KafkaError as error:
+                return results | dict.fromkeys((partition.tp for partition in found), error)
+            async with trio.open_nursery() as nursery:  # what its tasks send leaves together
+                for partition, offset in found.items():
+                    nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
+        return results
+
+    async def _store(
+        self, group_id: str, offsets: Mapping[Partition, OffsetAndMetadata], generation_id: int
+    ) -> None:
+        arguments: list[Argument] = [generation_id]
+        for partition, offset in offsets.items():
+            arguments += (
+                field_of(partition.tp),
+                b"%d %d" % (offset.offset, offset.leader_epoch),
+                b"%b %b" % (partition.topic_id, offset.metadata.encode()),
+            )
+        note_group = (b"SADD", self.keyspace.groups, group_id)
+        answer = await self.redis.run_then(COMMIT, [self.keyspace.group(group_id)], arguments, note_group)
+        status, *details = cast(Sequence[bytes], answer)
+        if status == b"fenced":
+            raise IllegalGeneration(
+                f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
+            )
+
+    async def _follow(
+        self,
+        group_id: str,
+        partition: Partition,
+        offset: int,
+        results: dict[TopicPartition, KafkaError | None],
+    ) -> None:
+        last_consumed = partition.mapper.entry_id_before(offset)
+        status = b"more"
+        try:
+            while status == b"more":
+                (status,) = await self.partitions.call(partition, FOLLOW, group_id, last_consumed)
+        except KafkaError as error:
+            results[partition.tp] = error
+
+    # --- Committed --------------------------------------------------------------------------------------
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Stored positions; where there is none, those of the Redis consumer groups."""
+        partitions = await self._find(tps)
+        if not partitions:
+            return {}
+        fields = [field_of(partition.tp) for partition in partitions]
+        stored = await self.redis.execute(b"HMGET", self.keyspace.group(group_id), *fields, repeatable=True)
+        found = {}
+        without = []
+        for partition, value in zip(partitions, cast(Sequence[bytes | None], stored), strict=True):
+            position = None if value is None else parse_position(value, partition.topic_id)
+            if position is None:
+                without.append(partition)
+            else:
+                found[partition.tp] = position
+        return found | await self._derived(group_id.encode(), without)
+
+    async def _find(self, tps: Collection[TopicPartition] | None) -> list[Partition]:
+        """The partitions that exist, of these or of all topics."""
+        if tps is None:
+            topics = await self.partitions.catalogue.all()
+            tps = [tp for topic in topics.values() for tp in partitions_of(topic)]
+        found = []
+        for tp in tps:
+            with suppress(UnknownTopicOrPartition):
+                found.append(self.partitions.known(tp) or await self.partitions.find(tp))
+        return found
+
+    async def _derived(
+        self, group: bytes, partitions: Sequence[Partition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the Redis consumer groups stand: at the lowest pending entry, else behind the last delivered."""
+        commands: list[Command] = []
+        for partition in partitions:
+            commands.append((b"HMGET", partition.keys.state, STATE_TOPIC, STATE_START))
+            commands.append((b"XINFO", b"GROUPS", partition.keys.stream))
+        replies = await self.redis.pipeline(commands, repeatable=True)
+
+        offsets = {}
+        for partition, state, groups in zip(partitions, replies[::2], replies[1::2], strict=True):
+            topic_id, start = cast(Sequence[bytes | None], self._checked(state))
+            info = find_group(self._checked(groups, but="no such key"), group)
+            if info is not None:
+                log_start = partition.bound(start) if start and topic_id == partition.topic_id else 0
+                offset = await self._offset_of(partition, group, info)
+                offsets[partition.tp] = OffsetAndMetadata(max(offset, log_start))
+        return offsets
+
+    async def _offset_of(self, partition: Partition, group: bytes, info: Mapping[bytes, Reply]) -> int:
+        """The next offset for a Redis consumer group to read; 0 for one that has read nothing."""
+        mapper = partition.mapper
+        if info[b"pending"]:
+            summary = await self.redis.execute(b"XPENDING", partition.keys.stream, group, repeatable=True)
+            lowest = cast(Sequence[bytes | None], summary)[1]
+            if lowest is not None:  # else it was acknowledged just now
+                return offset_from(mapper, lowest) - await self._records_before(partition, lowest)
+        last_delivered = cast(bytes, info[b"last-delivered-id"])
+        if last_delivered == b"0-0":
+            return 0
+        milliseconds, _, sequence = last_delivered.partition(b"-")
+        return offset_from(mapper, b"%b-%d" % (milliseconds, int(sequence) + 1))
+
+    async def _records_before(self, partition: Partition, entry_id: bytes) -> int:
+        """How many records an entry holds before the one whose ID it bears, the last."""
+        if not partition.is_batch_layout:
+            return 0
+        key = partition.keys.stream
+        entries = await self.redis.execute(b"XRANGE", key, entry_id, entry_id, repeatable=True)
+        for _, fields in cast(Sequence[tuple[bytes, Sequence[bytes]]], entries):
+            if fields[0] == BATCH_FIELD:
+                return RecordBatch(fields[1]).last_offset_delta
+        return 0
+
+    def _checked(self, reply: Reply, but: str = "") -> Reply:
+        """The reply; raises an error reply, but for the one with that text, which stands for nothing."""
+        if isinstance(reply, Exception):
+            if but and but in str(reply):
+                return []
+            raise self.redis.failure(reply)
+        return reply
+
+    # --- Forget -----------------------------------------------------------------------------------------
+
+    async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
+        """Delete positions, and before them what could be taken for one."""
+        key = self.keyspace.group(group_id)
+        if tps is None:
+            topics = await self.partitions.catalogue.all()
+            streams = [self.keyspace.stream(tp) for topic in topics.values() for tp in partitions_of(topic)]
+            last: list[Command] = [(b"UNLINK", key), (b"SREM", self.keyspace.groups, group_id)]
+        else:
+            streams = [self.keyspace.stream(tp) for tp in tps]
+            last = [(b"HDEL", key, *map(field_of, tps))] if tps else []
+        commands: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
+        for reply in await self.redis.pipeline([*commands, *last], repeatable=True):
+            self._checked(reply, but="requires the key")
+
+    async def forget_topic(self, topic: Topic) -> None:
+        """Delete all groups' positions in a topic that is deleted; a later one of its name keeps its own."""
+        groups = await self.redis.execute(b"SMEMBERS", self.keyspace.groups, repeatable=True)
+        arguments: list[Argument] = [str(topic.topic_id), *map(field_of, partitions_of(topic))]
+        for group_id in cast(Iterable[bytes], groups):
+            key = self.keyspace.group(group_id.decode())
+            await self.redis.run(DROP_OFFSETS, [key], arguments, repeatable=True)
+
+
+def field_of(tp: TopicPartition) -> bytes:
+    """The field of a position."""
+    return f"offset:{tp.topic}:{tp.partition}".encode()
+
+
+def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
+    """A stored position; None for one in another topic, or what is none at all."""
+    match = POSITION.fullmatch(value)
+    if match is None or match["topic_id"] != topic_id:
+        return None
+    metadata = match["metadata"].decode(errors="replace")
+    return OffsetAndMetadata(int(match["offset"]), int(match["leader_epoch"]), metadata)
+
+
+def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:
+    """What XINFO GROUPS says of one group."""
+    infos = map(as_map, cast(Iterable[Reply], reply))
+    return next((info for info in infos if info[b"name"] == group), None)
+
+
+def offset_from(mapper: OffsetMapper, entry_id: bytes) -> int:
+    """The offset of that ID, or of the lowest one above that has any."""
+    offset = mapper.offset(entry_id)
+    if offset is None:
+        offset = mapper.offset_of_pair(int(entry_id.partition(b"-")[0]) + 1, 0)
+    return MAX_OFFSET if offset is None else offset

@@ -1,0 +1,362 @@
+"""Positions of groups, and the Redis consumer groups beside them, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+import trio
+from attrs import define
+
+from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
+from korvet.protocol.record_batch import build_batch
+from korvet.storage.interface import OffsetAndMetadata, StorageDefaults, Topic, TopicPartition
+from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_catalogue import Catalogue
+from korvet.storage.redis_connection import RedisConnection, open_connection
+from korvet.storage.redis_groups import Groups
+from korvet.storage.redis_keys import Keyspace
+from korvet.storage.redis_partitions import Partitions
+from korvet.storage.redis_replies import Reply, as_map
+from tests.servers import RedisServer
+
+TP = TopicPartition("orders", 0)
+STREAM = b"korvet:orders:0"
+GROUP = b"korvet:$group:billing"
+
+# By layout and mapping: how an entry's ID follows from its number, and the offset after it.
+KINDS = {
+    "record-dense": {"storage.layout": "record", "offset.mapping": "dense"},
+    "record-timestamp": {"storage.layout": "record", "offset.mapping": "timestamp"},
+    "batch-dense": {"storage.layout": "batch", "offset.mapping": "dense"},
+    "batch-timestamp": {"storage.layout": "batch", "offset.mapping": "timestamp"},
+}
+
+
+@define
+class Store:
+    """The parts of a storage that positions need, and the server itself."""
+
+    redis: RedisConnection
+    catalogue: Catalogue
+    groups: Groups
+    major: int  # version of Redis that the server is compatible with
+    settings: dict[str, str]
+
+    async def create(self, name: str = "orders", partitions: int = 1) -> Topic:
+        return await self.catalogue.create(name, partitions, self.settings)
+
+    async def delete(self, topic: Topic) -> None:
+        deleted = await self.catalogue.delete(topic)
+        for number in range(deleted.topic.partitions):
+            tp = TopicPartition(topic.name, number)
+            await self.redis.execute(b"DEL", *self.groups.keyspace.partition(tp).all)
+
+    def entry_id(self, number: int) -> bytes:
+        """The ID of entry 0, 1, 2, …"""
+        return b"%d-0" % (number + 1) if self.is_dense else b"1000-%d" % number
+
+    def offset(self, number: int) -> int:
+        """Its offset."""
+        return number if self.is_dense else (1000 << 10) + number
+
+    @property
+    def is_dense(self) -> bool:
+        return self.settings["offset.mapping"] == "dense"
+
+    @property
+    def is_batch(self) -> bool:
+        return self.settings["storage.layout"] == "batch"
+
+    async def add(self, *numbers: int) -> None:
+        """Add entries by hand."""
+        for number in numbers:
+            await self.redis.execute(b"XADD", STREAM, self.entry_id(number), b"value", b"%d" % number)
+
+    async def commit(self, offset: int, metadata: str = "", generation_id: int = -1) -> None:
+        position = OffsetAndMetadata(offset, 0, metadata)
+        results = await self.groups.ack("billing", {TP: position}, generation_id=generation_id)
+        for error in results.values():
+            if error is not None:
+                raise error
+
+    async def info(self) -> dict[bytes, Reply]:
+        """What XINFO GROUPS says of the group."""
+        (info,) = cast(list[Reply], await self.redis.execute(b"XINFO", b"GROUPS", STREAM))
+        return as_map(info)
+
+    async def deliver(self, count: int) -> None:
+        """Let a plain Redis consumer of the group read, acknowledging nothing."""
+        await self.redis.execute(
+            *(b"XREADGROUP", b"GROUP", b"billing", b"worker", b"COUNT", count, b"STREAMS", STREAM, b">")
+        )
+
+
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
+async def store(redis_server: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    async with open_connection(redis_server.url) as redis:
+        keyspace, defaults = Keyspace(), StorageDefaults()
+        caller = RedisCaller(redis)
+        catalogue = Catalogue(caller, keyspace, defaults)
+        partitions = Partitions(caller, catalogue, keyspace, defaults)
+        hello = as_map(await redis.execute(b"HELLO"))
+        major = int(cast(bytes, hello[b"version"]).partition(b".")[0])
+        yield Store(redis, catalogue, Groups(caller, keyspace, partitions), major, request.param)
+
+
+async def test_what_was_committed_comes_back(store: Store) -> None:
+    await store.create()
+    await store.commit(44, "processed batch 123, \n äöü")
+
+    assert await store.groups.committed("billing", [TP]) == {
+        TP: OffsetAndMetadata(44, 0, "processed batch 123, \n äöü")
+    }
+    assert await store.groups.committed("other", [TP]) == {}
+
+
+async def test_a_position_can_be_read_by_hand(store: Store) -> None:
+    topic = await store.create()
+    await store.commit(44, "note")
+    value = cast(bytes, await store.redis.execute(b"HGET", GROUP, b"offset:orders:0"))
+    offset, epoch, committed_ms, topic_id, metadata = value.split(b" ")
+
+    assert (offset, epoch, topic_id, metadata) == (b"44", b"0", str(topic.topic_id).encode(), b"note")
+    assert int(committed_ms) > 1_600_000_000_000
+    assert await store.redis.execute(b"SMEMBERS", b"korvet:$groups") == [b"billing"]
+
+
+async def test_all_positions_are_those_of_all_topics(store: Store) -> None:
+    await store.create("orders", 2)
+    await store.create("payments", 1)
+    tps = [TopicPartition("orders", 1), TopicPartition("payments", 0)]
+    await store.groups.ack("billing", {tp: OffsetAndMetadata(7) for tp in tps})
+
+    assert await store.groups.committed("billing") == {tp: OffsetAndMetadata(7) for tp in tps}
+
+
+async def test_an_unknown_partition_fails_alone(store: Store) -> None:
+    await store.create()
+    unknown = [TopicPartition("orders", 1), TopicPartition("nowhere", 0)]
+    results = await store.groups.ack("billing", dict.fromkeys([*unknown, TP], OffsetAndMetadata(1)))
+
+    assert [type(results[tp]) for tp in (*unknown, TP)] == [
+        UnknownTopicOrPartition,
+        UnknownTopicOrPartition,
+        type(None),
+    ]
+    assert await store.groups.committed("billing", [*unknown, TP]) == {TP: OffsetAndMetadata(1)}
+
+
+async def test_a_generation_left_behind_is_refused_and_moves_nothing(store: Store) -> None:
+    await store.create()
+    await store.add(0, 1, 2)
+    await store.commit(store.offset(2), generation_id=5)
+    before = await store.info()
+    with pytest.raises(IllegalGeneration, match="generation 5"):
+        await store.commit(store.offset(1), generation_id=4)
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(2), 0)}
+    assert await store.info() == before
+
+
+async def test_same_and_later_generations_and_none_at_all_are_accepted(store: Store) -> None:
+    await store.create()
+    for offset, generation_id in enumerate([5, 5, 6, -1]):
+        await store.commit(offset, generation_id=generation_id)
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(3, 0)}
+
+
+async def test_the_redis_group_stands_before_the_position(store: Store) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.commit(store.offset(3))
+    info = await store.info()
+
+    assert (info[b"name"], info[b"last-delivered-id"]) == (b"billing", store.entry_id(2))
+
+
+async def test_a_position_of_nothing_consumed_is_the_very_beginning(store: Store) -> None:
+    await store.create()
+    await store.commit(0)
+
+    assert (await store.info())[b"last-delivered-id"] == b"0-0"
+
+
+async def test_the_redis_group_moves_back_with_the_position(store: Store) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.commit(store.offset(4))
+    await store.commit(store.offset(2))
+
+    assert (await store.info())[b"last-delivered-id"] == store.entry_id(1)
+
+
+@pytest.mark.parametrize("consumed", [0, 1, 250, 499, 500])
+async def test_lag_is_known_wherever_the_position_is(store: Store, consumed: int) -> None:
+    await store.create()
+    await store.redis.pipeline(
+        [(b"XADD", STREAM, store.entry_id(number), b"value", b"v" * 1000) for number in range(500)]
+    )
+    await store.commit(store.offset(consumed) if consumed else 0)
+    lag = (await store.info()).get(b"lag")
+
+    assert lag == (500 - consumed if store.major >= 7 else None)
+
+
+async def test_lag_stays_known_when_the_stream_was_trimmed_and_grows(store: Store) -> None:
+    await store.create()
+    await store.add(*range(6))
+    await store.commit(store.offset(4))
+    await store.redis.execute(b"XTRIM", STREAM, b"MAXLEN", b"=", 3)
+    await store.commit(store.offset(4))
+    await store.add(6, 7)
+    lag = (await store.info()).get(b"lag")
+
+    assert lag == (4 if store.major >= 7 else None)
+
+
+async def test_what_redis_consumers_had_pending_is_acknowledged_up_to_the_position(store: Store) -> None:
+    await store.create()
+    total = 2500
+    await store.redis.pipeline(
+        [(b"XADD", STREAM, b"%d-0" % (1000 + number), b"value", b"v") for number in range(total)]
+    )
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+    await store.deliver(total)
+    last = 1000 + total - 2
+    await store.commit(last if store.is_dense else (last << 10) + 1)
+    pending = cast(list[object], await store.redis.execute(b"XPENDING", STREAM, b"billing"))
+
+    assert pending[:3] == [1, b"%d-0" % (last + 1), b"%d-0" % (last + 1)]
+
+
+async def test_a_group_of_redis_consumers_goes_on_behind_what_it_was_delivered(store: Store) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+    await store.deliver(3)
+    await store.redis.execute(b"XACK", STREAM, b"billing", *(store.entry_id(number) for number in range(3)))
+
+    expected = {TP: OffsetAndMetadata(store.offset(3))}
+    assert await store.groups.committed("billing", [TP]) == expected
+    assert await store.groups.committed("billing") == expected
+
+
+async def test_a_group_of_redis_consumers_goes_on_at_its_lowest_pending_entry(store: Store) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+    await store.deliver(3)
+    await store.redis.execute(b"XACK", STREAM, b"billing", store.entry_id(0))
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(1))}
+
+
+async def test_a_pending_batch_is_read_again_from_its_first_record(store: Store) -> None:
+    await store.create()
+    batch = build_batch([(0, 1, None, b"a", ()), (1, 1, None, b"b", ()), (2, 1, None, b"c", ())])
+    await store.redis.execute(b"XADD", STREAM, store.entry_id(4), b"$batch", bytes(batch))
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+    await store.deliver(1)
+    first = store.offset(2) if store.is_batch else store.offset(4)
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(first)}
+
+
+async def test_a_redis_group_that_read_nothing_stands_at_the_log_start(store: Store) -> None:
+    await store.create()
+    await store.add(*range(3))
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(0)}
+
+
+async def test_a_stored_position_goes_before_the_redis_groups(store: Store) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.commit(store.offset(1))
+    await store.deliver(3)
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(1), 0)}
+
+
+async def test_ids_without_an_offset_lead_to_the_next_that_has_one(store: Store) -> None:
+    await store.create()
+    without = b"7-3" if store.is_dense else b"7-5000"
+    await store.redis.execute(b"XADD", STREAM, without, b"value", b"v")
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"$")
+    expected = 7 if store.is_dense else 8 << 10
+
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(expected)}
+
+
+async def test_a_forgotten_position_is_not_revived(store: Store) -> None:
+    await store.create("orders", 2)
+    other = TopicPartition("orders", 1)
+    await store.groups.ack("billing", dict.fromkeys([TP, other], OffsetAndMetadata(3)))
+    await store.groups.forget("billing", [TP])
+
+    assert await store.groups.committed("billing") == {other: OffsetAndMetadata(3)}
+
+
+async def test_a_forgotten_group_leaves_nothing_behind(store: Store) -> None:
+    await store.create("orders", 2)
+    await store.commit(3, generation_id=9)
+    await store.groups.forget("billing")
+    await store.groups.forget("billing", [])
+    await store.groups.forget("never there")
+
+    assert await store.groups.committed("billing") == {}
+    assert await store.redis.execute(b"EXISTS", GROUP, b"korvet:$groups") == 0
+    assert await store.redis.execute(b"XINFO", b"GROUPS", STREAM) == []
+
+
+async def test_nothing_crosses_a_deletion_and_recreation(store: Store) -> None:
+    topic = await store.create()
+    await store.commit(3, "old")
+    await store.delete(topic)
+    await store.create()
+
+    assert await store.groups.committed("billing", [TP]) == {}
+
+
+async def test_a_deleted_topics_positions_are_removed_but_not_those_of_its_successor(store: Store) -> None:
+    topic = await store.create("orders", 2)
+    await store.groups.ack("billing", {TopicPartition("orders", 1): OffsetAndMetadata(3)})
+    await store.commit(3)
+    await store.delete(topic)
+    await store.create()
+    await store.commit(1)
+    await store.groups.forget_topic(topic)
+
+    assert await store.redis.execute(b"HKEYS", GROUP) == [b"offset:orders:0"]
+    assert await store.groups.committed("billing") == {TP: OffsetAndMetadata(1, 0)}
+
+
+async def test_a_value_that_is_no_position_counts_as_none(store: Store) -> None:
+    await store.create()
+    await store.redis.execute(b"HSET", GROUP, b"offset:orders:0", b"nonsense")
+
+    assert await store.groups.committed("billing", [TP]) == {}
+
+
+async def test_commits_survive_a_script_flush_and_many_tasks(store: Store) -> None:
+    await store.create("orders", 20)
+    tps = [TopicPartition("orders", number) for number in range(20)]
+
+    async def commit(group_id: str) -> None:
+        for offset in range(5):
+            results = await store.groups.ack(group_id, dict.fromkeys(tps, OffsetAndMetadata(offset)))
+            assert set(results.values()) == {None}
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(commit, f"group {number}")
+            await store.redis.execute(b"SCRIPT", b"FLUSH")
+
+    for number in range(5):
+        positions = await store.groups.committed(f"group {number}", tps)
+        assert positions == dict.fromkeys(tps, OffsetAndMetadata(4))
