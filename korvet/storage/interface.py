@@ -272,6 +272,7 @@ class Storage(ABC):
     ) -> dict[TopicPartition, AppendResult | KafkaError]:
         """Append a validated batch to each topic-partition, all in one write; each whole or not at all.
 
+        The batches' buffers are the storage's from now on: it may keep them, and write its stamps into them.
         Offsets are assigned consecutively. `submitted` is called once the order against later appends of the
         same partitions is settled, before the result is known: a caller may then start its next append.
         With acks -1 the result waits for `min.insync.replicas`, at most `timeout_s`. A batch is appended
@@ -323,7 +324,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
-        """The largest epoch <= `leader_epoch` and the offset where the next one began, or the log's end."""
+        """The largest epoch <= `leader_epoch` and the offset where the next one began, or the log's end.
+
+        (-1, -1) for an epoch that never was: a negative one, or one above the present.
+        """
 
     @abstractmethod
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
@@ -348,7 +352,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
-        """Delete a group's positions, for `tps` or all of them, so that nothing revives them."""
+        """Delete a group's positions, for `tps` or all of them, so that nothing revives them.
+
+        With all of them goes its fence: a group of that name begins anew, with any generation.
+        """
 
     # --- Small documents -------------------------------------------------------------------------------
 
