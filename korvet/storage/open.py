@@ -40,6 +40,11 @@ async def open_storage(
         case "memory":
             max_bytes = memory_limit(url, memory_max_bytes)
             yield MemoryStorage(defaults, mapping=mapping or OffsetMapping.DENSE, max_bytes=max_bytes)
+        case "redis" | "rediss" | "unix":
+            from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  see the module
+
+            async with open_redis_storage(url, defaults=defaults, mapping=mapping) as storage:
+                yield storage
         case _:
             raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")
 

@@ -45,6 +45,8 @@ from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis_catalogue import Catalogue, partitions_of
 from korvet.storage.redis_connection import RedisConnection
 from korvet.storage.redis_documents import Documents
+from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
+from korvet.storage.redis_groups import Groups
 from korvet.storage.redis_keys import Keyspace
 from korvet.storage.redis_opening import Server, check_keyspace, connected, meet_server
 from korvet.storage.redis_partitions import Partitions
@@ -75,22 +77,12 @@ async def open_redis_storage(
     async with connected(url) as (connection, watching):
         server = await meet_server(connection)
         await check_keyspace(connection, keyspace)
-        await connection.load(ALL)
+        await connection.load([*ALL, *GROUP_SCRIPTS])
         async with trio.open_nursery() as nursery:
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
             await nursery.start(storage.run)
             yield storage
             nursery.cancel_scope.cancel()
-
-
-class Groups:
-    """Stub."""
-
-    def __getattr__(self, name):
-        async def nothing(*args, **kwargs):
-            return {}
-
-        return nothing
 
 
 class RedisStreamsStorage(Storage):
@@ -117,7 +109,7 @@ class RedisStreamsStorage(Storage):
         self._appender = Appender(AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew))
         self._reader = Reader(redis, partitions, watcher.note)
         self._seeker = Seeker(redis, partitions)
-        self._groups = Groups()
+        self._groups = Groups(redis, keyspace, partitions)
         self._documents = Documents(redis, keyspace)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
