@@ -1,0 +1,1 @@
+"""Consumer groups: state machines that are told the time, and the coordinator that stands around them."""

@@ -1,0 +1,619 @@
+"""A classic consumer group: members join, one of them shares out the work, all keep in touch. Pure, and told the time.
+
+    Empty ─join→ PreparingRebalance ─all joined, or time is up→ CompletingRebalance ─the leader syncs→ Stable
+                   ↑                                                  │                                 │
+                   └──────── a member joins anew, leaves, or is heard of no more ───────────────────────┘
+
+The rules are those of Apache Kafka's ClassicGroup and GroupMetadataManager. Whatever is asked comes with `now_ms`, of
+a clock that never goes back; `tick` does what has become due, and `wake_ms` says when to call it next, at the latest.
+
+A join and a sync may have to wait for other members. Each comes with a ticket, whatever its asker likes, and its
+answer is put into `answers` beside that ticket: at once, or in the course of a later call. No ticket is forgotten: what
+becomes of a member that goes or is replaced, its tickets are answered. `is_unsaved` says that the group has something
+to be saved before these answers go out, so that it is the same group after a crash of the broker.
+
+Beyond Kafka: the members of a generation are saved when it begins, not only when they have their assignments,
+so no generation ever begins twice; a member whose sync is waiting when it leaves gets an answer; and
+there are at most `max_size` newcomers at once who were told their member id and have not come back yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from uuid import uuid4
+
+from attrs import define, evolve, field
+
+from korvet.groups.members import (
+    CONSUMER,
+    NEVER,
+    NEW_MEMBER,
+    Answer,
+    GroupLimits,
+    Join,
+    Joined,
+    JoinedMember,
+    Leave,
+    Member,
+    State,
+    Sync,
+    Synced,
+    Ticket,
+    subscribed_topics,
+)
+from korvet.protocol.errors import (
+    ErrorCode,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    KafkaError,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+logger = logging.getLogger(__name__)
+
+# Clients cut their reasons at this length themselves (KIP-800); not all do.
+LONGEST_REASON = 255
+
+
+def _new_member_id(prefix: str) -> str:
+    return f"{prefix}-{uuid4()}"
+
+
+@define(eq=False, repr=False)
+class ClassicGroup:
+    """See the module. A new one is Empty, and is nothing yet that others need to know of."""
+
+    group_id: str
+    limits: GroupLimits = field(factory=GroupLimits)
+    new_member_id: Callable[[str], str] = _new_member_id
+    state: State = State.EMPTY
+    generation_id: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(factory=dict)
+    # Which topics the members read; None where nobody can say.
+    subscribed_topics: frozenset[str] | None = None
+    answers: list[tuple[Ticket, Answer]] = field(factory=list)
+    is_unsaved: bool = False
+    wake_ms: float = NEVER
+    _static: dict[str, str] = field(factory=dict)  # group instance id -> member id
+    _pending: dict[str, float] = field(factory=dict)  # told their member id and not back yet -> until when
+    _supported: Counter[str] = field(factory=Counter)  # protocol -> how many members can do it
+    _joining: int = 0  # members whose join waits
+    _not_synced: set[str] = field(factory=set)
+    _is_initial: bool = False  # the rebalance that was prepared is the first after Empty
+    _initial_delay_ms: int = 0
+    _initial_rest_ms: int = 0
+    _has_newcomers: bool = False
+    _join_ends_ms: float = NEVER
+    _sync_ends_ms: float = NEVER
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClassicGroup {self.group_id!r} {self.state.value} generation={self.generation_id}"
+            f" members={len(self.members)}>"
+        )
+
+    # --- What may be asked ------------------------------------------------------------------------------
+
+    def join(self, join: Join, ticket: Ticket, now_ms: float) -> None:
+        """Join, or join again. The answer comes when the next generation begins, unless nothing has changed."""
+        try:
+            if not self._has_room_for(join):
+                self._forget(join.member_id)
+                raise GroupMaxSizeReached
+            if not self._supports(join):
+                raise InconsistentGroupProtocol
+            if join.member_id == NEW_MEMBER:
+                self._join_as_new(join, ticket, now_ms)
+            elif join.member_id in self._pending and join.group_instance_id is None:
+                self._add(join.member_id, join, ticket, now_ms)
+            else:
+                self._join_again(join, ticket, now_ms)
+        except KafkaError as error:
+            # Who does not fit in has no member id any longer.
+            keeps_id = not isinstance(error, GroupMaxSizeReached)
+            member_id = join.member_id if keeps_id else NEW_MEMBER
+            self._answer(ticket, Joined(error_code=error.error_code, member_id=member_id))
+
+    def sync(self, sync: Sync, ticket: Ticket, now_ms: float) -> None:
+        """Ask for an assignment. The answer comes once the leader has brought it."""
+        try:
+            self._check(sync.member_id, sync.group_instance_id, sync.generation_id)
+            if _differ(sync.protocol_type, self.protocol_type) or _differ(
+                sync.protocol_name, self.protocol_name
+            ):
+                raise InconsistentGroupProtocol
+            if self.state is State.PREPARING_REBALANCE:
+                raise RebalanceInProgress
+        except KafkaError as error:
+            self._answer(ticket, Synced(error_code=error.error_code))
+            return
+        member = self.members[sync.member_id]
+        self._has_synced(member)
+        if self.state is State.STABLE:
+            self._answer(ticket, self._synced(member))
+            return
+        self._answer_sync(member, Synced(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.sync_ticket = ticket
+        if member.member_id == self.leader:
+            self._assign(sync.assignments, now_ms)
+
+    def heartbeat(
+        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: float
+    ) -> None:
+        """A member is there. Raises what it should know, RebalanceInProgress before all."""
+        member = self._check(member_id, group_instance_id, generation_id)
+        self._extend_session(member, now_ms)
+        if self.state is State.PREPARING_REBALANCE:
+            raise RebalanceInProgress
+
+    def leave(self, leaving: Sequence[Leave], now_ms: float) -> list[ErrorCode]:
+        """Members go. One error code for each."""
+        outcomes = [self._leave(each) for each in leaving]
+        if ErrorCode.NONE in outcomes and self.state is not State.EMPTY:
+            self._rebalance("members left", now_ms)
+        return outcomes
+
+    def check_commit(
+        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: float
+    ) -> None:
+        """Whether that member may commit positions; it counts as a sign of life. Raises what forbids it."""
+        if self.state is State.EMPTY and generation_id < 0:
+            return
+        if generation_id < 0 and not member_id and group_instance_id is None:
+            raise UnknownMemberId("the group has members; only they may commit")
+        member = self._check(member_id, group_instance_id, generation_id)
+        if self.state is State.COMPLETING_REBALANCE:
+            raise RebalanceInProgress
+        self._extend_session(member, now_ms)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether members read that topic, or might, as far as anybody can say."""
+        if self.subscribed_topics is None:
+            return self.is_consumer_group
+        return topic in self.subscribed_topics
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether its members are consumers, and not workers of Kafka Connect, say."""
+        return self.protocol_type == CONSUMER
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether somebody was told a member id and may be about to come back with it."""
+        return bool(self._pending)
+
+    def resume(self, now_ms: float) -> None:
+        """Go on after the group was loaded: every member has its full time from now."""
+        for member in self.members.values():
+            self._supported.update(member.protocol_names)
+            if member.group_instance_id is not None:
+                self._static[member.group_instance_id] = member.member_id
+            self._extend_session(member, now_ms)
+        self.subscribed_topics = self._subscriptions()
+        if self.state is State.COMPLETING_REBALANCE:
+            self._expect_syncs(now_ms)
+        if len(self.members) > self.limits.max_size:
+            self._prepare_rebalance(f"the group is larger than {self.limits.max_size}", now_ms)
+
+    def tick(self, now_ms: float) -> None:
+        """Do what has become due."""
+        while self.wake_ms <= now_ms:
+            due_ms, act = min(self._due(), key=lambda due: due[0], default=(NEVER, None))
+            if act is None or due_ms > now_ms:
+                self.wake_ms = due_ms
+                return
+            act(now_ms)
+
+    # --- Joining ----------------------------------------------------------------------------------------
+
+    def _has_room_for(self, join: Join) -> bool:
+        member = self.members.get(join.member_id)
+        if self.state is State.EMPTY:
+            return True
+        if self.state is State.PREPARING_REBALANCE:
+            # By those that have come back: in a group that became too large the last ones to come have to go.
+            is_here = member is not None and member.join_ticket is not None
+            return is_here or self._joining < self.limits.max_size
+        return member is not None or len(self.members) < self.limits.max_size
+
+    def _supports(self, join: Join) -> bool:
+        if self.state is State.EMPTY:
+            return bool(join.protocol_type and join.protocols)
+        if join.protocol_type != self.protocol_type:
+            return False
+        return any(self._supported[name] == len(self.members) for name, _ in join.protocols)
+
+    def _join_as_new(self, join: Join, ticket: Ticket, now_ms: float) -> None:
+        member_id = self.new_member_id(join.group_instance_id or join.client_id)
+        if join.group_instance_id is None and join.can_be_sent_away:
+            if len(self._pending) >= self.limits.max_size:
+                raise GroupMaxSizeReached
+            logger.info("%r: %s is to join again under that id", self, member_id)
+            self._pending[member_id] = self._arm(now_ms + join.session_timeout_ms)
+            self._answer(ticket, Joined(error_code=MemberIdRequired.error_code, member_id=member_id))
+        elif join.group_instance_id in self._static:
+            self._replace(self._static[join.group_instance_id], member_id, join, ticket, now_ms)
+        else:
+            self._add(member_id, join, ticket, now_ms)
+
+    def _add(self, member_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
+        member = Member(
+            member_id,
+            join.group_instance_id,
+            join.client_id,
+            join.client_host,
+            join.session_timeout_ms,
+            join.rebalance_timeout_ms,
+            join.protocols,
+            is_new=True,
+        )
+        self._pending.pop(member_id, None)
+        if not self.members:
+            self.protocol_type = join.protocol_type
+        self.members[member_id] = member
+        self._supported.update(member.protocol_names)
+        self.leader = self.leader or member_id
+        if join.group_instance_id is not None:
+            self._static[join.group_instance_id] = member_id
+        self._park_join(member, ticket)
+        # It does not know its member id yet, so it cannot send heartbeats.
+        member.session_ends_ms = self._arm(now_ms + self.limits.new_member_join_timeout_ms)
+        if self._is_initial and self.state is State.PREPARING_REBALANCE:
+            self._has_newcomers = True
+        self._rebalance(f"{member_id} joins; {_reason(join.reason)}", now_ms)
+
+    def _join_again(self, join: Join, ticket: Ticket, now_ms: float) -> None:
+        member = self._find(join.member_id, join.group_instance_id)
+        is_leader = member.member_id == self.leader
+        has_changed = member.protocols != join.protocols
+        if self.state is State.COMPLETING_REBALANCE and not has_changed:
+            # The answer to its join went astray, perhaps.
+            self._answer(ticket, self._joined(member))
+        elif self.state is State.STABLE and not has_changed and not is_leader:
+            self._answer(ticket, self._joined(member))
+        else:
+            # The leader, too, may ask for a rebalance: it watches over what members' metadata do not show.
+            self._update(member, join, ticket)
+            self._rebalance(f"{member.member_id} joins again; {_reason(join.reason)}", now_ms)
+
+    def _update(self, member: Member, join: Join, ticket: Ticket) -> None:
+        self._supported.subtract(member.protocol_names)
+        member.protocols = join.protocols
+        self._supported.update(member.protocol_names)
+        member.session_timeout_ms = join.session_timeout_ms
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms
+        self._park_join(member, ticket)
+
+    def _replace(self, old_id: str, new_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
+        """A static member comes back without its member id: it gets a new one, and the old one is fenced."""
+        logger.info(
+            "%r: static member %r is %s now, no longer %s", self, join.group_instance_id, new_id, old_id
+        )
+        member = self.members[old_id]
+        self._answer_join(member, Joined(error_code=FencedInstanceId.error_code, member_id=old_id))
+        self._answer_sync(member, Synced(error_code=FencedInstanceId.error_code))
+        # In the old one's place, so that the order of members stays.
+        self.members = {(new_id if key == old_id else key): each for key, each in self.members.items()}
+        member.member_id = self._static[join.group_instance_id or ""] = new_id
+        member.is_new = False
+        if old_id in self._not_synced:
+            self._not_synced.remove(old_id)
+            self._not_synced.add(new_id)
+        told_leader = self.leader
+        if self.leader == old_id:
+            self.leader = new_id
+        self._update(member, join, ticket)
+        self._extend_session(member, now_ms)
+        if self.state is State.STABLE and self._selected_protocol() == self.protocol_name:
+            self.is_unsaved = True
+            self._answer_join(member, self._rejoined(member, join, told_leader))
+        else:
+            self._rebalance(
+                f"static member {join.group_instance_id!r} came back; {_reason(join.reason)}", now_ms
+            )
+
+    def _rejoined(self, member: Member, join: Join, told_leader: str | None) -> Joined:
+        """What a static member is told that comes back into a Stable group.
+
+        As leader it must not assign anew, for nobody would be told. So it is told to skip that (v9), or, where
+        it cannot be told, that somebody else is the leader: itself, under its old member id.
+        """
+        joined = self._joined(member)
+        if not join.can_skip_assignment:
+            return evolve(joined, leader=told_leader or "", members=())
+        return evolve(joined, skip_assignment=member.member_id == self.leader)
+
+    # --- Rebalancing ------------------------------------------------------------------------------------
+
+    def _rebalance(self, reason: str, now_ms: float) -> None:
+        """Call the members together again; where that is under way, see whether it is done."""
+        if self.state is not State.PREPARING_REBALANCE:
+            self._prepare_rebalance(reason, now_ms)
+        # The first rebalance waits for its delay in any case: more may come.
+        elif not self._is_initial and self._all_are_here:
+            self._complete_join(now_ms)
+
+    def _prepare_rebalance(self, reason: str, now_ms: float) -> None:
+        if self.state is State.COMPLETING_REBALANCE:
+            self._give_up_assignment(now_ms)
+        self._not_synced.clear()
+        self._sync_ends_ms = NEVER
+        self._is_initial = self.state is State.EMPTY
+        logger.info("%r rebalances: %s", self, reason)
+        self.state = State.PREPARING_REBALANCE
+        if self._is_initial:
+            self._has_newcomers = False
+            self._initial_delay_ms = self.limits.initial_rebalance_delay_ms
+            self._initial_rest_ms = max(self._rebalance_timeout_ms - self._initial_delay_ms, 0)
+            self._join_ends_ms = self._arm(now_ms + self._initial_delay_ms)
+        elif self._all_are_here:
+            self._complete_join(now_ms)
+        else:
+            self._join_ends_ms = self._arm(now_ms + self._rebalance_timeout_ms)
+
+    def _give_up_assignment(self, now_ms: float) -> None:
+        for member in self.members.values():
+            member.assignment = b""
+            if self._answer_sync(member, Synced(error_code=ErrorCode.REBALANCE_IN_PROGRESS)):
+                self._extend_session(member, now_ms)
+
+    @property
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def _all_are_here(self) -> bool:
+        return self._joining == len(self.members) and not self._pending
+
+    def _end_join(self, now_ms: float) -> None:
+        """The time for joining is up."""
+        if self._is_initial and self._has_newcomers and self._initial_rest_ms:
+            delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_rest_ms)
+            self._has_newcomers = False
+            self._initial_rest_ms = max(self._initial_rest_ms - self._initial_delay_ms, 0)
+            self._initial_delay_ms = delay_ms
+            self._join_ends_ms = self._arm(now_ms + delay_ms)
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: float) -> None:
+        """Begin the next generation with those that are here. Static members that are not may still come."""
+        self._join_ends_ms = NEVER
+        missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
+        for member in missing:
+            logger.info("%r: %s did not join in time", self, member.member_id)
+            self._remove(member)
+        if self.members and not self._has_leader_that_is_here():
+            # Only static members are left, none of them here. Their sessions end, or they come.
+            self._join_ends_ms = self._arm(now_ms + max(1, self._rebalance_timeout_ms))
+            return
+        self.generation_id += 1
+        self.is_unsaved = True
+        if not self.members:
+            self.state, self.protocol_name = State.EMPTY, None
+            self.subscribed_topics = self._subscriptions()
+            logger.info("%r has no members", self)
+            return
+        self.state, self.protocol_name = State.COMPLETING_REBALANCE, self._selected_protocol()
+        self.subscribed_topics = self._subscriptions()
+        for member in self.members.values():
+            member.is_new = False
+            self._answer_join(member, self._joined(member))
+            self._extend_session(member, now_ms)
+        self._expect_syncs(now_ms)
+        logger.info("%r waits for its leader %s", self, self.leader)
+
+    def _has_leader_that_is_here(self) -> bool:
+        """Whether there is a leader for the next generation; where the old one is missing, another is taken."""
+        if self.members[self.leader or ""].join_ticket is not None:
+            return True
+        here = next((m.member_id for m in self.members.values() if m.join_ticket is not None), None)
+        if here is None:
+            return False
+        logger.info("%r: leader %s did not join in time, %s takes over", self, self.leader, here)
+        self.leader = here
+        return True
+
+    def _selected_protocol(self) -> str:
+        """The protocol most members like best, of those that all can do."""
+        votes = Counter(
+            next(name for name, _ in member.protocols if self._supported[name] == len(self.members))
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _joined(self, member: Member) -> Joined:
+        members: tuple[JoinedMember, ...] = ()
+        if member.member_id == self.leader:
+            members = tuple(
+                JoinedMember(each.member_id, each.group_instance_id, each.metadata(self.protocol_name))
+                for each in self.members.values()
+            )
+        return Joined(
+            member_id=member.member_id,
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader or "",
+            members=members,
+        )
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if not self.is_consumer_group:
+            return None
+        try:
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in subscribed_topics(member.metadata(self.protocol_name))
+            )
+        except ValueError:
+            logger.warning("%r: what its members subscribe to cannot be read", self)
+            return None
+
+    # --- Assignments ------------------------------------------------------------------------------------
+
+    def _expect_syncs(self, now_ms: float) -> None:
+        self._not_synced = set(self.members)
+        self._sync_ends_ms = self._arm(now_ms + self._rebalance_timeout_ms)
+
+    def _has_synced(self, member: Member) -> None:
+        self._not_synced.discard(member.member_id)
+        if not self._not_synced:
+            self._sync_ends_ms = NEVER
+
+    def _end_sync(self, now_ms: float) -> None:
+        """The time for syncing is up: who has not asked for its assignment is not there."""
+        self._sync_ends_ms = NEVER
+        missing = [self.members[member_id] for member_id in sorted(self._not_synced)]
+        for member in missing:
+            self._remove(member)
+        names = ", ".join(member.member_id for member in missing)
+        self._prepare_rebalance(f"{names} did not sync in time", now_ms)
+
+    def _assign(self, assignments: dict[str, bytes], now_ms: float) -> None:
+        self.state = State.STABLE
+        self.is_unsaved = True
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if self._answer_sync(member, self._synced(member)):
+                self._extend_session(member, now_ms)
+        logger.info("%r has its assignments", self)
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    # --- Members ----------------------------------------------------------------------------------------
+
+    def _find(self, member_id: str, group_instance_id: str | None) -> Member:
+        """The member. Raises UnknownMemberId, or FencedInstanceId where its instance has another one by now."""
+        if group_instance_id is not None and self._static.get(group_instance_id, member_id) != member_id:
+            raise FencedInstanceId
+        member = self.members.get(member_id)
+        if member is None or (group_instance_id is not None and group_instance_id not in self._static):
+            raise UnknownMemberId
+        return member
+
+    def _check(self, member_id: str, group_instance_id: str | None, generation_id: int) -> Member:
+        member = self._find(member_id, group_instance_id)
+        if generation_id != self.generation_id:
+            raise IllegalGeneration(f"the group's generation is {self.generation_id}, not {generation_id}")
+        return member
+
+    def _leave(self, leaving: Leave) -> ErrorCode:
+        member_id, instance_id = leaving.member_id, leaving.group_instance_id
+        if member_id in self._pending:
+            del self._pending[member_id]
+            return ErrorCode.NONE
+        if member_id == NEW_MEMBER and instance_id is not None:
+            member_id = self._static.get(instance_id, NEW_MEMBER)
+        try:
+            member = self._find(member_id, instance_id)
+        except KafkaError as error:
+            return error.error_code
+        logger.info("%r: %s leaves; %s", self, member_id, _reason(leaving.reason))
+        self._remove(member)
+        return ErrorCode.NONE
+
+    def _forget(self, member_id: str) -> None:
+        """Somebody for whom there is no room: no longer a member, if it was one."""
+        self._pending.pop(member_id, None)
+        if member_id in self.members:
+            self._remove(self.members[member_id])
+
+    def _remove(self, member: Member) -> None:
+        """Take a member out, and send it away if it waits. What the group makes of that is the caller's to say."""
+        self._answer_join(member, Joined(error_code=UnknownMemberId.error_code))
+        self._answer_sync(member, Synced(error_code=UnknownMemberId.error_code))
+        del self.members[member.member_id]
+        self._supported.subtract(member.protocol_names)
+        self._not_synced.discard(member.member_id)
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _end_session(self, member: Member, now_ms: float) -> None:
+        member.session_ends_ms = NEVER
+        is_waiting = member.join_ticket is not None or member.sync_ticket is not None
+        if is_waiting and not member.is_new:
+            return  # it cannot send heartbeats meanwhile; its session goes on with the answer
+        logger.info("%r: nothing was heard of %s", self, member.member_id)
+        self._remove(member)
+        if self.state is not State.PREPARING_REBALANCE:
+            self._prepare_rebalance(f"{member.member_id} was not heard of", now_ms)
+        elif self._all_are_here:
+            self._complete_join(now_ms)
+
+    def _end_pending(self, member_id: str, now_ms: float) -> None:
+        logger.info("%r: %s did not come back", self, member_id)
+        del self._pending[member_id]
+        if self.state is State.PREPARING_REBALANCE and self._all_are_here:
+            self._complete_join(now_ms)
+
+    # --- Tickets and time -------------------------------------------------------------------------------
+
+    def _answer(self, ticket: Ticket, answer: Answer) -> None:
+        self.answers.append((ticket, answer))
+
+    def _park_join(self, member: Member, ticket: Ticket) -> None:
+        """Let a join wait. One of the same member that waits already is from a connection it has given up."""
+        self._answer_join(
+            member, Joined(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+        )
+        member.join_ticket = ticket
+        self._joining += 1
+
+    def _answer_join(self, member: Member, joined: Joined) -> None:
+        if member.join_ticket is not None:
+            self._answer(member.join_ticket, joined)
+            member.join_ticket = None
+            self._joining -= 1
+
+    def _answer_sync(self, member: Member, synced: Synced) -> bool:
+        """Answer it if it waits; whether it did."""
+        if member.sync_ticket is None:
+            return False
+        self._answer(member.sync_ticket, synced)
+        member.sync_ticket = None
+        return True
+
+    def _extend_session(self, member: Member, now_ms: float) -> None:
+        member.session_ends_ms = self._arm(now_ms + member.session_timeout_ms)
+
+    def _arm(self, deadline_ms: float) -> float:
+        self.wake_ms = min(self.wake_ms, deadline_ms)
+        return deadline_ms
+
+    def _due(self) -> Iterator[tuple[float, Callable[[float], None]]]:
+        """What is to be done, and when."""
+        yield self._join_ends_ms, self._end_join
+        yield self._sync_ends_ms, self._end_sync
+        for member in self.members.values():
+            yield member.session_ends_ms, partial(self._end_session, member)
+        for member_id, ends_ms in self._pending.items():
+            yield ends_ms, partial(self._end_pending, member_id)
+
+
+def _differ(claimed: str | None, actual: str | None) -> bool:
+    """Whether somebody claims what is not so; who claims nothing does not."""
+    return claimed is not None and actual is not None and claimed != actual
+
+
+def _reason(reason: str | None) -> str:
+    """What a client says of itself, safe to be logged."""
+    return f"client reason: {reason[:LONGEST_REASON]!r}" if reason else "client reason: not provided"

@@ -1,0 +1,161 @@
+"""The words of groups: what members ask and are told, and what a group knows of each of them.
+
+They are those of JoinGroup, SyncGroup and LeaveGroup, without what only some versions of these say.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import NamedTuple
+
+from attrs import define, field, frozen
+
+from korvet.protocol.errors import ErrorCode
+
+# The protocol type of consumers, whose metadata begins with the topics they subscribe to.
+CONSUMER = "consumer"
+NEVER = float("inf")
+NEW_MEMBER = ""  # the member id of whoever has none yet
+
+Ticket = object
+# Names and metadata, the protocol a member likes best first.
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+class State(Enum):
+    """Of a group; the values are the words of Kafka's tools."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@frozen
+class GroupLimits:
+    """The broker's settings that groups obey."""
+
+    initial_rebalance_delay_ms: int = 3000
+    max_size: int = 2**31 - 1
+    # Newcomers whose client has gone are not noticed while their join waits, so it does not wait for ever.
+    new_member_join_timeout_ms: int = 300_000
+
+
+@frozen(kw_only=True)
+class Join:
+    """Somebody wants to be a member of the next generation, or to know the current one."""
+
+    member_id: str = NEW_MEMBER
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    protocol_type: str = CONSUMER
+    protocols: Protocols = ()
+    reason: str | None = None
+    # What the asker understands: MEMBER_ID_REQUIRED (v4, KIP-394), and skipping the assignment (v9, KIP-814).
+    can_be_sent_away: bool = True
+    can_skip_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader is told of it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@frozen(kw_only=True)
+class Joined:
+    """The answer to a join. Only the leader is told the members."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    member_id: str = NEW_MEMBER
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@frozen(kw_only=True)
+class Sync:
+    """A member wants its assignment; the leader brings everybody's."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: dict[str, bytes] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Synced:
+    """The answer to a sync."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+Answer = Joined | Synced
+
+
+@frozen
+class Leave:
+    """A member goes, or a static one is sent away: by its member id, its instance id, or both."""
+
+    member_id: str = NEW_MEMBER
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+
+@define(eq=False)
+class Member:
+    """One member. `is_new` until its first generation begins."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+    session_ends_ms: float = NEVER
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it says of itself in that protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        """The protocols it can do."""
+        return frozenset(name for name, _ in self.protocols)
+
+
+def subscribed_topics(metadata: bytes) -> list[str]:
+    """The topics in a consumer's metadata: an int16 version, then an array of strings. Raises ValueError."""
+    try:
+        _, count = struct.unpack_from(">hi", metadata)
+        position, topics = 6, []
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", metadata, position)
+            name = metadata[position + 2 : position + 2 + size]
+            if size < 0 or len(name) != size:
+                raise ValueError("a topic's name is longer than the metadata")
+            topics.append(name.decode())
+            position += 2 + size
+    except struct.error as error:
+        raise ValueError(str(error)) from error
+    return topics

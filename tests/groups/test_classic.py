@@ -1,0 +1,562 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.groups.members import GroupLimits, Leave, State, subscribed_topics
+from tests.groups.conversation import BOTH, RANGE, Conversation, subscription
+
+STICKY = (("sticky", b"sticky"),)
+
+
+def settled(*names: str, static: bool = False, **limits: int) -> Conversation:
+    """A Stable group in generation 1."""
+    talk = Conversation(GroupLimits(**limits))
+    talk.settle(*names, static=static)
+    assert (State.STABLE, 1) == (talk.group.state, talk.group.generation_id)
+    talk.group.is_unsaved = False
+    return talk
+
+
+# --- The first generation --------------------------------------------------------------------------------
+
+
+def test_a_first_generation_from_the_first_join_to_the_last_assignment() -> None:
+    talk = Conversation()
+
+    assert [] == talk.join("a")
+    assert [] == talk.join("b")
+    assert "<ClassicGroup 'g' PreparingRebalance generation=0 members=2>" == repr(talk.group)
+    assert [] == talk.wait(3000)
+    assert ["a leads 1: a, b", "b follows a in 1"] == talk.wait(3000)
+    assert "<ClassicGroup 'g' CompletingRebalance generation=1 members=2>" == repr(talk.group)
+    assert [] == talk.sync("b")
+    assert ["a gets A", "b gets B"] == talk.sync("a", a="A", b="B")
+    assert "<ClassicGroup 'g' Stable generation=1 members=2>" == repr(talk.group)
+    assert ["ok", "ok"] == [talk.heartbeat("a"), talk.heartbeat("b")]
+
+
+def test_an_empty_group_waits_once_for_a_member_that_comes_alone() -> None:
+    talk = Conversation()
+
+    assert [] == talk.join("a")
+    assert [] == talk.wait(2999)
+    assert ["a leads 1: a"] == talk.wait(1)
+
+
+def test_the_delay_is_extended_while_members_keep_coming_but_not_beyond_the_rebalance_timeout() -> None:
+    talk = Conversation()
+
+    assert [] == talk.join("a", rebalance_ms=7000)
+    for name in "bc":
+        assert [] == talk.wait(2000)
+        assert [] == talk.join(name, rebalance_ms=7000)
+    assert [] == talk.wait(2900)
+    assert ["a leads 1: a, b, c", "b follows a in 1", "c follows a in 1"] == talk.wait(100)
+
+
+def test_without_a_delay_the_first_member_is_answered_at_once() -> None:
+    talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
+
+    assert ["a leads 1: a"] == talk.join("a")
+
+
+def test_a_newcomer_is_sent_away_once_with_its_member_id() -> None:
+    talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
+
+    assert ["a: MEMBER_ID_REQUIRED"] == talk.join("a", can_be_sent_away=True)
+    assert State.EMPTY == talk.group.state
+    assert ["a leads 1: a"] == talk.join("a", can_be_sent_away=True)
+
+
+def test_a_rebalance_waits_for_a_newcomer_that_was_sent_away_as_long_as_its_session() -> None:
+    talk = settled("a")
+    talk.join("b", can_be_sent_away=True, session_ms=6000)
+
+    assert [] == talk.join("a")
+    assert [] == talk.wait(5999)
+    assert ["a leads 2: a"] == talk.wait(1)
+    assert ["b: UNKNOWN_MEMBER_ID"] == talk.join("b")
+
+
+def test_a_newcomer_that_was_sent_away_may_leave() -> None:
+    talk = settled("a")
+    talk.join("b", can_be_sent_away=True)
+
+    assert [] == talk.join("a")
+    assert ["a leads 2: a"] == talk.leave("b")
+
+
+def test_an_unknown_member_id_is_refused() -> None:
+    talk = settled("a")
+
+    assert ["x: UNKNOWN_MEMBER_ID"] == talk.join("x", member_id="made-up")
+    assert ["x: UNKNOWN_MEMBER_ID"] == talk.sync("x", member_id="made-up")
+    assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("made-up")
+    assert "UNKNOWN_MEMBER_ID" == talk.commit(None, member_id="made-up")
+    assert ["UNKNOWN_MEMBER_ID"] == talk.leave_as(Leave("made-up"))
+
+
+# --- Protocols -------------------------------------------------------------------------------------------
+
+
+def test_the_protocol_most_members_like_best_is_selected_among_those_all_can_do() -> None:
+    talk = Conversation()
+    talk.join("a", protocols=(("odd", b"1"), ("range", b"2"), ("sticky", b"3")))
+    talk.join("b", protocols=(("sticky", b"4"), ("range", b"5")))
+    talk.join("c", protocols=(("sticky", b"6"), ("range", b"7")))
+    talk.wait(6000)
+
+    assert "sticky" == talk.group.protocol_name
+
+
+def test_the_leader_gets_every_members_metadata_of_the_selected_protocol() -> None:
+    talk = Conversation(GroupLimits(initial_rebalance_delay_ms=10))
+    talk.join("a", protocols=BOTH)
+    talk.join("b", protocols=(("sticky", b"b's"), ("other", b"")))
+    talk.group.answers.clear()
+    talk.group.tick(10)
+    talk.group.tick(20)
+    (_, answer), _ = talk.group.answers
+
+    assert [b"sticky", b"b's"] == [member.metadata for member in answer.members]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "protocol_type, protocols", [("connect", RANGE), ("consumer", STICKY), ("consumer", ()), ("", RANGE)]
+)
+def test_who_has_no_protocol_in_common_with_the_others_is_refused(
+    protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
+) -> None:
+    talk = settled("a")
+
+    assert ["b: INCONSISTENT_GROUP_PROTOCOL"] == talk.join(
+        "b", protocol_type=protocol_type, protocols=protocols
+    )
+
+
+@pytest.mark.parametrize("protocol_type, protocols", [("", RANGE), ("consumer", ())])
+def test_the_first_member_needs_a_protocol(
+    protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
+) -> None:
+    talk = Conversation()
+
+    assert ["a: INCONSISTENT_GROUP_PROTOCOL"] == talk.join(
+        "a", protocol_type=protocol_type, protocols=protocols
+    )
+
+
+def test_any_protocol_type_will_do_and_an_empty_group_takes_another() -> None:
+    talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
+    talk.join("worker", protocol_type="connect")
+
+    assert ("connect", None) == (talk.group.protocol_type, talk.group.subscribed_topics)
+    talk.leave("worker")
+    assert ["a leads 3: a"] == talk.join("a")
+    assert "consumer" == talk.group.protocol_type
+
+
+@pytest.mark.parametrize("protocol", [("connect", "range"), ("consumer", "sticky")])
+def test_a_sync_for_another_protocol_is_refused(protocol: tuple[str, str]) -> None:
+    talk = settled("a")
+
+    assert ["a: INCONSISTENT_GROUP_PROTOCOL"] == talk.sync("a", protocol=protocol)
+    assert ["a gets A"] == talk.sync("a", protocol=("consumer", "range"))
+
+
+# --- Rebalances ------------------------------------------------------------------------------------------
+
+
+def test_a_third_member_makes_the_others_join_again() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.join("c")
+    assert ["REBALANCE_IN_PROGRESS"] * 2 == [talk.heartbeat("a"), talk.heartbeat("b")]
+    assert ["a: REBALANCE_IN_PROGRESS"] == talk.sync("a")
+    assert "ok" == talk.commit("a")
+    assert [] == talk.join("b")
+    assert ["a leads 2: a, b, c", "b follows a in 2", "c follows a in 2"] == talk.join("a")
+    assert "REBALANCE_IN_PROGRESS" == talk.commit("a")
+    assert "ILLEGAL_GENERATION" == talk.heartbeat("a", generation=1)
+    assert ["a: ILLEGAL_GENERATION"] == talk.sync("a", generation=1)
+    assert "ILLEGAL_GENERATION" == talk.commit("a", generation=1)
+
+
+def test_who_does_not_join_again_within_the_rebalance_timeout_is_out() -> None:
+    talk = settled("a", "b")
+    talk.join("c", rebalance_ms=60_000)
+    talk.join("b")
+
+    for _ in range(6):
+        talk.heartbeat("a")
+        talk.wait(9_000)
+    assert ["b leads 2: b, c", "c follows b in 2"] == talk.wait(6_000)
+    assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("a")
+
+
+def test_a_member_that_is_not_heard_of_is_out_after_its_session() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.wait(9_000)
+    assert "ok" == talk.heartbeat("a")
+    assert [] == talk.wait(1_000)
+    assert "REBALANCE_IN_PROGRESS" == talk.heartbeat("a")
+    assert ["a leads 2: a"] == talk.join("a")
+
+
+def test_a_commit_is_a_sign_of_life() -> None:
+    talk = settled("a")
+    talk.wait(9_000)
+
+    assert "ok" == talk.commit("a")
+    talk.wait(9_000)
+    assert "ok" == talk.heartbeat("a")
+
+
+def test_members_that_wait_need_no_heartbeats() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.join("a", rebalance_ms=300_000)
+    for _ in range(5):
+        talk.wait(9_000)
+        talk.heartbeat("b")
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
+    assert [] == talk.sync("b")
+    assert [] == talk.wait(9_999)
+    assert ["a gets A", "b gets B"] == talk.sync("a", a="A", b="B")
+
+
+def test_a_newcomer_waits_five_minutes_at_most() -> None:
+    talk = settled("a")
+    talk.join("b", rebalance_ms=600_000)
+    told = []
+    for _ in range(59):
+        talk.heartbeat("a")
+        told += talk.wait(5_000)
+
+    assert [] == told
+    talk.heartbeat("a")
+    assert ["b: UNKNOWN_MEMBER_ID"] == talk.wait(5_000)
+
+
+def test_a_follower_that_joins_again_unchanged_is_told_the_generation() -> None:
+    talk = settled("a", "b")
+
+    assert ["b follows a in 1"] == talk.join("b")
+    assert ["b gets B"] == talk.sync("b")
+    assert State.STABLE == talk.group.state
+
+
+def test_a_leader_that_joins_again_makes_a_rebalance() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.join("a")
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
+
+
+def test_a_follower_with_other_metadata_makes_a_rebalance() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.join("b", protocols=(("range", b"other topics"),))
+    assert State.PREPARING_REBALANCE == talk.group.state
+
+
+def test_who_lost_the_answer_to_its_join_gets_it_again() -> None:
+    talk = Conversation(GroupLimits(initial_rebalance_delay_ms=10))
+    talk.join("a")
+    talk.join("b")
+    talk.wait(20)
+
+    assert ["a leads 1: a, b"] == talk.join("a")
+    assert ["b follows a in 1"] == talk.join("b")
+
+
+def test_new_metadata_while_assignments_are_awaited_makes_a_rebalance() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+    talk.join("b")
+
+    assert [] == talk.sync("b")
+    assert ["b: REBALANCE_IN_PROGRESS"] == talk.join("a", protocols=(("range", b"other"),))
+    assert ["a leads 3: a, b", "b follows a in 3"] == talk.join("b")
+
+
+def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+    talk.join("b")
+    talk.sync("b")
+
+    assert ["a gets A", "b gets nothing"] == talk.sync("a", a="A")
+
+
+def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+    talk.join("b")
+    talk.sync("a", a="A", b="B")
+    for _ in range(7):
+        talk.heartbeat("a")
+        talk.heartbeat("b")
+        talk.wait(9_000)
+
+    assert (State.PREPARING_REBALANCE, ["a"]) == (talk.group.state, talk.members)
+
+
+def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
+    talk = settled("a", "b", "c")
+    talk.join("a")
+    talk.join("b")
+    talk.join("c")
+    talk.sync("b")
+    talk.sync("c")
+    told = []
+    for _ in range(7):
+        talk.heartbeat("a")
+        told += talk.wait(9_000)
+
+    assert ["b: REBALANCE_IN_PROGRESS", "c: REBALANCE_IN_PROGRESS"] == told
+    assert ["b", "c"] == talk.members
+
+
+def test_a_join_that_a_client_sends_again_answers_the_first_one() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+
+    assert ["a: REBALANCE_IN_PROGRESS"] == talk.join("a")
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
+
+
+def test_a_sync_that_a_client_sends_again_answers_the_first_one() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+    talk.join("b")
+    talk.sync("b")
+
+    assert ["b: REBALANCE_IN_PROGRESS"] == talk.sync("b")
+
+
+# --- Leaving ---------------------------------------------------------------------------------------------
+
+
+def test_a_member_leaves_and_another_leads() -> None:
+    talk = settled("a", "b")
+
+    assert [] == talk.leave("a")
+    assert ["b leads 2: b"] == talk.join("b")
+
+
+def test_the_last_member_leaves_an_empty_group_of_the_next_generation() -> None:
+    talk = settled("a")
+
+    assert [] == talk.leave("a")
+    assert "<ClassicGroup 'g' Empty generation=2 members=0>" == repr(talk.group)
+    assert talk.group.is_unsaved
+    assert ["a: UNKNOWN_MEMBER_ID"] == talk.join("a")
+
+
+def test_several_members_leave_together_each_with_its_own_answer() -> None:
+    talk = settled("a", "b", "c")
+    outcome = talk.leave_as(Leave(talk.ids["a"], reason="bye"), Leave("made-up"), Leave(talk.ids["b"]))
+
+    assert ["UNKNOWN_MEMBER_ID"] == outcome
+    assert ["c leads 2: c"] == talk.join("c")
+
+
+def test_who_leaves_while_it_waits_is_answered() -> None:
+    talk = settled("a", "b")
+    talk.join("a")
+
+    assert ["a: UNKNOWN_MEMBER_ID"] == talk.leave("a")
+    assert ["b leads 2: b"] == talk.join("b")
+    talk.join("c")
+    talk.join("b")
+    assert [] == talk.sync("c")
+    assert ["c: UNKNOWN_MEMBER_ID"] == talk.leave("c")
+
+
+def test_reasons_are_logged_without_line_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="korvet.groups")
+    talk = settled("a")
+    talk.leave_as(Leave(talk.ids["a"], reason="max.poll.interval.ms\nexceeded" + "!" * 1000))
+
+    assert "client reason: 'max.poll.interval.ms\\nexceeded!!" in caplog.text
+    assert "!" * 256 not in caplog.text
+
+
+# --- Static members --------------------------------------------------------------------------------------
+
+
+def test_a_static_member_comes_back_without_a_rebalance_and_gets_its_assignment() -> None:
+    talk = settled("a", "b", static=True)
+    old = talk.ids["b"]
+
+    assert ["b follows a in 1"] == talk.join("b", static=True, as_new=True)
+    assert talk.group.is_unsaved
+    assert ["b gets B"] == talk.sync("b", instance="b")
+    assert "FENCED_INSTANCE_ID" == talk.heartbeat(old, instance="b")
+    assert ["x: FENCED_INSTANCE_ID"] == talk.sync("x", member_id=old, instance="b")
+    assert "FENCED_INSTANCE_ID" == talk.commit(None, member_id=old, instance="b")
+    assert ["FENCED_INSTANCE_ID"] == talk.leave_as(Leave(old, "b"))
+    assert ["a", "b"] == talk.members
+
+
+def test_a_static_leader_comes_back_and_is_to_skip_the_assignment() -> None:
+    talk = settled("a", "b", static=True)
+
+    assert ["a leads 1 and skips: a, b"] == talk.join("a", static=True, as_new=True)
+
+
+def test_a_static_leader_that_cannot_skip_is_told_of_its_former_self() -> None:
+    talk = settled("a", "b", static=True)
+
+    assert ["a follows a in 1"] == talk.join("a", static=True, as_new=True, can_skip_assignment=False)
+    assert talk.group.leader == talk.ids["a"]
+
+
+def test_a_static_member_that_changes_the_selected_protocol_makes_a_rebalance() -> None:
+    talk = Conversation()
+    talk.settle("a", static=True, protocols=BOTH)
+
+    assert ["a leads 2: a"] == talk.join("a", static=True, as_new=True, protocols=BOTH[::-1])
+    assert "sticky" == talk.group.protocol_name
+
+
+def test_a_second_static_member_of_one_instance_fences_the_first_where_it_waits() -> None:
+    talk = settled("a", "b", static=True)
+
+    assert [] == talk.join("a", static=True)
+    assert ["a: FENCED_INSTANCE_ID"] == talk.join("a", static=True, as_new=True)
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b", static=True)
+    assert [] == talk.sync("b", instance="b")
+    assert ["b: FENCED_INSTANCE_ID"] == talk.join("b", static=True, as_new=True)
+    assert ["a leads 3: a, b", "b follows a in 3"] == talk.join("a", static=True)
+
+
+def test_a_static_member_that_is_away_stays_a_member_until_its_session_ends() -> None:
+    talk = settled("a", "b", static=True)
+    talk.join("c")
+
+    assert [] == talk.join("a", static=True, session_ms=120_000)
+    told = []
+    for _ in range(6):
+        talk.heartbeat("b")
+        told += talk.wait(9_000)
+    talk.heartbeat("b")
+    told += talk.wait(6_000)
+    assert ["a leads 2: a, b, c", "c follows a in 2"] == told
+    assert ["a", "b", "c"] == talk.members
+
+
+def test_only_static_members_that_are_all_away_hold_up_the_generation() -> None:
+    talk = settled("a", "b", static=True)
+    talk.join("c", can_be_sent_away=True)
+    talk.join("c")
+    talk.leave("c")
+    for _ in range(15):
+        talk.heartbeat("a")
+        talk.heartbeat("b")
+        talk.wait(9_000)
+
+    assert (State.PREPARING_REBALANCE, 1) == (talk.group.state, talk.group.generation_id)
+    assert [] == talk.join("a", static=True)
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b", static=True)
+
+
+def test_a_static_member_is_sent_away_by_its_instance() -> None:
+    talk = settled("a", "b", static=True)
+
+    assert [] == talk.leave_as(Leave(group_instance_id="a"))
+    assert ["UNKNOWN_MEMBER_ID"] == talk.leave_as(Leave(group_instance_id="a"))
+    assert ["b"] == talk.members
+
+
+def test_an_instance_nobody_knows_is_no_member() -> None:
+    talk = settled("a")
+
+    assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("a", instance="made-up")
+
+
+# --- Too many --------------------------------------------------------------------------------------------
+
+
+def test_a_full_group_takes_no_more() -> None:
+    talk = settled("a", "b", max_size=2)
+
+    assert ["c: GROUP_MAX_SIZE_REACHED"] == talk.join("c")
+    assert ["c: GROUP_MAX_SIZE_REACHED"] == talk.join("c", can_be_sent_away=True)
+    assert [] == talk.join("a")
+    assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
+
+
+def test_newcomers_that_only_knock_are_bounded() -> None:
+    talk = Conversation(GroupLimits(max_size=2))
+    told = [talk.join(name, can_be_sent_away=True) for name in "abc"]
+
+    assert [["a: MEMBER_ID_REQUIRED"], ["b: MEMBER_ID_REQUIRED"], ["c: GROUP_MAX_SIZE_REACHED"]] == told
+    talk.wait(10_000)
+    assert ["c: MEMBER_ID_REQUIRED"] == talk.join("c", can_be_sent_away=True)
+
+
+def test_the_last_to_come_have_to_go_where_a_group_became_too_large() -> None:
+    talk = settled("a", "b", "c")
+    talk.group.limits = GroupLimits(max_size=2)
+    talk.join("a")
+
+    assert [] == talk.join("b")
+    assert ["c: GROUP_MAX_SIZE_REACHED"] == talk.join("c")
+
+
+# --- Commits ---------------------------------------------------------------------------------------------
+
+
+def test_anybody_may_commit_into_an_empty_group_without_a_generation() -> None:
+    talk = Conversation()
+
+    assert "ok" == talk.commit(None, generation=-1)
+    assert "ok" == talk.commit(None, generation=-1, member_id="somebody")
+    assert "UNKNOWN_MEMBER_ID" == talk.commit(None, generation=0)
+
+
+def test_only_members_may_commit_into_a_group_that_has_any() -> None:
+    talk = settled("a")
+
+    assert "UNKNOWN_MEMBER_ID" == talk.commit(None, generation=-1)
+    assert "UNKNOWN_MEMBER_ID" == talk.commit(None, generation=1, member_id="")
+    assert "ILLEGAL_GENERATION" == talk.commit("a", generation=-1)
+    assert "ok" == talk.commit("a")
+
+
+# --- Subscriptions ---------------------------------------------------------------------------------------
+
+
+def test_a_consumer_group_knows_what_its_members_subscribe_to() -> None:
+    talk = Conversation()
+    talk.join("a", protocols=(("range", subscription("orders", "größe")),))
+    talk.join("b", protocols=(("range", subscription("orders", "flights")),))
+    talk.wait(6_000)
+
+    assert frozenset({"orders", "größe", "flights"}) == talk.group.subscribed_topics
+    assert [True, False] == [talk.group.is_subscribed(topic) for topic in ("orders", "other")]
+
+
+def test_a_consumer_group_that_cannot_be_understood_might_subscribe_to_anything() -> None:
+    talk = settled("a")
+
+    assert talk.group.subscribed_topics is None
+    assert talk.group.is_subscribed("orders")
+
+
+def test_an_empty_consumer_group_subscribes_to_nothing() -> None:
+    talk = settled("a")
+    talk.leave("a")
+
+    assert frozenset() == talk.group.subscribed_topics
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"\0\1", b"\0\1\0\0\0\1", b"\0\1\0\0\0\1\0\5abc", b"\0\1\0\0\0\1\xff\xff", b"\0\1\0\0\0\1\0\1\xff"],
+)
+def test_broken_subscriptions_are_told_as_such(metadata: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  its words are the parser's
+        subscribed_topics(metadata)
