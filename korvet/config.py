@@ -391,10 +391,7 @@ class Config:
     )
     fetch_max_bytes: int = _bytes(57_671_680, "largest answer to a fetch", at_least=1024)
     batch_max_records: int = _setting(
-        integer(at_least=1), 1_000_000, "records that one batch may hold when it is kept record by record"
-    )
-    record_max_headers: int = _setting(
-        integer(at_least=0), 1000, "headers that a record may have when it is kept record by record"
+        integer(at_least=1), 1_000_000, "records in a batch; producers send larger ones again in parts"
     )
     max_connections: int = _setting(
         integer(at_least=1), 10_000, "connections served at once; further ones wait to be accepted"
@@ -403,7 +400,7 @@ class Config:
         600_000, "how long a connection may stay without a request", at_least=1
     )
     request_timeout_ms: int = _ms(
-        30_000, "how long a request may take to arrive once it began, and to be answered at most", at_least=1
+        30_000, "how long a request that has begun to arrive may stand still", at_least=1
     )
     shutdown_deadline_ms: int = _ms(
         10_000, "how long requests that were accepted may take when the broker is told to end"

@@ -9,14 +9,15 @@ Versions: zstd from v7. Which records were refused, and why, from v8. Versions 0
 `korvet.protocol.connection` with UNSUPPORTED_VERSION.
 
 Where a topic limits how far timestamps may lie in the past or future, its batches are decoded to look at them:
-INVALID_TIMESTAMP.
+INVALID_TIMESTAMP. A batch of more records than `batch.max.records` is MESSAGE_TOO_LARGE, upon which
+clients send it again in parts.
 
 Declined: transactions, with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Topics that Kafka keeps for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from korvet.broker import Broker, Disconnect, Operation, RequestContext, partition_of
 from korvet.protocol.errors import (
@@ -25,6 +26,7 @@ from korvet.protocol.errors import (
     InvalidTimestamp,
     InvalidTopicException,
     KafkaError,
+    MessageTooLarge,
     TransactionalIdAuthorizationFailed,
 )
 from korvet.protocol.messages.produce import (
@@ -45,7 +47,6 @@ NO_TIMESTAMP = -1
 RECORD_ERRORS = 100
 
 Outcome = AppendResult | KafkaError
-Clock = Callable[[], int]
 
 
 class TimestampsRefused(InvalidTimestamp):
@@ -97,9 +98,7 @@ async def _take(
                 raise topic
             if tp in batches or tp in outcomes:
                 raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-            batches[partition_of(topic, partition.index)] = _checked(
-                partition, context.version, broker.rules(topic), broker.clock
-            )
+            batches[partition_of(topic, partition.index)] = _checked(broker, context, topic, partition)
         except KafkaError as error:
             batches.pop(tp, None)
             outcomes[tp] = error
@@ -114,15 +113,22 @@ def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
         raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
 
 
-def _checked(partition: PartitionProduceData, version: int, rules: TopicRules, clock: Clock) -> RecordBatch:
+def _checked(
+    broker: Broker, context: RequestContext, topic: Topic, partition: PartitionProduceData
+) -> RecordBatch:
     """The batch that was sent for a partition. Raises the KafkaError that it deserves."""
+    rules = broker.rules(topic)
     batch = validate_produced(
-        partition.records, api_version=version, max_message_bytes=rules.max_message_bytes
+        partition.records, api_version=context.version, max_message_bytes=rules.max_message_bytes
     )
+    if batch.record_count > broker.config.batch_max_records:
+        raise MessageTooLarge(
+            f"The batch has {batch.record_count} records; batch.max.records={broker.config.batch_max_records}."
+        )
     if batch.is_transactional:
         raise TransactionalIdAuthorizationFailed("transactions are not served")
     if rules.limits_timestamps:
-        _check_timestamps(batch, rules, clock())
+        _check_timestamps(batch, rules, broker.clock())
     return batch
 
 

@@ -16,7 +16,18 @@ from korvet.protocol.messages.produce import (
 )
 from korvet.protocol.record_batch import parse_batches
 from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition
-from tests.handlers.support import NOW_MS, T0, Shim, append, ask, away, batch, create, produce_request
+from tests.handlers.support import (
+    NOW_MS,
+    T0,
+    Shim,
+    append,
+    ask,
+    away,
+    batch,
+    create,
+    produce_request,
+    reconfigure,
+)
 
 T1 = TopicPartition("t", 1)
 DAY_MS = 86_400_000
@@ -139,6 +150,14 @@ async def test_refuses_batches_larger_than_the_topic_takes(broker: Broker) -> No
     answers = await produce(broker, {T0: batch(b"x" * 200), T1: batch(b"x")})
 
     assert [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NONE] == [each.error_code for each in answers]
+
+
+async def test_refuses_batches_of_too_many_records_so_that_they_are_split(broker: Broker) -> None:
+    reconfigure(broker, batch_max_records=2)
+    await create(broker)
+
+    assert ErrorCode.NONE == (await one(broker, batch(b"a", b"b"))).error_code
+    assert ErrorCode.MESSAGE_TOO_LARGE == (await one(broker, batch(b"a", b"b", b"c"))).error_code
 
 
 @pytest.mark.parametrize("version, error", [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
