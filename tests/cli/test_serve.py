@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -84,26 +84,26 @@ def test_a_kill_is_seen_as_one_and_the_port_can_be_had_again() -> None:
         assert before == korvet.bootstrap_servers
 
 
-def test_it_answers_within_six_tenths_of_a_second_and_is_small() -> None:
-    """The best of five: the machine may be busy with other tests. The first of all compiles the modules."""
-    started, sizes = zip(*(first_answer() for _ in range(5)), strict=True)
+def test_it_starts_within_six_tenths_of_a_second_of_work_and_is_small() -> None:
+    """Processor time, since other tests run beside this one; the bench tells how long it is by the clock."""
+    seconds, sizes = zip(*(first_answer() for _ in range(3)), strict=True)
 
-    assert min(started) <= 0.6
-    assert min(sizes) <= 60 * 1024
+    assert min(seconds) <= 0.6
+    assert max(sizes) <= 60 * 1024
 
 
 def first_answer() -> tuple[float, int]:
-    """Seconds from start to the first answered request, and resident kB after it."""
-    began = time.monotonic()
+    """Seconds of processor time from start to the first answer and the end, and resident kB after the answer."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with KorvetProcess() as korvet, socket.create_connection((korvet.host, korvet.port)) as client:
         client.sendall(API_VERSIONS)
         size, correlation_id = struct.unpack(">ii", client.recv(8))
-        answered = time.monotonic() - began
         status = Path(f"/proc/{korvet.pid}/status")
         resident = int(status.read_text().partition("VmRSS:")[2].split()[0]) if status.exists() else 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert size > 0
     assert correlation_id == 7
-    return answered, resident
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, resident
 
 
 def test_a_port_in_use_is_one_line_and_status_1() -> None:
