@@ -277,6 +277,8 @@ def _warnings(bound: BoundListener) -> Iterator[str]:
 async def _check_advertised(listeners: Sequence[BoundListener]) -> None:
     """Warn of names that clients are told and that mean nothing even here."""
     for bound in listeners:
+        if bound.is_loopback and is_loopback(bound.advertised.host):
+            continue
         with trio.move_on_after(RESOLVE_LIMIT_S):
             try:
                 await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)

@@ -114,7 +114,8 @@ class ServedConnection:
     async def serve(self) -> None:
         """Read and answer until the client goes, breaks the protocol, or the server ends. Closes at the end.
 
-        Never raises but Cancelled: what goes wrong with one client is logged, and ends its connection alone.
+        Never raises but Cancelled: what goes wrong with one client is logged, and ends its connection alone. What was
+        read before is still answered, unless it is what went wrong.
         """
         reader = Reader()
         reader.handling.deadline = self.shared.deadline
@@ -124,13 +125,10 @@ class ServedConnection:
                 await self._read_and_answer(reader)
         except (ProtocolError, Disconnect) as error:
             logger.warning("%s: connection closed: %s", self.peer, error)
-            self.end()
         except OSError as error:
             logger.debug("%s: connection lost: %s", self.peer, error)
-            self.end()
         except Exception:
             logger.exception("%s: connection closed by an error in korvet", self.peer)
-            self.end()
         finally:
             self._readers.discard(reader)
             self._tasks -= 1
@@ -220,6 +218,10 @@ class ServedConnection:
             counters.handled(name)
             await self._turn(number, reader)
             counters.sent(name, await self._send(self.connection.send(request, response), reader))
+        except BaseException:
+            # Whatever comes behind an answer that was never given cannot be answered either.
+            self.end()
+            raise
         finally:
             self.shared.budget.give_back(held)
             if self._offering is reader:

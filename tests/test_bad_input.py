@@ -125,6 +125,22 @@ async def test_a_client_that_goes_in_the_middle_of_a_request_is_one_line(
         assert f"{name}: connection closed: it went in the middle of a request" == record.getMessage()
 
 
+async def test_names_that_clients_make_up_write_no_lines_of_their_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as server, connect(server) as hostile:
+        data = [PartitionProduceData(index=0, records=(b"",))]
+        name = "t\nERROR all is lost"
+        request = ProduceRequest(
+            acks=0, timeout_ms=0, topic_data=[TopicProduceData(name=name, partition_data=data)]
+        )
+        await hostile.send(hostile.frame_of(request, 9))
+        await hostile.closed()
+
+        (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert "\n" not in record.getMessage()
+
+
 async def test_what_came_before_the_bad_bytes_is_answered() -> None:
     async with serving() as server, connect(server) as client:
         await client.send(client.frame_of(METADATA, 12) * 3 + HOSTILE["negative size"])

@@ -24,7 +24,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from korvet.server import Server, run, start_lines
+from korvet.server import Server, _check_advertised, run, start_lines
 from korvet.serving import PRODUCES_AT_ONCE, Shared
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
@@ -257,6 +257,19 @@ async def test_other_requests_wait_for_the_produces_before_them() -> None:
         await client.answer(MetadataRequest, 12)
 
     assert [0, 0, 2] == looked
+
+
+async def test_produces_under_way_are_answered_when_bad_bytes_follow() -> None:
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server, connect(server) as client:
+        await client.send(client.frame_of(produce(), 9) * 2 + b"\xff" * 8)
+        await slow.until_begun(2)
+        await wait_all_tasks_blocked(0.01)
+        for each in slow.begun:
+            each.set()
+
+        assert [0, 1] == [base_offset((await client.answer(ProduceRequest, 9))[1]) for _ in range(2)]
+        await client.closed()
 
 
 async def test_a_connection_ends_when_one_of_its_produces_fails_unexpectedly(
@@ -615,3 +628,13 @@ async def test_names_every_listener_when_there_are_several() -> None:
 
     assert "A://127.0.0.1:" in first
     assert "B://localhost:" in first
+
+
+async def test_warns_of_names_that_mean_nothing_even_here(caplog: pytest.LogCaptureFixture) -> None:
+    listeners = (Listener("A", "localhost", 0), Listener("B", "127.0.0.1", 0))
+    told = (Listener("B", "nobody.invalid", 9092),)
+    async with serving(listeners=listeners, advertised_listeners=told) as server:
+        await _check_advertised(server.listeners)
+
+    (record,) = caplog.records
+    assert "clients are told nobody.invalid:9092" in record.getMessage()

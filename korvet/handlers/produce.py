@@ -155,7 +155,7 @@ def _count(
 
 def _disconnect_on_errors(outcomes: dict[TopicPartition, Outcome]) -> None:
     errors = [
-        f"{tp.topic}-{tp.partition}: {outcome.error_code.name}"
+        f"{tp.topic!r} {tp.partition}: {outcome.error_code.name}"
         for tp, outcome in outcomes.items()
         if isinstance(outcome, KafkaError)
     ]

@@ -187,7 +187,7 @@ async def test_acks_0_gets_no_answer(broker: Broker) -> None:
 async def test_an_error_with_acks_0_closes_the_connection(broker: Broker) -> None:
     await create(broker)
 
-    with pytest.raises(Disconnect, match="t-9: UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(Disconnect, match="'t' 9: UNKNOWN_TOPIC_OR_PARTITION"):
         await ask(broker, 0, 9, produce_request({TopicPartition("t", 9): batch(), T0: batch()}, acks=0))
 
     assert [(0, 1)] == await stored(broker)
