@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
@@ -26,12 +27,15 @@ async def open_storage(
     defaults: StorageDefaults | None = None,
     mapping: OffsetMapping | None = None,
     memory_max_bytes: int | None = None,
+    embedded_appendfsync: str = "everysec",
+    embedded_binary: str | None = None,
 ) -> AsyncIterator[Storage]:
     """Open the storage, and close it with the block.
 
     `mapping` is that of new topics whose settings name none; None leaves it to the backend: dense in memory,
     timestamp on Redis. (The mapping in `defaults.topic_config` is not asked: it cannot say "not set".)
-    `memory_max_bytes` counts where a memory URL says nothing itself.
+    `memory_max_bytes` counts where a memory URL says nothing itself. The server of an embedded storage is
+    `embedded_binary`, or is looked for.
 
     Raises StorageUsageError for a URL that names no storage, or one that cannot be had.
     """
@@ -45,8 +49,26 @@ async def open_storage(
 
             async with open_redis_storage(url, defaults=defaults, mapping=mapping) as storage:
                 yield storage
+        case "embedded":
+            from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see the module
+            from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
+
+            folder, appendfsync = embedded_folder(url), embedded_appendfsync
+            async with (
+                embedded_server(folder, appendfsync=appendfsync, binary=embedded_binary) as server,
+                open_redis_storage(server.url, defaults=defaults, mapping=mapping) as storage,
+            ):
+                yield storage
         case _:
             raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")
+
+
+def embedded_folder(url: str) -> Path:
+    """The folder that an embedded URL names, in which any sign may occur."""
+    path = url.partition(":")[2]
+    if not path or path.startswith("//"):
+        raise StorageUsageError(f"{url!r} names no folder; write embedded:PATH, as in embedded:korvet-data")
+    return Path(path).expanduser()
 
 
 def memory_limit(url: str, default: int | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
+
 import pytest
 
 from korvet.storage.interface import OffsetMapping, StorageUsageError
@@ -72,3 +74,23 @@ async def test_what_names_no_storage_is_refused_in_one_line(url: str) -> None:
     assert "\n" not in message
     assert repr(url) in message
     assert "memory://" in message
+
+
+@pytest.mark.servers
+async def test_an_embedded_storage_is_a_redis_of_its_own() -> None:
+    with TemporaryDirectory(prefix="korvet-") as folder:
+        async with open_storage(f"embedded:{folder}/data", embedded_appendfsync="always") as storage:
+            topic = await storage.create_topic("orders", 1, {})
+        async with open_storage(f"embedded:{folder}/data", embedded_appendfsync="always") as again:
+            found = await again.topic("orders")
+
+    assert topic == found
+    assert "appendfsync always" in storage.durability
+    assert f"unix://{folder}/data/redis.sock" in storage.description
+
+
+@pytest.mark.parametrize("url", ["embedded:", "embedded://", "embedded://data"])
+async def test_an_embedded_storage_needs_a_folder(url: str) -> None:
+    with pytest.raises(StorageUsageError, match=r"write embedded:PATH, as in embedded:korvet-data"):
+        async with open_storage(url):
+            pytest.fail("it opened")
