@@ -229,7 +229,12 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
     )
     mapping = OffsetMapping(config.default_offset_mapping)
     return open_storage(
-        config.storage, defaults=defaults, mapping=mapping, memory_max_bytes=config.memory_max_bytes
+        config.storage,
+        defaults=defaults,
+        mapping=mapping,
+        memory_max_bytes=config.memory_max_bytes,
+        embedded_appendfsync=config.embedded_appendfsync,
+        embedded_binary=config.embedded_server,
     )
 
 

@@ -170,7 +170,7 @@ class EmbeddedServer:
             if before is not None:
                 server_json.write_bytes(before)
             raise
-        logger.info("started %s (process %d) in %s", version, self.pid, self.folder)
+        logger.debug("started %s (process %d) in %s", version, self.pid, self.folder)
 
     async def _start_process(self, command: Sequence[str]) -> None:
         lock = try_lock(self.folder / "server.lock")
