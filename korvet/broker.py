@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 
 from korvet.config import Config
 from korvet.counters import Counters
+from korvet.groups.coordinator import GroupCoordinator
 from korvet.producers import ProducerIds
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -100,6 +101,11 @@ class RequestContext:
     is_submitted: bool = False
     parked: trio.CancelScope | None = None
 
+    @property
+    def client_host(self) -> str:
+        """The peer's address without its port, as Kafka writes it: /127.0.0.1."""
+        return "/" + self.peer.rpartition(":")[0].strip("[]")
+
     def submitted(self) -> None:
         """The order of this request's appends is settled: the connection's next one may start."""
         self.is_submitted = True
@@ -126,11 +132,15 @@ class Broker:
     counters: Counters = field(factory=Counters)
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
+    groups: GroupCoordinator = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
     _parked: set[trio.CancelScope] = field(factory=set, repr=False)
     _draining: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.groups = GroupCoordinator(self.storage, self.config, self.clock)
 
     # --- Who this is ------------------------------------------------------------------------------------
 
@@ -302,7 +312,7 @@ async def open_broker(
     if counters is not None:
         broker.counters = counters
     if clock is not None:
-        broker.clock = clock
+        broker.clock = broker.groups.clock = clock
     return broker
 
 

@@ -205,6 +205,12 @@ class ClassicGroup:
         if len(self.members) > self.limits.max_size:
             self._prepare_rebalance(f"the group is larger than {self.limits.max_size}", now_ms)
 
+    def give_up(self) -> None:
+        """Answer everybody who waits that the group is not coordinated here any longer."""
+        for member in self.members.values():
+            self._answer_join(member, Joined(error_code=ErrorCode.NOT_COORDINATOR))
+            self._answer_sync(member, Synced(error_code=ErrorCode.NOT_COORDINATOR))
+
     def tick(self, now_ms: float) -> None:
         """Do what has become due."""
         while self.wake_ms <= now_ms:

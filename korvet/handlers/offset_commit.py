@@ -1,15 +1,17 @@
 """OffsetCommit: v2-9.
 
-Behaviour: positions of consumers that assign partitions to themselves: generation -1, whatever the member. A commit N
-means that N is the next offset to read. The text that comes with it is kept, up to `offset.metadata.max.bytes`
-characters (OFFSET_METADATA_TOO_LARGE). Topics and partitions that are not there: UNKNOWN_TOPIC_OR_PARTITION.
-While the store is away: COORDINATOR_NOT_AVAILABLE, which clients retry.
+Behaviour: positions of a group's members, in the generation they are in; where a group has no members, those of anybody
+who names no generation (-1). A commit N means that N is the next offset to read. The text that comes with it is kept,
+up to `offset.metadata.max.bytes` characters (OFFSET_METADATA_TOO_LARGE). It counts as a heartbeat, too. Errors:
+UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS while a generation waits for its
+assignments; UNKNOWN_TOPIC_OR_PARTITION for what is not there. While the store is away: COORDINATOR_NOT_AVAILABLE,
+which clients retry.
 
-Versions: leader epochs from v6. `retention_time_ms` (up to v4) is passed over, as by Kafka since its groups' offsets
-expire together.
+Versions: leader epochs from v6, static members from v7. A member of a group that is not there: GROUP_ID_NOT_FOUND from
+v9, ILLEGAL_GENERATION before.
 
-Declined: members of a group. There are none yet, so a commit with a generation is answered as by a broker that
-knows no such group: GROUP_ID_NOT_FOUND from v9, ILLEGAL_GENERATION before.
+Declined: `retention_time_ms` (up to v4) is passed over: a group's positions expire together, as in Kafka since 2.1
+unless a client asks for something else.
 """
 
 from __future__ import annotations
@@ -85,9 +87,15 @@ async def _commit(
 ) -> Outcomes:
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
-        if request.generation_id_or_member_epoch >= 0:
-            raise GroupIdNotFound if context.version >= 9 else IllegalGeneration
-        outcomes = await broker.storage.ack(group_id, positions)
+        outcomes = await broker.groups.commit(
+            group_id,
+            positions,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation_id=request.generation_id_or_member_epoch,
+        )
+    except GroupIdNotFound as error:
+        return dict.fromkeys(positions, error if context.version >= 9 else IllegalGeneration())
     except KafkaError as error:
         return dict.fromkeys(positions, coordinator_error(error))
     return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}

@@ -6,7 +6,8 @@ While the store is away: COORDINATOR_NOT_AVAILABLE for the group.
 
 Versions: null topics ask for all positions (v2), an empty list for none. Errors of a group stand in the answer from
 v2, in every partition in v1. Several groups from v8 (KIP-709). `require_stable` (v7) holds by itself: nothing is
-undecided without transactions. Member id and epoch (v9) are of groups that do not exist yet, and passed over.
+undecided without transactions. Member id and epoch (v9) concern groups that are not served yet (KIP-848); Kafka, too,
+passes them over in classic groups.
 """
 
 from __future__ import annotations

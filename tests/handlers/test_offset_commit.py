@@ -120,6 +120,6 @@ async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Bro
 
     for verbs in ({"topic": away}, {"ack": away}, {"ack": fail}):
         storage = broker.storage
-        broker.storage = Shim(storage, **verbs)
+        broker.storage = broker.groups.storage = Shim(storage, **verbs)
         assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == await commit(broker, {T0: (1, -1, "")})
-        broker.storage = storage
+        broker.storage = broker.groups.storage = storage

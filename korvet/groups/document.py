@@ -1,0 +1,85 @@
+"""A group as it is kept in the store: JSON, for those who look into Redis.
+
+    {"format": 1, "type": "classic", "state": "Stable", "since_ms": 1763666000123, "generation_id": 7,
+     "protocol_type": "consumer", "protocol_name": "range", "leader": "…",
+     "members": [{"member_id": "…", …, "protocols": [["range", "AAMA…"]], "assignment": "AAMA…"}]}
+
+Metadata and assignments are the members' own bytes, in base64. `since_ms` is when the group came into that state, by
+the wall clock; an empty group's positions expire by it. What members are waiting for is not kept: a
+broker that comes back has no connection on which to answer them, and they ask again.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.members import GroupLimits, Member, State
+
+FORMAT = 1
+TYPE = "classic"
+
+
+class UnreadableDocument(Exception):  # noqa: N818  what is wrong with it is in the message
+    """The group was saved by a newer korvet, or is no classic group."""
+
+
+def written(group: ClassicGroup, since_ms: int) -> bytes:
+    """The document of a group."""
+    document = {
+        "format": FORMAT,
+        "type": TYPE,
+        "state": group.state.value,
+        "since_ms": since_ms,
+        "generation_id": group.generation_id,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol_name,
+        "leader": group.leader,
+        "members": [_written_member(member) for member in group.members.values()],
+    }
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def read(group_id: str, document: bytes, limits: GroupLimits) -> tuple[ClassicGroup, int]:
+    """The group, and since when it has been in its state. It stands still until `resume`.
+
+    Raises UnreadableDocument.
+    """
+    values = json.loads(document)
+    if values["format"] > FORMAT or values["type"] != TYPE:
+        raise UnreadableDocument(
+            f"group {group_id!r} is of type {values['type']}, format {values['format']}, not {TYPE}, {FORMAT}"
+        )
+    members = [_read_member(member) for member in values["members"]]
+    group = ClassicGroup(
+        group_id,
+        limits,
+        state=State(values["state"]),
+        generation_id=values["generation_id"],
+        protocol_type=values["protocol_type"],
+        protocol_name=values["protocol_name"],
+        leader=values["leader"],
+        members={member.member_id: member for member in members},
+    )
+    return group, values["since_ms"]
+
+
+def _written_member(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "session_timeout_ms": member.session_timeout_ms,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "protocols": [[name, b64encode(metadata).decode()] for name, metadata in member.protocols],
+        "assignment": b64encode(member.assignment).decode(),
+    }
+
+
+def _read_member(values: dict[str, Any]) -> Member:
+    values["protocols"] = tuple((name, b64decode(metadata)) for name, metadata in values["protocols"])
+    values["assignment"] = b64decode(values["assignment"])
+    return Member(**values)

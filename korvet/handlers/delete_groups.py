@@ -1,0 +1,31 @@
+"""DeleteGroups: v0-2.
+
+Behaviour: groups without members are deleted with all their positions, each on its own. NON_EMPTY_GROUP where there
+are members, GROUP_ID_NOT_FOUND where there is no group. On Redis its consumer groups on the streams go, too, so that
+nothing brings the positions back.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+
+async def handle(
+    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    names = dict.fromkeys(request.groups_names)
+    return DeleteGroupsResponse(results=[await _delete(broker, context, name) for name in names])
+
+
+async def _delete(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:
+    try:
+        await broker.groups.delete(broker.group(context, group_id, Operation.DELETE))
+    except KafkaError as error:
+        return DeletableGroupResult(group_id=group_id, error_code=coordinator_error(error).error_code)
+    return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)

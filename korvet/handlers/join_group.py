@@ -1,0 +1,63 @@
+"""JoinGroup: v0-9.
+
+Behaviour: waits until the group's next generation begins, and answers the leader with all members and their metadata.
+Any protocol type. Who joins again and has nothing new to say is told the current generation, unless it leads it.
+Errors: MEMBER_ID_REQUIRED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
+INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID for an empty one, INVALID_REQUEST for metadata beyond
+`group.max.metadata.bytes`. While the store is away COORDINATOR_NOT_AVAILABLE, when this broker ends NOT_COORDINATOR.
+
+Versions: the rebalance timeout is the session timeout in v0. A newcomer is sent away once with its member id from v4
+(KIP-394). Static members from v5 (KIP-345). No name of a protocol is null from v7, "" before (KIP-559). Reasons are
+logged from v8 (KIP-800). A static leader that comes back is told to skip the assignment from v9 (KIP-814).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.groups.members import Join, Joined
+from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+
+async def handle(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+    try:
+        group_id = broker.group(context, request.group_id, Operation.READ)
+        joined = await broker.groups.join(group_id, _join(request, context), partial(broker.parked, context))
+    except KafkaError as error:
+        joined = Joined(error_code=coordinator_error(error).error_code, member_id=request.member_id)
+    return JoinGroupResponse(
+        error_code=joined.error_code,
+        generation_id=joined.generation_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=joined.protocol_name or (None if context.version >= 7 else ""),
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ],
+    )
+
+
+def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
+    timeout_ms = request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
+    return Join(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=context.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        reason=request.reason,
+        can_be_sent_away=context.version >= 4,
+        can_skip_assignment=context.version >= 9,
+    )

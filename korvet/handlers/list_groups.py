@@ -1,0 +1,47 @@
+"""ListGroups: v0-5.
+
+Behaviour: all groups of this broker that the asker may know of, those of positions alone among them. While the store
+is away: COORDINATOR_NOT_AVAILABLE.
+
+Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); upper and lower case are the same to both. All
+groups are of type classic; filters for others find none.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.document import TYPE
+from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+
+async def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.strip().lower() for kind in request.types_filter}
+    try:
+        groups = await broker.groups.groups()
+    except KafkaError as error:
+        return ListGroupsResponse(error_code=coordinator_error(error).error_code, groups=[])
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=TYPE,
+            )
+            for group in groups
+            if (not states or group.state.value.lower() in states)
+            and (not types or TYPE in types)
+            and _is_visible(broker, context, group)
+        ]
+    )
+
+
+def _is_visible(broker: Broker, context: RequestContext, group: ClassicGroup) -> bool:
+    try:
+        broker.group(context, group.group_id, Operation.DESCRIBE)
+    except KafkaError:
+        return False
+    return True
