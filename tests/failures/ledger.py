@@ -1,8 +1,8 @@
-"""A producer that remembers what became of every record, while brokers and servers die around it.
+"""Producers that remember what became of every record, while brokers and servers die around them.
 
-Records are numbered from 0 and produced in that order into partition 0. librdkafka retries on its own, and every
-error that it gives up on fails the test. With idempotence five requests are in flight; without it one, since
-order is only promised to such producers then, by Kafka too.
+Each numbers its records from 0 and produces them in that order into partition 0. librdkafka retries on its own,
+and every error that it gives up on fails the test. With idempotence five requests may be in flight; without it
+one, since order is only promised to such producers then, by Kafka too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from attrs import define, field
+from attrs import define, field, frozen
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 LIMIT_S = 60.0
@@ -23,11 +23,12 @@ QUEUED_RECORDS = 400
 
 @define
 class Ledger:
-    """Produces from entering the block until `finish`, which waits for everything to be acknowledged."""
+    """One producer, from entering the block until `finish`, which waits for everything to be acknowledged."""
 
     bootstrap_servers: str
     topic: str
     idempotent: bool
+    name: str = "0"
     produced: int = 0
     offsets: dict[int, int] = field(factory=dict)  # of the acknowledged records, by number
     errors: list[KafkaError] = field(factory=list)
@@ -100,7 +101,9 @@ class Ledger:
         )
         while not self._stopping.is_set():
             try:
-                producer.produce(self.topic, b"%d" % self.produced, partition=0, on_delivery=self._delivered)
+                producer.produce(
+                    self.topic, str(self.produced), self.name, partition=0, on_delivery=self._delivered
+                )
             except BufferError:
                 producer.poll(0.01)
             else:
@@ -128,8 +131,59 @@ class Ledger:
             self._changed.notify_all()
 
 
-def consume_numbers(bootstrap_servers: str, topic: str) -> list[tuple[int, int]]:
-    """Offset and number of every record in partition 0, in order."""
+@define
+class Ledgers:
+    """Several producers into the same partition."""
+
+    each: list[Ledger]
+
+    @classmethod
+    def of(cls, bootstrap_servers: str, topic: str, *, idempotent: bool, count: int = 3) -> Self:
+        return cls([Ledger(bootstrap_servers, topic, idempotent, str(index)) for index in range(count)])
+
+    def __enter__(self) -> Self:
+        for ledger in self.each:
+            ledger.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for ledger in self.each:
+            ledger.__exit__(kind, error, traceback)
+
+    def wait_for_more(self, count: int) -> None:
+        """Return once each has so many more records acknowledged."""
+        for ledger in self.each:
+            ledger.wait_for_more(count)
+
+    def unanswered_requests(self) -> int:
+        return sum(ledger.unanswered_requests() for ledger in self.each)
+
+    def acknowledged(self) -> set[tuple[str, int]]:
+        """Name and number of what was acknowledged so far."""
+        return {(ledger.name, number) for ledger in self.each for number in ledger.acknowledged()}
+
+    def produced(self) -> set[tuple[str, int]]:
+        """Name and number of what was produced so far."""
+        return {(ledger.name, number) for ledger in self.each for number in range(ledger.produced)}
+
+    def finish(self) -> None:
+        for ledger in self.each:
+            ledger.finish()
+
+
+@frozen
+class Found:
+    """A record that was consumed."""
+
+    name: str
+    number: int
+    offset: int
+
+
+def consume_all(bootstrap_servers: str, topic: str) -> list[Found]:
+    """Every record in partition 0, in order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -139,7 +193,7 @@ def consume_numbers(bootstrap_servers: str, topic: str) -> list[tuple[int, int]]
             "auto.offset.reset": "error",
         }
     )
-    found: list[tuple[int, int]] = []
+    found: list[Found] = []
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         while True:
@@ -148,15 +202,19 @@ def consume_numbers(bootstrap_servers: str, topic: str) -> list[tuple[int, int]]
             if (error := message.error()) is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 return found
-            value, offset = message.value(), message.offset()
+            name, value, offset = message.key(), message.value(), message.offset()
+            assert name is not None
             assert value is not None
             assert offset is not None
-            found.append((offset, int(value)))
+            found.append(Found(name.decode(), int(value), offset))
     finally:
         consumer.close()
 
 
-def assert_each_once_and_in_order(ledger: Ledger, found: list[tuple[int, int]]) -> None:
+def assert_each_once_and_in_order(ledgers: Ledgers, found: list[Found]) -> None:
     """Nothing lost, nothing doubled, order kept, and every record where its acknowledgement said."""
-    assert list(range(ledger.produced)) == [number for _, number in found]
-    assert ledger.offsets == {number: offset for offset, number in found}
+    for ledger in ledgers.each:
+        mine = [one for one in found if one.name == ledger.name]
+        assert list(range(ledger.produced)) == [one.number for one in mine]
+        assert ledger.offsets == {one.number: one.offset for one in mine}
+    assert len(found) == len(ledgers.produced())

@@ -10,7 +10,7 @@ from contextlib import suppress
 from attrs import define, field
 
 from bench.wire import Wire, create_topic, frame_of, produce_request, produced
-from korvet.protocol.record_batch import build_batch, parse_batches
+from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
 from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer
@@ -114,7 +114,7 @@ def labels_of(fields: dict[bytes, bytes]) -> Iterator[str]:
         yield fields[b"key"].decode()
         return
     for batch in parse_batches(batches):
-        yield from (record[2].decode() for record in batch.records() if record[2] is not None)
+        yield from (key.decode() for _, _, key, _, _ in decode_records(batch) if key is not None)
 
 
 @EACH_LAYOUT
@@ -138,9 +138,9 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
             brokers[0].start()
         killed.wait_for_more(BATCHES_BETWEEN)
     finally:
-        for each in (killed, surviving, observer):
+        # The observer last, for it is to see everything.
+        for each, thread in zip((killed, surviving, observer), threads, strict=True):
             each.stop()
-        for thread in threads:
             thread.join(LIMIT_S)
         threading.excepthook = hook
     say(
@@ -149,7 +149,8 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
     )
 
     assert not failures
-    assert len(killed.unanswered) == KILLS
+    # Connecting to a broker that is just dying may succeed, and count once more.
+    assert len(killed.unanswered) >= KILLS
     assert not surviving.unanswered
     assert killed.acknowledged | surviving.acknowledged <= set(observer.counts)
     assert {BATCH_RECORDS} == set(observer.counts.values())

@@ -16,11 +16,11 @@ import pytest
 
 from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
-from tests.failures.ledger import Ledger, assert_each_once_and_in_order, consume_numbers
+from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess
 
 KILLS = 3
-RECORDS_BETWEEN = 600
+RECORDS_BETWEEN = 300
 
 
 @pytest.fixture
@@ -28,20 +28,20 @@ def broker(start_broker: StartBroker, storage: str, kept: Kept) -> KorvetProcess
     return start_broker(storage, kept.settings)
 
 
-def kill_repeatedly(broker: KorvetProcess, ledger: Ledger) -> tuple[list[int], set[int]]:
-    """Unanswered requests at each kill, and the numbers that were acknowledged before none of them."""
+def kill_repeatedly(broker: KorvetProcess, ledgers: Ledgers) -> tuple[list[int], set[tuple[str, int]]]:
+    """Unanswered requests at each kill, and what was produced and not acknowledged at one of them."""
     unanswered = []
-    at_risk: set[int] = set()
+    at_risk: set[tuple[str, int]] = set()
     for _ in range(KILLS):
-        ledger.wait_for_more(RECORDS_BETWEEN)
-        acknowledged = ledger.acknowledged()
+        ledgers.wait_for_more(RECORDS_BETWEEN)
+        acknowledged = ledgers.acknowledged()
         os.kill(broker.pid, signal.SIGSTOP)
-        unanswered.append(ledger.unanswered_requests())
-        at_risk |= set(range(ledger.produced)) - acknowledged
+        unanswered.append(ledgers.unanswered_requests())
+        at_risk |= ledgers.produced() - acknowledged
         broker.kill()
         broker.start()
-    ledger.wait_for_more(RECORDS_BETWEEN)
-    ledger.finish()
+    ledgers.wait_for_more(RECORDS_BETWEEN)
+    ledgers.finish()
     return unanswered, at_risk
 
 
@@ -50,13 +50,13 @@ def test_an_idempotent_producers_records_are_there_once_when_the_broker_is_kille
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     create_topic(broker.port, topic)
-    with Ledger(broker.bootstrap_servers, topic, idempotent=True) as ledger:
-        unanswered, _ = kill_repeatedly(broker, ledger)
-    found = consume_numbers(broker.bootstrap_servers, topic)
+    with Ledgers.of(broker.bootstrap_servers, topic, idempotent=True) as ledgers:
+        unanswered, _ = kill_repeatedly(broker, ledgers)
+    found = consume_all(broker.bootstrap_servers, topic)
     say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
-    assert_each_once_and_in_order(ledger, found)
+    assert_each_once_and_in_order(ledgers, found)
 
 
 @EACH_LAYOUT
@@ -64,17 +64,19 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     create_topic(broker.port, topic)
-    with Ledger(broker.bootstrap_servers, topic, idempotent=False) as ledger:
-        unanswered, at_risk = kill_repeatedly(broker, ledger)
-    found = consume_numbers(broker.bootstrap_servers, topic)
-    numbers = [number for _, number in found]
-    doubled = {number for number, times in Counter(numbers).items() if times > 1}
+    with Ledgers.of(broker.bootstrap_servers, topic, idempotent=False) as ledgers:
+        unanswered, at_risk = kill_repeatedly(broker, ledgers)
+    found = consume_all(broker.bootstrap_servers, topic)
+    times_found = Counter((one.name, one.number) for one in found)
+    doubled = {record for record, times in times_found.items() if times > 1}
     say(
         f"killed {KILLS} times with signal 9, requests unanswered: {unanswered};"
-        f" {len(numbers)} records for {ledger.produced} produced, twice: {len(doubled)}"
+        f" {len(found)} records for {len(ledgers.produced())} produced, twice: {len(doubled)}"
     )
 
     assert all(unanswered)
-    assert list(range(ledger.produced)) == list(dict.fromkeys(numbers))
     assert doubled <= at_risk
-    assert ledger.offsets.items() <= {(number, offset) for offset, number in found}
+    for ledger in ledgers.each:
+        mine = [one for one in found if one.name == ledger.name]
+        assert list(range(ledger.produced)) == list(dict.fromkeys(one.number for one in mine))
+        assert ledger.offsets.items() <= {(one.number, one.offset) for one in mine}

@@ -14,11 +14,11 @@ import pytest
 
 from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
-from tests.failures.ledger import Ledger, assert_each_once_and_in_order, consume_numbers
+from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import RedisServer
 
 KILLS = 3
-RECORDS_BETWEEN = 600
+RECORDS_BETWEEN = 300
 
 
 @EACH_LAYOUT
@@ -29,17 +29,17 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(
     broker = start_broker(durable_server.url, kept.settings)
     create_topic(broker.port, topic)
     unanswered = []
-    with Ledger(broker.bootstrap_servers, topic, idempotent) as ledger:
+    with Ledgers.of(broker.bootstrap_servers, topic, idempotent=idempotent) as ledgers:
         for _ in range(KILLS):
-            ledger.wait_for_more(RECORDS_BETWEEN)
+            ledgers.wait_for_more(RECORDS_BETWEEN)
             durable_server.pause()
-            unanswered.append(ledger.unanswered_requests())
+            unanswered.append(ledgers.unanswered_requests())
             durable_server.kill()
             durable_server.start()
-        ledger.wait_for_more(RECORDS_BETWEEN)
-        ledger.finish()
-    found = consume_numbers(broker.bootstrap_servers, topic)
+        ledgers.wait_for_more(RECORDS_BETWEEN)
+        ledgers.finish()
+    found = consume_all(broker.bootstrap_servers, topic)
     say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
-    assert_each_once_and_in_order(ledger, found)
+    assert_each_once_and_in_order(ledgers, found)
