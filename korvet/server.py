@@ -97,6 +97,8 @@ class Server:
         try:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
+                await accepting.start(supervise, "groups", self.broker.groups.run)
+                await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener.name, shared)

@@ -370,6 +370,6 @@ class Storage(ABC):
         Raises DocumentConflict otherwise.
         """
 
+    @abstractmethod
     async def documents(self, kind: str) -> Collection[str]:
         """The keys of all documents of that kind; may name some that were deleted a moment ago."""
-        raise NotImplementedError
