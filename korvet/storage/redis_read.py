@@ -18,6 +18,7 @@ from uuid import UUID
 
 import trio
 from attrs import define, field
+from redis.exceptions import ExecAbortError
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult, TopicPartition
@@ -214,6 +215,8 @@ class Reader:
     async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
         """State and entries, once the state covers what the stream holds."""
         while True:
+            if isinstance(executed, ExecAbortError):
+                executed = await self._without_multi(read)
             if isinstance(executed, Exception):
                 raise self.redis.failure(executed)
             fields, length, *rest = cast(list[Reply], executed)
@@ -235,6 +238,20 @@ class Reader:
             if read.attempts > ATTEMPTS:
                 raise KafkaStorageError(f"{partition.tp} does not come to rest")
             (executed,) = await self._first_slices([read])
+
+    async def _without_multi(self, read: PartitionRead) -> Reply:
+        """The slice once more, when Redis refused the MULTI: a full one (6.2, 7.0) does so whatever is in it.
+
+        Asking for the state on both sides of the entries shows that nobody altered them in between.
+        """
+        _multi, state, *others, _exec = read.commands()
+        for _ in range(ATTEMPTS):
+            *executed, state_again = await self.redis.pipeline([state, *others, state], repeatable=True)
+            if isinstance(state_again, Exception):
+                return state_again
+            if state_again == executed[0]:
+                return executed
+        raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
 
     @staticmethod
     def _is_settled(partition: Partition, state: PartitionState, entries: Sequence[Entry]) -> bool:
