@@ -45,7 +45,8 @@ SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
 BATCH_FIELD = b"$batch"
 POSITION = re.compile(
-    rb"(?P<offset>-?\d+) (?P<leader_epoch>-?\d+) \d+ (?P<topic_id>\S+) (?P<metadata>.*)", re.DOTALL
+    rb"(?P<offset>-?\d+) (?P<leader_epoch>-?\d+) (?P<committed_ms>\d+) (?P<topic_id>\S+) (?P<metadata>.*)",
+    re.DOTALL,
 )
 
 
@@ -235,7 +236,9 @@ def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
     if match is None or match["topic_id"] != topic_id:
         return None
     metadata = match["metadata"].decode(errors="replace")
-    return OffsetAndMetadata(int(match["offset"]), int(match["leader_epoch"]), metadata)
+    return OffsetAndMetadata(
+        int(match["offset"]), int(match["leader_epoch"]), metadata, int(match["committed_ms"])
+    )
 
 
 def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:
