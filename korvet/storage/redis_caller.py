@@ -77,12 +77,12 @@ class RedisCaller:
     async def run_then(
         self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument], then: Command
     ) -> Reply:
-        """A script's answer; in the same write, and always after it, another command."""
+        """A script's answer; in the same write, and always after it, another command. Both are repeatable."""
         commands = [script.command(keys, arguments), then]
-        replies = await self.pipeline(commands)
+        replies = await self.pipeline(commands, repeatable=True)
         if isinstance(replies[0], NoScriptError):
             await self.load([script])
-            replies = await self.pipeline(commands)
+            replies = await self.pipeline(commands, repeatable=True)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise self.failure(reply)

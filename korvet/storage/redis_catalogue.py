@@ -97,17 +97,15 @@ class Catalogue:
 
     async def reload(self, name: str) -> CataloguedTopic | None:
         """A topic as the store has it."""
-        changes = self._changes
-        stored = cast(
-            bytes | None, await self.redis.execute(b"HGET", self.keyspace.topics, name, repeatable=True)
-        )
+        changes = None
+        while changes != self._changes:
+            changes = self._changes
+            reply = await self.redis.execute(b"HGET", self.keyspace.topics, name, repeatable=True)
+        stored = cast(bytes | None, reply)
         if stored is None:
             self._topics.pop(name, None)
             return None
-        found = self._note(name, stored)
-        if changes != self._changes:
-            self.forget()
-        return found
+        return self._note(name, stored)
 
     async def load(self) -> None:
         """Read all topics."""
@@ -146,7 +144,9 @@ class Catalogue:
             raise TopicAlreadyExists
         settings = with_fixed_settings(settings, self.defaults.topic_config)
         topic_config(settings, self.defaults.topic_config)  # raises for nonsense before anything is stored
-        created = cast(int, await self.redis.execute(b"HINCRBY", self.keyspace.topics, CREATED, 1))
+        # A number that is given twice, since the first answer was lost, is one that nobody has.
+        counted = await self.redis.execute(b"HINCRBY", self.keyspace.topics, CREATED, 1, repeatable=True)
+        created = cast(int, counted)
         stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings))
         if not await self._replace(name, b"", stored):
             raise TopicAlreadyExists

@@ -7,6 +7,7 @@ Whatever two brokers do at the same time, the set then names every document, and
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
 from typing import cast
 
@@ -33,13 +34,17 @@ class Documents:
         return None if version is None else Document(value or b"", int(version))
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
-        """See `Storage.save`. Not repeated when the connection is lost: it would meet its own version."""
+        """See `Storage.save`.
+
+        A deletion whose answer is lost cannot be told from another broker's: then it may be answered with a conflict.
+        """
         name = self.keyspace.document(kind, key)
         names = self.keyspace.documents(kind)
         if expected_version == 0:
             await self.redis.execute(b"SADD", names, key, repeatable=True)
-        arguments = (expected_version, b"1" if value is None else b"0", value or b"")
-        version = cast(int, await self.redis.run(SAVE, [name], arguments))
+        is_deletion = b"1" if value is None else b"0"
+        arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"")
+        version = cast(int, await self.redis.run(SAVE, [name], arguments, repeatable=True))
         if version < 0:
             raise DocumentConflict
         if value is None:

@@ -52,11 +52,10 @@ class Partitions:
         partition = self.known(tp)
         if partition is not None:
             return partition
-        await self.catalogue.reload(tp.topic)
-        partition = self.known(tp)
-        if partition is None:
+        catalogued = await self.catalogue.reload(tp.topic)
+        if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
             raise UnknownTopicOrPartition
-        return partition
+        return self._partition(catalogued, tp)
 
     def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
         partition = self._partitions.get(tp)

@@ -1,14 +1,17 @@
--- Compare and set a document.
+-- Compare and set a document. A call that is repeated with its token, because its answer was lost, is answered as
+-- the first one was.
 --
--- KEYS    the document        ARGV    the version expected (0: absent), "1" to delete, the new value
+-- KEYS    the document        ARGV    the version expected (0: absent), a token, "1" to delete, the new value
 --
 -- Answers the new version (0 after deletion), or -1 when the version is another.
 
-local version = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
+local stored = redis.call('HMGET', KEYS[1], 'version', 'token')
+local version = tonumber(stored[1] or '0')
+if stored[2] == ARGV[2] then return version end
 if version ~= tonumber(ARGV[1]) then return -1 end
-if ARGV[2] == '1' then
+if ARGV[3] == '1' then
   redis.call('UNLINK', KEYS[1])
   return 0
 end
-redis.call('HSET', KEYS[1], 'version', version + 1, 'value', ARGV[3])
+redis.call('HSET', KEYS[1], 'version', version + 1, 'token', ARGV[2], 'value', ARGV[4])
 return version + 1
