@@ -34,8 +34,10 @@ import trio
 
 from korvet.storage.embedded_binary import check_readable, find_binary, note_writer, version_of
 from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_link import Link, LinkEnded
 from korvet.storage.redis_replies import Command, Reply
+from korvet.storage.redis_transport import open_transport
 
 logger = logging.getLogger(__name__)
 
@@ -239,9 +241,12 @@ class EmbeddedServer:
     async def _ask(self, command: Command) -> Reply:
         """The server's reply, an error as exception; None where it does not answer."""
         with trio.move_on_after(ANSWER_LIMIT_S), suppress(OSError, trio.BrokenResourceError, LinkEnded):
-            async with await trio.open_unix_socket(str(self.socket)) as stream:
-                (reply,) = await Link(stream, ANSWER_LIMIT_S).ask([command])
+            transport = await open_transport(RedisAddress(path=str(self.socket)))
+            try:
+                (reply,) = await Link(transport, ANSWER_LIMIT_S).ask([command])
                 return reply
+            finally:
+                await transport.aclose()
         return None
 
     async def _wait_for_end(self, every_s: float) -> None:

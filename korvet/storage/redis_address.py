@@ -1,4 +1,4 @@
-"""Where a Redis is and how to get in: parsed from a URL, and turned into an open stream.
+"""Where a Redis is and how to get in, parsed from a URL.
 
 `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, `unix://[user:password@]/path[?db=n]`, with the
 query options of the `redis` package that mean something here. Whatever is said to people about an address
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import trio
 from attrs import field, frozen
 from redis.connection import parse_url
 
@@ -43,10 +42,6 @@ TLS_OPTIONS = {
     "ssl_min_version": "the lowest TLS version, as a number of ssl.TLSVersion",
 }
 CERT_REQS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-
-# A megabyte batch should leave, and a megabyte of replies arrive, without many turns through the event loop.
-# The kernel cuts this to its own limit.
-SOCKET_BUFFER_BYTES = 4 << 20
 
 
 @frozen
@@ -155,29 +150,3 @@ def without_password(url: str) -> str:
     parts = urlsplit(url)
     user, separator, host = parts.netloc.rpartition("@")
     return f"{parts.scheme}://{user.partition(':')[0]}{separator}{host}{parts.path}"
-
-
-async def open_stream(address: RedisAddress) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
-    """Connect, and shake hands where TLS is asked for. OSError or trio.BrokenResourceError when it fails.
-
-    The caller closes the stream, and limits the time.
-    """
-    if address.path:
-        stream = await trio.open_unix_socket(address.path)
-    else:
-        stream = await trio.open_tcp_stream(address.host, address.port)
-        stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
-    for option in (trio.socket.SO_SNDBUF, trio.socket.SO_RCVBUF):
-        stream.setsockopt(trio.socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-    if address.tls is None:
-        return stream
-
-    encrypted = trio.SSLStream(stream, address.tls, server_hostname=address.host, https_compatible=True)
-    try:
-        await encrypted.do_handshake()
-    except BaseException as error:
-        await trio.aclose_forcefully(stream)
-        if isinstance(error.__cause__, ssl.SSLError):  # trio's own says only that the stream is broken
-            raise error.__cause__ from None
-        raise
-    return encrypted

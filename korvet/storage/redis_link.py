@@ -25,14 +25,11 @@ from attrs import define
 from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from korvet.storage.redis_address import RedisAddress, open_stream
+from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_replies import Buffer, Command, Reply, pack, reply_error
-
-Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+from korvet.storage.redis_transport import Transport, open_transport
 
 RECEIVE_BYTES = 256 * 1024
-JOIN_BYTES = 4096  # smaller buffers are joined with their neighbours before they are sent
-SENDMSG_BUFFERS = 512  # the kernel takes 1,024 in one call
 
 # A connection to a server that has become a replica is given up, since its name may lead to the new primary by
 # now; not before it has lived this long, lest a server that stays read-only costs a connection per command.
@@ -106,8 +103,8 @@ class Pending:
 class Link:
     """One socket: who waits for replies, and what is still to be written."""
 
-    def __init__(self, stream: Stream, answer_limit_s: float) -> None:
-        self.stream = stream
+    def __init__(self, transport: Transport, answer_limit_s: float) -> None:
+        self.transport = transport
         self.answer_limit_s = answer_limit_s
         self.opened_at = trio.current_time()
         self.cause = ""
@@ -132,7 +129,7 @@ class Link:
 
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands before `serve` runs, and return their replies, errors among them."""
-        await send_buffers(self.stream, [buffer for command in commands for buffer in pack(command)])
+        await self.transport.send([buffer for command in commands for buffer in pack(command)])
         replies: list[Reply] = []
         buffer = bytearray(4096)
         while len(replies) < len(commands):
@@ -150,7 +147,7 @@ class Link:
                 nursery.start_soon(self._until_it_ends, self._read, nursery.cancel_scope)
         finally:
             self.cause = self.cause or "it was closed"
-            await trio.aclose_forcefully(self.stream)
+            await self.transport.aclose()
 
     def fail_all(self) -> None:
         """Tell everybody who waits that the link has ended."""
@@ -183,7 +180,7 @@ class Link:
                     self._waiting.append(pending)
             if was_idle:
                 self._expect_answer()
-            await send_buffers(self.stream, buffers)
+            await self.transport.send(buffers)
 
     def _stop_writing(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._writer = None
@@ -199,15 +196,10 @@ class Link:
         raise LinkEnded("it does not answer")
 
     async def _receive_into(self, buffer: bytearray) -> None:
-        if isinstance(self.stream, trio.SocketStream):
-            received = await self.stream.socket.recv_into(buffer)
-            self._reader.feed(cast(bytes, buffer), 0, received)  # it takes any buffer, but does not say so
-        else:
-            data = await self.stream.receive_some(RECEIVE_BYTES)
-            received = len(data)
-            self._reader.feed(cast(bytes, data))
+        received = await self.transport.receive_into(buffer)
         if not received:
             raise LinkEnded("it closed the connection")
+        self._reader.feed(cast(bytes, buffer), 0, received)  # it takes any buffer, but does not say so
 
     def _deliver(self) -> None:
         gets, waiting = self._reader.gets, self._waiting
@@ -245,12 +237,12 @@ async def open_link(address: RedisAddress) -> Link:
     Raises OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that lets nobody in (yet).
     """
     with trio.move_on_after(address.connect_limit_s):
-        stream = await open_stream(address)
+        transport = await open_transport(address)
         try:
-            link = Link(stream, address.answer_limit_s)
+            link = Link(transport, address.answer_limit_s)
             await greet(link, address)
         except BaseException:
-            await trio.aclose_forcefully(stream)
+            await transport.aclose()
             raise
         return link
     raise LinkEnded(f"it has not answered for {address.connect_limit_s:g} s")
@@ -285,44 +277,6 @@ async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:
     if isinstance(hello, AuthenticationError):
         raise hello
     return not isinstance(hello, Exception)
-
-
-async def send_buffers(stream: Stream, buffers: Sequence[Buffer]) -> None:
-    """Write all buffers, large ones without copying them into one."""
-    joined = join_small(buffers)
-    if not isinstance(stream, trio.SocketStream):
-        for buffer in joined:
-            await stream.send_all(buffer)
-        return
-    while joined:
-        sent = await stream.socket.sendmsg(joined[:SENDMSG_BUFFERS])
-        joined = unsent(joined, sent)
-
-
-def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in the same order, runs of small buffers joined."""
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for buffer in buffers:
-        if len(buffer) < JOIN_BYTES:
-            small.append(buffer)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small = []
-        joined.append(buffer)
-    if small:
-        joined.append(b"".join(small))
-    return joined
-
-
-def unsent(buffers: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of `buffers` after their first `sent` bytes."""
-    for index, buffer in enumerate(buffers):
-        if sent < len(buffer):
-            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
-        sent -= len(buffer)
-    return []
 
 
 def explain(error: BaseException) -> str:

@@ -11,17 +11,9 @@ import trio
 import trio.testing
 from attrs import define
 
-from korvet.storage.redis_link import (
-    ConnectionLost,
-    Link,
-    NotConnected,
-    Pending,
-    Stream,
-    join_small,
-    send_buffers,
-    unsent,
-)
+from korvet.storage.redis_link import ConnectionLost, Link, NotConnected, Pending
 from korvet.storage.redis_replies import pack
+from korvet.storage.redis_transport import StreamTransport
 
 
 @define
@@ -49,7 +41,7 @@ class Server:
 @asynccontextmanager
 async def served_link() -> AsyncIterator[Server]:
     ours, theirs = trio.testing.memory_stream_pair()
-    link = Link(cast(Stream, ours), 60.0)
+    link = Link(StreamTransport(ours), 60.0)
     server = Server(
         theirs.receive_stream,
         theirs.send_stream,
@@ -209,37 +201,3 @@ async def test_repr_states_the_state() -> None:
         server.send(b"GET", b"b")
 
         assert repr(server.link) == "<Link unsent=1 waiting=1 open>"
-
-
-def test_joins_runs_of_small_buffers_and_leaves_large_ones() -> None:
-    large = bytearray(5000)
-    joined = join_small([b"a", b"b", large, b"", b"c"])
-
-    assert joined == [b"ab", large, b"c"]
-    assert joined[1] is large
-
-
-@pytest.mark.parametrize("sent", range(7))
-def test_goes_on_after_a_partial_write(sent: int) -> None:
-    rest = unsent([b"ab", b"c", b"def"], sent)
-
-    assert b"".join(rest) == b"abcdef"[sent:]
-
-
-async def test_sends_more_than_a_socket_takes_at_once() -> None:
-    buffers = [bytes([n % 256]) * (n * 100) for n in range(700)]
-    ours, theirs = trio.socket.socketpair()
-    received = bytearray()
-
-    async def receive() -> None:
-        while data := await theirs.recv(1 << 16):
-            received.extend(data)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(receive)
-        stream = trio.SocketStream(ours)
-        await send_buffers(stream, buffers)
-        await stream.aclose()
-    theirs.close()
-
-    assert b"".join(buffers) == received

@@ -1,0 +1,74 @@
+"""Sending lists of buffers, and receiving in place, over either kind of transport."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport, join_small, unsent
+
+
+def plain() -> tuple[Transport, Transport]:
+    ours, theirs = socket.socketpair()
+    return SocketTransport(ours), SocketTransport(theirs)
+
+
+def streams() -> tuple[Transport, Transport]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    return StreamTransport(ours), StreamTransport(theirs)
+
+
+@pytest.mark.parametrize("pair", [plain, streams])
+async def test_all_buffers_arrive_in_order_and_then_the_end(
+    pair: Callable[[], tuple[Transport, Transport]],
+) -> None:
+    buffers = [bytes([n % 256]) * (n * 100) for n in range(700)]
+    ours, theirs = pair()
+    received = bytearray()
+
+    async def receive() -> None:
+        buffer = bytearray(1 << 16)
+        while count := await theirs.receive_into(buffer):
+            received.extend(buffer[:count])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await ours.send(buffers)
+        await ours.aclose()
+    await theirs.aclose()
+
+    assert b"".join(buffers) == received
+
+
+@pytest.mark.parametrize("pair", [plain, streams])
+async def test_closing_ends_whoever_waits(pair: Callable[[], tuple[Transport, Transport]]) -> None:
+    ours, theirs = pair()
+
+    async def receive() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await ours.receive_into(bytearray(10))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.aclose()
+    await theirs.aclose()
+
+
+def test_joins_runs_of_small_buffers_and_leaves_large_ones() -> None:
+    large = bytearray(5000)
+    joined = join_small([b"a", b"b", large, b"", b"c"])
+
+    assert joined == [b"ab", large, b"c"]
+    assert joined[1] is large
+
+
+@pytest.mark.parametrize("sent", range(7))
+def test_goes_on_after_a_partial_write(sent: int) -> None:
+    rest = unsent([b"ab", b"c", b"def"], sent)
+
+    assert b"".join(rest) == b"abcdef"[sent:]
