@@ -1,0 +1,674 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+from trio.testing import MockClock
+
+from korvet.config import Config
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.groups.document import UnreadableDocument, read
+from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.protocol.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    KafkaError,
+    KafkaStorageError,
+    NonEmptyGroup,
+    NotCoordinator,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from tests.groups.conversation import RANGE, subscription
+from tests.handlers.support import Shim
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+U0 = TopicPartition("u", 0)
+DAY_MS = 86_400_000
+POSITION = OffsetAndMetadata(5)
+
+
+def parked(seconds: float) -> AbstractContextManager[Any]:
+    return trio.move_on_after(seconds)
+
+
+@define
+class Clock:
+    """A wall clock that goes with Trio's."""
+
+    began_ms: int = 1_750_000_000_000
+
+    def __call__(self) -> int:
+        return self.began_ms + int(trio.current_time() * 1000)
+
+
+@define
+class Client:
+    """A member as the coordinator meets it."""
+
+    coordinator: GroupCoordinator
+    name: str
+    member_id: str = ""
+    generation_id: int = -1
+    instance: str | None = None
+    topics: tuple[str, ...] = ("t",)
+    told: list[Joined | Synced] = field(factory=list)
+
+    async def join(self, **values: Any) -> Joined:
+        join = Join(
+            **{
+                "member_id": self.member_id,
+                "group_instance_id": self.instance,
+                "client_id": self.name,
+                "protocols": (("range", subscription(*self.topics)),),
+                "can_be_sent_away": False,
+                **values,
+            }
+        )
+        joined = await self.coordinator.join("g", join, parked)
+        self.told.append(joined)
+        if not joined.error_code:
+            self.member_id, self.generation_id = joined.member_id, joined.generation_id
+        return joined
+
+    async def sync(self, **assignments: bytes) -> Synced:
+        synced = await self.coordinator.sync(
+            "g",
+            Sync(
+                member_id=self.member_id,
+                generation_id=self.generation_id,
+                group_instance_id=self.instance,
+                assignments=assignments,
+            ),
+            parked,
+        )
+        self.told.append(synced)
+        return synced
+
+    async def take_part(self) -> bytes:
+        """Join, assign to everybody if it leads, and get its own assignment."""
+        joined = await self.join()
+        assert not joined.error_code
+        return (await self.sync(**{m.member_id: m.member_id.encode() for m in joined.members})).assignment
+
+    async def heartbeat(self) -> str:
+        try:
+            await self.coordinator.heartbeat("g", self.member_id, self.instance, self.generation_id)
+        except KafkaError as error:
+            return error.error_code.name
+        return "ok"
+
+    async def commit(self, tp: TopicPartition = T0, offset: int = 5) -> KafkaError | None:
+        outcomes = await self.coordinator.commit(
+            "g",
+            {tp: OffsetAndMetadata(offset)},
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            generation_id=self.generation_id,
+        )
+        return outcomes[tp]
+
+
+@define
+class World:
+    """A store, and brokers that come and go on it."""
+
+    storage: MemoryStorage = field(factory=lambda: MemoryStorage(clock=Clock()))
+    settings: dict[str, Any] = field(factory=lambda: {"group_initial_rebalance_delay_ms": 0})
+
+    async def create_topics(self) -> None:
+        await self.storage.create_topic("t", 2, {})
+        await self.storage.create_topic("u", 1, {})
+
+    def coordinator(self, **settings: Any) -> GroupCoordinator:
+        return GroupCoordinator(self.storage, Config(**{**self.settings, **settings}), Clock())
+
+    @asynccontextmanager
+    async def broker(self, **settings: Any) -> AsyncIterator[GroupCoordinator]:
+        """A coordinator at work; killed at the end of the block."""
+        coordinator = self.coordinator(**settings)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(coordinator.run)
+            nursery.start_soon(coordinator.expire_positions)
+            yield coordinator
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.create_topics()
+    return world
+
+
+async def together(*functions: Callable[[], Awaitable[object]]) -> list[object]:
+    """The results of functions that run at the same time."""
+    results: dict[int, object] = {}
+
+    async def run(number: int) -> None:
+        results[number] = await functions[number]()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(functions)):
+            nursery.start_soon(run, number)
+    return [results[number] for number in range(len(functions))]
+
+
+# --- Members ---------------------------------------------------------------------------------------------
+
+
+async def test_two_members_that_join_together_are_of_one_generation_and_both_get_their_part(
+    autojump_clock: MockClock,
+    world: World,
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=3000) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        assignments = await together(a.take_part, b.take_part)
+
+        assert [a.member_id.encode(), b.member_id.encode()] == assignments
+        assert [1, 1] == [a.generation_id, b.generation_id]
+        assert ["ok", "ok"] == [await a.heartbeat(), await b.heartbeat()]
+
+
+async def test_a_member_that_is_silent_is_out_and_the_others_are_told(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=1000) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        await together(a.take_part, b.take_part)
+        for _ in range(3):
+            await trio.sleep(4)
+            told = await a.heartbeat()
+
+        assert "REBALANCE_IN_PROGRESS" == told
+        assert a.member_id.encode() == await a.take_part()
+        assert "UNKNOWN_MEMBER_ID" == await b.heartbeat()
+
+
+async def test_a_join_whose_wait_is_ended_from_outside_is_to_look_for_its_coordinator(
+    autojump_clock: MockClock, world: World
+) -> None:
+    limits = []
+
+    def note(seconds: float) -> AbstractContextManager[Any]:
+        limits.append(seconds)
+        return trio.move_on_after(1)
+
+    broker = world.coordinator(group_initial_rebalance_delay_ms=3000)
+    with pytest.raises(NotCoordinator):
+        await broker.join("g", Join(protocols=RANGE, can_be_sent_away=False), note)
+
+    assert [math.inf] == limits
+
+
+async def test_a_sync_whose_wait_is_ended_from_outside_is_to_look_for_its_coordinator(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        joined, _ = await together(a.join, b.join)
+        assert isinstance(joined, Joined)
+        follower = b if joined.leader == a.member_id else a
+        sync = Sync(member_id=follower.member_id, generation_id=1)
+        with pytest.raises(NotCoordinator):
+            await broker.sync("g", sync, lambda _: trio.move_on_after(1))
+
+
+async def test_groups_without_a_name_have_no_members(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    for call in (
+        lambda: broker.join("", Join(protocols=RANGE), parked),
+        lambda: broker.sync("", Sync(member_id="", generation_id=0), parked),
+        lambda: broker.heartbeat("", "", None, 0),
+        lambda: broker.leave("", []),
+        lambda: broker.delete_positions("", []),
+    ):
+        with pytest.raises(InvalidGroupId):
+            await call()
+
+
+@pytest.mark.parametrize("timeout_ms", [5999, 1_800_001, -1])
+async def test_sessions_have_a_shortest_and_a_longest_timeout(
+    autojump_clock: MockClock, world: World, timeout_ms: int
+) -> None:
+    with pytest.raises(InvalidSessionTimeout):
+        await Client(world.coordinator(), "a").join(session_timeout_ms=timeout_ms)
+
+
+async def test_metadata_and_assignments_are_bounded(autojump_clock: MockClock, world: World) -> None:
+    client = Client(world.coordinator(group_max_metadata_bytes=20), "a")
+    with pytest.raises(InvalidRequest):
+        await client.join(protocols=(("range", b"x" * 15), ("other", b"x" * 6)))
+    await client.join()
+    with pytest.raises(InvalidRequest):
+        await client.sync(a=b"x" * 21)
+
+
+async def test_made_up_groups_leave_nothing_behind(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    with pytest.raises(UnknownMemberId):
+        await broker.heartbeat("made-up", "m", None, 1)
+    with pytest.raises(UnknownMemberId):
+        await broker.join("made-up", Join(member_id="m", protocols=RANGE), parked)
+    with pytest.raises(GroupIdNotFound):
+        await broker.group("made-up")
+
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] == await broker.leave("made-up", [Leave("m")])
+    assert (
+        UnknownMemberId.error_code
+        == (await broker.sync("made-up", Sync(member_id="m", generation_id=1), parked)).error_code
+    )
+    assert {} == broker._groups
+    assert [] == await broker.groups()
+
+
+# --- Groups outlive brokers ------------------------------------------------------------------------------
+
+
+async def test_members_go_on_in_their_generation_when_the_broker_was_killed(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b", instance="b")
+        before = await together(a.take_part, b.take_part)
+    async with world.broker() as broker:
+        a.coordinator = b.coordinator = broker
+        told = [await a.heartbeat(), await b.heartbeat(), await a.commit(), await b.commit(T1)]
+        group = await broker.group("g")
+
+        assert ["ok", "ok", None, None] == told
+        assert (State.STABLE, 1) == (group.state, group.generation_id)
+        assert before == [(await a.sync()).assignment, (await b.sync()).assignment]
+        members = list(group.members.values())
+        assert {(None, "a"), ("b", "b")} == {(each.group_instance_id, each.client_id) for each in members}
+        assert frozenset({"t"}) == group.subscribed_topics
+
+
+async def test_members_that_died_with_the_broker_are_out_after_their_session(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        await together(a.take_part, b.take_part)
+    await trio.sleep(3600)
+    async with world.broker() as broker:
+        await trio.sleep(9)
+        before = (await broker.group("g")).state
+        await trio.sleep(2)
+        after = (await broker.group("g")).state
+
+        assert (State.STABLE, State.EMPTY) == (before, after)
+
+
+async def test_a_generation_that_had_begun_goes_on_and_begins_no_second_time(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        await together(a.join, b.join)
+    async with world.broker() as broker:
+        a.coordinator = b.coordinator = broker
+        joined = [await a.join(), await b.join()]
+        leader, follower = (a, b) if joined[0].leader == a.member_id else (b, a)
+
+        assert [1, 1] == [each.generation_id for each in joined]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follower.sync)
+            await trio.sleep(1)
+            await leader.sync(**{follower.member_id: b"yours"})
+        assert b"yours" == follower.told[-1].assignment  # type: ignore[union-attr]
+
+
+async def test_an_empty_group_keeps_its_generation(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    await broker.leave("g", [Leave(a.member_id)])
+    b = Client(world.coordinator(), "b")
+    joined = await b.join()
+
+    assert 3 == joined.generation_id
+
+
+async def test_a_static_member_that_came_back_is_known_after_a_restart(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a = Client(world.coordinator(), "a", instance="i")
+    await a.take_part()
+    old, a.member_id = a.member_id, ""
+    joined = await a.join()
+    again = Client(world.coordinator(), "a", a.member_id, 1, "i")
+    former = Client(again.coordinator, "a", old, 1, "i")
+
+    assert joined.skip_assignment
+    assert ["ok", "FENCED_INSTANCE_ID"] == [await again.heartbeat(), await former.heartbeat()]
+
+
+async def test_what_is_stored_is_readable_and_says_what_it_is(
+    autojump_clock: MockClock, world: World
+) -> None:
+    a = Client(world.coordinator(), "a")
+    await a.take_part()
+    document = await world.storage.load("group", "g")
+    assert document is not None
+    values = json.loads(document.value)
+
+    assert [1, "classic", "Stable", 1, "consumer", "range", a.member_id] == [
+        values[key]
+        for key in ("format", "type", "state", "generation_id", "protocol_type", "protocol_name", "leader")
+    ]
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"type": "consumer"}])
+async def test_a_group_of_a_newer_korvet_is_left_alone(
+    autojump_clock: MockClock, world: World, change: dict[str, object]
+) -> None:
+    await Client(world.coordinator(), "a").take_part()
+    document = await world.storage.load("group", "g")
+    assert document is not None
+    newer = json.dumps({**json.loads(document.value), **change}).encode()
+    await world.storage.save("group", "g", newer, expected_version=document.version)
+    broker = world.coordinator()
+
+    with pytest.raises(UnreadableDocument):
+        read("g", newer, GroupLimits())
+    with pytest.raises(CoordinatorNotAvailable):
+        await Client(broker, "b").join()
+    assert [] == await broker.groups()
+
+
+async def test_a_group_that_is_too_large_after_a_restart_rebalances(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        await together(a.take_part, b.take_part)
+    a.coordinator = b.coordinator = world.coordinator(group_max_size=1)
+
+    assert "REBALANCE_IN_PROGRESS" == await a.heartbeat()
+
+
+# --- A store that fails, and other brokers ---------------------------------------------------------------
+
+
+async def test_nobody_is_told_of_a_generation_that_could_not_be_saved(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+
+    async def fail(*_: object, **__: object) -> int:
+        raise KafkaStorageError
+
+    broker.storage = Shim(world.storage, save=fail)
+    with pytest.raises(KafkaStorageError):
+        await a.join()
+    broker.storage = world.storage
+    assert 1 == (await a.join()).generation_id
+
+
+async def test_whoever_waits_is_told_to_try_again_when_a_group_cannot_be_saved(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
+        a, b = Client(broker, "a"), Client(broker, "b")
+        await together(a.join, b.join)
+        leader, follower = (a, b) if a.told[0].leader == a.member_id else (b, a)  # type: ignore[union-attr]
+
+        async def fail(*_: object, **__: object) -> int:
+            raise KafkaStorageError
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follower.sync)
+            await trio.sleep(1)
+            broker.storage = Shim(world.storage, save=fail)
+            with pytest.raises(KafkaStorageError):
+                await leader.sync()
+            broker.storage = world.storage
+
+        assert ErrorCode.COORDINATOR_NOT_AVAILABLE == follower.told[-1].error_code
+        assert [1, 1] == [(await a.join()).generation_id, (await b.join()).generation_id]
+
+
+async def test_a_broker_that_was_overtaken_loads_what_the_other_has_saved(
+    autojump_clock: MockClock, world: World
+) -> None:
+    ours, others = world.coordinator(), world.coordinator()
+    a = Client(ours, "a")
+    await a.take_part()
+    await others.leave("g", [Leave(a.member_id)])
+    with pytest.raises(NotCoordinator):
+        await ours.leave("g", [Leave(a.member_id)])
+
+    assert (State.EMPTY, 2) == ((await ours.group("g")).state, (await ours.group("g")).generation_id)
+
+
+async def test_a_member_that_joins_a_group_being_deleted_starts_anew(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    await broker.leave("g", [Leave(a.member_id)])
+    release = trio.Event()
+
+    async def forget(*_: object) -> None:
+        await release.wait()
+
+    broker.storage = Shim(world.storage, forget=forget)
+    b = Client(broker, "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.delete, "g")
+        await trio.sleep(1)
+        nursery.start_soon(b.join)
+        await trio.sleep(1)
+        release.set()
+
+    assert 1 == b.generation_id
+
+
+# --- Positions -------------------------------------------------------------------------------------------
+
+
+async def test_only_members_of_the_current_generation_commit(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+
+    assert await a.commit() is None
+    with pytest.raises(IllegalGeneration):
+        await Client(broker, "a", a.member_id, 0).commit()
+    with pytest.raises(UnknownMemberId):
+        await Client(broker, "x", "made-up", 1).commit()
+    with pytest.raises(UnknownMemberId):
+        await broker.commit("g", {T0: POSITION})
+    await a.join()
+    with pytest.raises(RebalanceInProgress):
+        await a.commit()
+    assert {T0: POSITION} == await world.storage.committed("g")
+
+
+async def test_members_of_no_group_cannot_commit(autojump_clock: MockClock, world: World) -> None:
+    with pytest.raises(GroupIdNotFound):
+        await Client(world.coordinator(), "a", "m", 1).commit()
+
+
+async def test_a_group_of_positions_alone_is_a_group(autojump_clock: MockClock, world: World) -> None:
+    await world.coordinator().commit("g", {T0: POSITION})
+    broker = world.coordinator()
+    (group,) = await broker.groups()
+
+    assert ("g", State.EMPTY, None, 0) == (
+        group.group_id,
+        group.state,
+        group.protocol_type,
+        group.generation_id,
+    )
+
+
+async def test_a_new_generation_waits_for_commits_on_their_way(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    order = []
+
+    async def slow_ack(*arguments: Any, **values: Any) -> Any:
+        await trio.sleep(2)
+        order.append("commit")
+        return await world.storage.ack(*arguments, **values)
+
+    broker.storage = Shim(world.storage, ack=slow_ack)
+
+    async def rejoin() -> None:
+        await trio.sleep(1)
+        await a.join()
+        order.append("generation")
+
+    await together(a.commit, rejoin)
+
+    assert ["commit", "generation"] == order
+
+
+async def test_the_store_fences_what_a_broker_missed(autojump_clock: MockClock, world: World) -> None:
+    ours, others = world.coordinator(), world.coordinator()
+    a = Client(ours, "a")
+    await a.take_part()
+    await Client(others, "a", a.member_id, 1).take_part()
+    await Client(others, "a", a.member_id, 2).commit(offset=9)
+
+    assert isinstance(await a.commit(offset=4), IllegalGeneration)
+    assert {T0: OffsetAndMetadata(9)} == await world.storage.committed("g")
+
+
+async def test_positions_are_deleted_where_nobody_reads(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    await a.commit(T0)
+    await a.commit(U0)
+    outcomes = await broker.delete_positions("g", [T0, U0])
+
+    assert isinstance(outcomes[T0], GroupSubscribedToTopic)
+    assert outcomes[U0] is None
+    assert {T0} == set(await world.storage.committed("g"))
+    with pytest.raises(GroupIdNotFound):
+        await broker.delete_positions("made-up", [T0])
+
+
+async def test_positions_of_members_nobody_understands_stay(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    await Client(broker, "worker").join(protocol_type="connect")
+    with pytest.raises(NonEmptyGroup):
+        await broker.delete_positions("g", [T0])
+
+
+async def test_only_groups_without_members_are_deleted_and_then_are_gone_for_good(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    await a.commit()
+    with pytest.raises(NonEmptyGroup):
+        await broker.delete("g")
+    await broker.leave("g", [Leave(a.member_id)])
+    await broker.delete("g")
+
+    assert {} == await world.storage.committed("g")
+    assert [] == list(await world.storage.documents("group"))
+    with pytest.raises(GroupIdNotFound):
+        await broker.delete("g")
+    assert [] == await world.coordinator().groups()
+
+
+# --- Expiry ----------------------------------------------------------------------------------------------
+
+
+async def sleep_days(days: float) -> None:
+    await trio.sleep(days * DAY_MS / 1000)
+
+
+async def test_positions_expire_a_week_after_the_group_became_empty(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker() as broker:
+        a = Client(broker, "a")
+        await a.take_part()
+        await a.commit()
+        await trio.sleep(5)
+        await a.heartbeat()
+        await trio.sleep(20)
+        assert State.EMPTY == (await broker.group("g")).state
+        await sleep_days(6.9)
+        before = await world.storage.committed("g")
+        await sleep_days(0.2)
+
+        assert {T0} == set(before)
+        assert {} == await world.storage.committed("g")
+        assert [] == await broker.groups()
+        assert [] == list(await world.storage.documents("group"))
+
+
+async def test_positions_of_an_empty_group_expire_by_the_day_it_became_empty_across_restarts(
+    autojump_clock: MockClock,
+    world: World,
+) -> None:
+    async with world.broker() as broker:
+        a = Client(broker, "a")
+        await a.take_part()
+        await a.commit()
+        await broker.leave("g", [Leave(a.member_id)])
+        await sleep_days(4)
+    async with world.broker() as broker:
+        await sleep_days(2.9)
+        before = await world.storage.committed("g")
+        await sleep_days(0.2)
+
+        assert ({T0}, {}) == (set(before), await world.storage.committed("g"))
+
+
+async def test_positions_without_members_expire_each_a_week_after_its_commit(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker() as broker:
+        await broker.commit("g", {T0: POSITION})
+        await sleep_days(4)
+        await broker.commit("g", {T1: POSITION})
+        await sleep_days(3.1)
+        after_a_week = set(await world.storage.committed("g"))
+        await sleep_days(4)
+
+        assert {T1} == after_a_week
+        assert {} == await world.storage.committed("g")
+        assert [] == await broker.groups()
+
+
+async def test_a_live_group_keeps_its_positions_on_topics_that_it_reads(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.broker(group_max_session_timeout_ms=2**31 - 1) as broker:
+        a = Client(broker, "a")
+        joined = await a.join(session_timeout_ms=20 * DAY_MS)
+        await a.sync(**{joined.member_id: b""})
+        await a.commit(T0)
+        await a.commit(U0)
+        await sleep_days(7.1)
+
+        assert {T0} == set(await world.storage.committed("g"))
+        assert State.STABLE == (await broker.group("g")).state
