@@ -248,8 +248,8 @@ class Storage(ABC):
     ) -> Topic:
         """Give `topic` more partitions, or other settings (the whole new mapping).
 
-        Compare-and-set: raises DocumentConflict when the catalogue no longer holds `topic` as given, and
-        UnknownTopicOrPartition when it is gone.
+        Compare-and-set: raises DocumentConflict when the catalogue no longer holds `topic` as given (`topic` then
+        answers what it holds, to try again with), and UnknownTopicOrPartition when it is gone.
         """
 
     @abstractmethod
@@ -334,6 +334,14 @@ class Storage(ABC):
         """Drop everything below `offset` (DeleteRecords); the new log start offset, which never goes back.
 
         Raises OffsetOutOfRange beyond the high watermark.
+        """
+
+    @abstractmethod
+    async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        """The bytes that the records of each topic-partition take, as they are kept.
+
+        What a store needs beside them does not count. What was dropped from inside of a piece that goes as a whole
+        may still count, 64 kB or a batch at most; an emptied log counts 0. Errors: UnknownTopicOrPartition.
         """
 
     # --- Groups' positions -----------------------------------------------------------------------------

@@ -287,6 +287,9 @@ class MemoryStorage(Storage):
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
         return self._log(tp).truncate_before(offset)
 
+    async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        return {tp: self._logs[tp].size if tp in self._logs else UnknownTopicOrPartition() for tp in tps}
+
     def _log(self, tp: TopicPartition) -> PartitionLog:
         try:
             return self._logs[tp]

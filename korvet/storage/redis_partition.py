@@ -44,6 +44,7 @@ class PartitionState(NamedTuple):
     next_id: bytes
     epochs: Sequence[Epoch]
     is_settled: bool  # the stream is as long as our scripts left it
+    size: int  # bytes of what is there, pieces of the index at a time
 
     @property
     def leader_epoch(self) -> int:
@@ -148,8 +149,9 @@ class Partition:
         if fields[0] != self.topic_id:
             return None
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], fields)
+        there = int(size) - int(trimmed)
         if length:
-            self.entry_bytes = (int(size) - int(trimmed)) / length
+            self.entry_bytes = there / length
             self.largest_entry = int(largest)
         return PartitionState(
             self.bound(start),
@@ -157,6 +159,7 @@ class Partition:
             next_id,
             self.epochs(epochs),
             length == int(expected),
+            there,
         )
 
     def bound(self, entry_id: bytes) -> int:

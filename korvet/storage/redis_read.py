@@ -11,7 +11,7 @@ are somebody else's doing: they are accounted for (`settle`) before anything is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import cast
 from uuid import UUID
@@ -39,6 +39,8 @@ CAUTIOUS_ENTRIES = 16
 WORST_SLICE_BYTES = 32 << 20
 # What is asked for in one write.
 WAVE_BYTES = 8 << 20
+# Partitions whose state is asked for in one write.
+STATES_AT_ONCE = 250
 # Others write by hand all the time: how often to settle before answering with what there is.
 SETTLING_ATTEMPTS = 3
 
@@ -287,6 +289,28 @@ class Reader:
         (executed,) = await self._first_slices([read])
         state, _ = await self._checked(read, executed)
         return state
+
+    async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        """See `Storage.sizes`. Some hundred partitions are asked for in one write."""
+        results: dict[TopicPartition, int | KafkaError] = dict.fromkeys(tps, 0)
+        reads = []
+        for tp in results:
+            try:
+                reads.append(PartitionRead(self.partitions.known(tp) or await self.partitions.find(tp), 0, 0))
+            except KafkaError as error:
+                results[tp] = error
+        for first in range(0, len(reads), STATES_AT_ONCE):
+            wave = reads[first : first + STATES_AT_ONCE]
+            for read, executed in zip(wave, await self._first_slices(wave), strict=True):
+                results[read.partition.tp] = await self._size(read, executed)
+        return results
+
+    async def _size(self, read: PartitionRead, executed: Reply) -> int | KafkaError:
+        try:
+            state, _ = await self._checked(read, executed)
+        except KafkaError as error:
+            return error
+        return state.size
 
 
 def id_of(entry_id: bytes) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     AppendResult,
     Document,
+    DocumentConflict,
     EpochEnd,
     IsolationLevel,
     LogOffsets,
@@ -141,7 +142,11 @@ class RedisStreamsStorage(Storage):
     async def alter_topic(
         self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Topic:
-        return await self._catalogue.alter(topic, partitions, settings)
+        try:
+            return await self._catalogue.alter(topic, partitions, settings)
+        except DocumentConflict:
+            await self._catalogue.reload(topic.name)  # whoever tries again begins with what is there
+            raise
 
     async def delete_topic(self, topic: Topic) -> None:
         deleted = await self._catalogue.delete(topic)
@@ -206,6 +211,9 @@ class RedisStreamsStorage(Storage):
                 raise OffsetOutOfRange(f"offset {offset} is beyond the log's end at {partition.bound(start)}")
             has_more = rest[0]
         return partition.bound(start)
+
+    async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        return await self._reader.sizes(tps)
 
     # --- Groups' positions ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from korvet.testing.contract.groups import GroupContract
 from korvet.testing.contract.producers import ProducerContract
 from korvet.testing.contract.reading import ReadContract
 from korvet.testing.contract.retention import RetentionContract
+from korvet.testing.contract.sizes import SizeContract
 from korvet.testing.contract.times import TimeContract
 from korvet.testing.contract.watching import WatchContract
 
@@ -27,6 +28,7 @@ class StorageContract(
     ReadContract,
     TimeContract,
     RetentionContract,
+    SizeContract,
     WatchContract,
     GroupContract,
     DocumentContract,

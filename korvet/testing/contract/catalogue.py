@@ -280,6 +280,17 @@ class CatalogueContract(Contract):
 
         assert len(await records_from(storage, TopicPartition("orders", 4))) == 1
 
+    async def test_who_tries_again_after_a_conflict_begins_with_what_is_there(
+        self, storage: Storage, environment: Environment, topic: Topic
+    ) -> None:
+        async with environment.open() as other:
+            await other.topic("orders")
+            altered = await storage.alter_topic(topic, partitions=4)
+            with pytest.raises(DocumentConflict):
+                await other.alter_topic(topic, settings={"retention.ms": "1"})
+
+            assert await other.topic("orders") == altered
+
     async def test_another_broker_does_not_go_on_with_the_old_topic(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
     ) -> None:
