@@ -14,7 +14,7 @@ from attrs import define, field
 
 import korvet
 from korvet.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
-from korvet.protocol.frames import FrameReader
+from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from korvet.protocol.requests import API_VERSIONS, decode_response, encode_request
 from korvet.protocol.schema import MAX_VERSION, schema_of, versions_of
@@ -125,7 +125,7 @@ class BrokerConnection:
         answer = self._decode(ApiVersionsResponse, version, frame)
         self._versions = {api.api_key: range(api.min_version, api.max_version + 1) for api in answer.api_keys}
 
-    async def _exchange(self, message: object, version: int) -> bytearray:
+    async def _exchange(self, message: object, version: int) -> Frame:
         await self._send(message, version)
         while (frame := self._frames.next_frame()) is None:
             self._frames.allow_frame()
@@ -140,13 +140,13 @@ class BrokerConnection:
         for data in encode_request(message, version, self._correlation_id, self._client_id):
             await self._stream.send_all(data)
 
-    def _decode(self, response: type[R], version: int, frame: bytearray) -> R:
+    def _decode(self, response: type[R], version: int, frame: Frame) -> R:
         correlation_id, answer = decode_response(response, version, frame)
         if correlation_id != self._correlation_id:
             raise ProtocolError(f"the answer to request {correlation_id}, not to {self._correlation_id}")
         return answer
 
 
-def _error_code(frame: bytearray) -> int:
+def _error_code(frame: Frame) -> int:
     """Return the error code of an ApiVersions answer, which in every version stands behind the correlation id."""
     return int.from_bytes(frame[4:6], "big", signed=True)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from korvet.protocol.codec import decode, encode
 from korvet.protocol.errors import ProtocolError
-from korvet.protocol.frames import framed
+from korvet.protocol.frames import Frame, framed
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
 from korvet.protocol.schema import Buffer, is_flexible, schema_of
 
@@ -43,7 +43,7 @@ def encode_request(request: object, version: int, correlation_id: int, client_id
     return framed(pieces)
 
 
-def decode_response(response: type[M], version: int, frame: bytearray) -> tuple[int, M]:
+def decode_response(response: type[M], version: int, frame: Frame) -> tuple[int, M]:
     """The correlation id and the message in a frame, as `FrameReader` hands it out; raises ProtocolError."""
     data = memoryview(frame)
     header, end = decode(ResponseHeader, response_header_version(response, version), data)
