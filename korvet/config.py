@@ -393,6 +393,10 @@ class Config:
     batch_max_records: int = _setting(
         integer(at_least=1), 1_000_000, "records in a batch; producers send larger ones again in parts"
     )
+    # 3,000 headers are 6,000 fields and values, and Lua unpacks no more than about 8,000.
+    record_max_headers: int = _setting(
+        integer(at_least=0, at_most=3_000), 1_000, "headers of a record in the record layout on Redis"
+    )
     max_connections: int = _setting(
         integer(at_least=1), 10_000, "connections served at once; further ones wait to be accepted"
     )

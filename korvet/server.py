@@ -228,6 +228,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         ),
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
+        record_max_headers=config.record_max_headers,
     )
     mapping = OffsetMapping(config.default_offset_mapping)
     return open_storage(

@@ -89,6 +89,9 @@ class StorageDefaults:
     # only when its next check comes by (log.retention.check.interval.ms).
     retention_check_interval_ms: int = 300_000
     producer_id_expiration_ms: int = 86_400_000
+    # Where a header becomes a field of a stream entry, as many as one script can hand to Redis at once and more
+    # than anybody needs; opaque batches are not looked into.
+    record_max_headers: int = 1_000
 
 
 @frozen

@@ -89,7 +89,7 @@ class Ticket:
     def __init__(self, partition: Partition, batch: RecordBatch, submission: Submission, acks: int) -> None:
         config = partition.config
         self.partition = partition
-        self.packed = pack_batch(batch, config)
+        self.packed = pack_batch(batch, config, partition.defaults.record_max_headers)
         self.config = config
         self.submission = submission
         self.waits_for_replicas = acks == -1 and config.min_insync_replicas > 1

@@ -35,7 +35,6 @@ from korvet.storage.redis_replies import Argument
 
 # What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
 MAX_ARGUMENTS = 1_000_000
-MAX_HEADERS = 3_000
 
 CHUNK_BYTES = 65_536  # of the time index; the same in partition.lua
 SMALLEST_PIECE_BYTES = 4_096
@@ -60,7 +59,7 @@ class Piece(NamedTuple):
     max_timestamp: int
 
 
-def pack_batch(batch: RecordBatch, config: TopicConfig) -> Packed:
+def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packed:
     """The batch in the topic's layout.
 
     Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call can take.
@@ -71,7 +70,7 @@ def pack_batch(batch: RecordBatch, config: TopicConfig) -> Packed:
         )
     if config.layout is StorageLayout.BATCH:
         return pack_whole(batch)
-    return pack_records(batch, config)
+    return pack_records(batch, config, max_headers)
 
 
 def pack_whole(batch: RecordBatch) -> Packed:
@@ -81,7 +80,7 @@ def pack_whole(batch: RecordBatch) -> Packed:
     return joined(batch, b"batch", b"", size, [piece], [batch.buffer])
 
 
-def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
+def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packed:
     """Record layout."""
     records = decode_records(batch)
     _, times, keys, values, headers = zip(*records, strict=True)
@@ -89,7 +88,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig) -> Packed:
     shape = None if any(headers) or batch.is_transactional else shape_of(keys, values)
     producer = producer_of(batch)
     if shape is None:
-        return pack_fields(batch, records, config)
+        return pack_fields(batch, records, config, max_headers)
 
     data: list[Argument] = []
     # Under LogAppendTime the script has the time.
@@ -124,7 +123,9 @@ def shape_of(keys: Column, values: Column) -> bytes | None:
     return b"".join(letters) or b"-"
 
 
-def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfig) -> Packed:
+def pack_fields(
+    batch: RecordBatch, records: list[RawRecord], config: TopicConfig, max_headers: int
+) -> Packed:
     """Record layout, each record with all its fields and values."""
     data: list[Argument] = []
     sizes = []
@@ -141,7 +142,7 @@ def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfi
         position = len(fields)
         if by_broker:
             fields += (b"$timestamp.type", b"1")
-        fields += header_fields(headers)
+        fields += header_fields(headers, max_headers)
         if batch.is_transactional:
             fields += (b"$transactional", b"1")
         if producer:
@@ -152,10 +153,10 @@ def pack_fields(batch: RecordBatch, records: list[RawRecord], config: TopicConfi
     return joined(batch, b"f", b"", max(sizes), pieces_of(sizes, tuple(times), config), data)
 
 
-def header_fields(headers: Headers) -> Iterator[bytes]:
+def header_fields(headers: Headers, max_headers: int) -> Iterator[bytes]:
     """Field and value for each header."""
-    if len(headers) > MAX_HEADERS:
-        raise InvalidRecord(f"A record has {len(headers)} headers; at most {MAX_HEADERS} can be stored.")
+    if len(headers) > max_headers:
+        raise InvalidRecord(f"A record has {len(headers)} headers; record.max.headers={max_headers}.")
     for name, value in headers:
         if value is None:
             yield b"$header." + name.encode()
