@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 import redis
 from attrs import frozen
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.processes import KorvetProcess
 
@@ -92,7 +94,7 @@ def embedded_folder() -> Iterator[Path]:
 
 def embedded_client(folder: Path) -> redis.Redis:
     """A plain client of the server that an embedded storage runs."""
-    return redis.Redis(unix_socket_path=str(folder / "redis.sock"))
+    return redis.Redis(unix_socket_path=str(folder / "redis.sock"), retry=Retry(NoBackoff(), 0))
 
 
 @pytest.fixture(params=[*kinds(), None], ids=lambda kind: "embedded" if kind is None else kind.id)

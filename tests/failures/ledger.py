@@ -120,7 +120,9 @@ class Ledger:
                 assert value is not None
                 number = int(value)
                 assert number not in self.offsets
-                self.offsets[number] = message.offset()
+                offset = message.offset()
+                assert offset is not None
+                self.offsets[number] = offset
             self._changed.notify_all()
 
     def _count_requests(self, statistics: str) -> None:

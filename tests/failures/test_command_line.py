@@ -1,4 +1,4 @@
-"""What cannot be started ends with one line that says why: exit status 2 for what was asked, 1 for what was met."""
+"""What cannot be started ends with one line that says why: exit status 2 for what was asked, 1 for a port."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def test_all_bad_settings_are_told_at_once() -> None:
     assert "log.retention.ms" in output
 
 
-def test_a_folder_that_another_broker_holds_is_one_line_and_status_1(
+def test_a_folder_that_another_broker_holds_is_one_line_and_status_2(
     start_broker: StartBroker, embedded_folder: Path
 ) -> None:
     start_broker(f"embedded:{embedded_folder}")
     status, output = serve("--storage", f"embedded:{embedded_folder}")
 
-    assert status == 1
+    assert status == 2
     assert str(embedded_folder) in only_line(output)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_status_1(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     status, output = serve("--storage", f"embedded:{tmp_path / 'file' / 'data'}")
 
-    assert status == 1
+    assert status == 2
     assert str(tmp_path / "file") in only_line(output)
 
 
