@@ -127,7 +127,9 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
     observer = Observer(durable_server, f"korvet:{topic}:0")
     failures: list[threading.ExceptHookArgs] = []
     threading.excepthook, hook = failures.append, threading.excepthook
-    threads = [threading.Thread(target=each.run) for each in (killed, surviving, observer)]
+    # The observer last, for it is to see everything.
+    all_three: list[Writer | Observer] = [killed, surviving, observer]
+    threads = [threading.Thread(target=each.run) for each in all_three]
     for thread in threads:
         thread.start()
     try:
@@ -138,8 +140,7 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
             brokers[0].start()
         killed.wait_for_more(BATCHES_BETWEEN)
     finally:
-        # The observer last, for it is to see everything.
-        for each, thread in zip((killed, surviving, observer), threads, strict=True):
+        for each, thread in zip(all_three, threads, strict=True):
             each.stop()
             thread.join(LIMIT_S)
         threading.excepthook = hook

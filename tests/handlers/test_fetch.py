@@ -18,7 +18,7 @@ from korvet.protocol.messages.fetch import (
 )
 from korvet.protocol.record_batch import parse_batches
 from korvet.protocol.schema import ZERO_UUID
-from korvet.storage.interface import EpochEnd, LogOffsets, TopicPartition
+from korvet.storage.interface import EpochEnd, LogOffsets, ReadResult, TopicPartition
 from tests.handlers.support import (
     T0,
     Shim,
@@ -441,8 +441,8 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     async def read(requests: Any, **options: Any) -> Any:
         results = await storage.read(requests, **options)
         for tp, result in results.items():
-            if hasattr(result, "offsets"):
-                results[tp] = type(result)(result.batches, result.size, await latest(tp))
+            if isinstance(result, ReadResult):
+                results[tp] = ReadResult(result.batches, result.size, await latest(tp))
         return results
 
     async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:

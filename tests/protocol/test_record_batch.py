@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy as AiokafkaBuilder
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from kafka.record.memory_records import MemoryRecordsBuilder as KafkaPythonBuilder
 
-from korvet.protocol import record_batch
+from korvet.protocol import record
 from korvet.protocol.compression import Codec
 from korvet.protocol.crc32c import crc32c
 from korvet.protocol.errors import (
@@ -107,17 +108,17 @@ def written_by_aiokafka(records: Sequence[RawRecord], codec: Codec) -> bytes:
 def read_by_kafka_python(data: bytes) -> list[RawRecord]:
     batch = KafkaPythonRecords(data).next_batch()
     assert batch.validate_crc()
-    return [_raw(record) for record in batch]
+    return [_raw(each) for each in batch]
 
 
 def read_by_aiokafka(data: bytes) -> list[RawRecord]:
     batch = AiokafkaRecords(data).next_batch()
     assert batch.validate_crc()
-    return [_raw(record) for record in batch]
+    return [_raw(each) for each in batch]
 
 
-def _raw(record: object) -> RawRecord:
-    return record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+def _raw(theirs: Any) -> RawRecord:
+    return theirs.offset, theirs.timestamp, theirs.key, theirs.value, tuple(theirs.headers)
 
 
 WRITERS = {"kafka-python": written_by_kafka_python, "aiokafka": written_by_aiokafka}
@@ -615,5 +616,5 @@ def test_flipped_bits_raise_only_kafka_errors(
 def test_the_table_of_varints_and_its_fallback_agree() -> None:
     for number in (-65, -64, -2, -1, 0, 63, 64, 8191, 8192, 2**31 - 1, -(2**63), 2**63 - 1):
         encoded = encode_varint(number)
-        assert number == record_batch.record._varint(encoded, 0)[0] >> 1 ^ -(encoded[0] & 1)
-        assert encoded == record_batch.record.VARINTS[number]
+        assert number == record._varint(encoded, 0)[0] >> 1 ^ -(encoded[0] & 1)
+        assert encoded == record.VARINTS[number]

@@ -10,10 +10,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from korvet.protocol.errors import KafkaStorageError, OutOfOrderSequenceNumber
-from korvet.protocol.record_batch import RecordBatch
+from korvet.protocol.record_batch import RecordBatch, parse_batches
 from korvet.storage import memory_log
 from korvet.storage.interface import (
     AppendResult,
+    Buffer,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     ReadRequest,
@@ -24,6 +25,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.memory import MemoryStorage
 from korvet.storage.memory_log import BATCH_COST, LOG_COST, SEGMENT_BYTES
+from korvet.storage.producer_state import PRODUCER_COST
 from korvet.testing.environment import ManualClock
 from korvet.testing.records import (
     T0,
@@ -230,7 +232,7 @@ async def test_expired_producers_make_room() -> None:
     clock.now_ms += StorageDefaults().producer_id_expiration_ms
     await append(storage, TP, numbered(1), producer=Producer(0))
 
-    assert before - storage._budget.used > 99 * memory_log.PRODUCER_COST - 1000
+    assert before - storage._budget.used > 99 * PRODUCER_COST - 1000
     with pytest.raises(OutOfOrderSequenceNumber):
         await append(storage, TP, numbered(1), producer=Producer(0, sequence=5))
 
@@ -362,8 +364,12 @@ async def test_appending_and_reading_look_at_few_batches(monkeypatch: pytest.Mon
     for number in range(2000):
         await append(storage, TP, [Record(b"x" * 1000, timestamp=T0 + number)])
     looked_at: list[object] = []
-    split = memory_log.parse_batches
-    monkeypatch.setattr(memory_log, "parse_batches", lambda buffer: looked_at.append(buffer) or split(buffer))
+
+    def counted(buffer: Buffer) -> list[RecordBatch]:
+        looked_at.append(buffer)
+        return parse_batches(buffer)
+
+    monkeypatch.setattr(memory_log, "parse_batches", counted)
     await append(storage, TP, [Record(timestamp=T0 + 2000)])
     await read(storage, TP, 1500)
     appended_and_read = len(looked_at)
