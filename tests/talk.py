@@ -20,7 +20,7 @@ from korvet.config import Config, Listener
 from korvet.counters import Counters
 from korvet.handlers import APIS
 from korvet.listeners import open_listeners
-from korvet.protocol.frames import FrameReader
+from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import schema_of
 from korvet.server import Server
@@ -99,7 +99,7 @@ class Client:
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
-    async def receive(self) -> bytearray:
+    async def receive(self) -> Frame:
         """The next frame; raises EOFError when the server closed the connection."""
         while (frame := self.frames.next_frame()) is None:
             try:
