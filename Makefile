@@ -73,4 +73,5 @@ $(runnable) $(developed): pyproject.toml
 	test -x $$venv/bin/python || { echo "Setting up $$venv with $$python"; $$python -m venv $$venv; } && \
 	$$venv/bin/python -m pip --disable-pip-version-check install --quiet \
 	    --editable '.[$(if $(findstring develop,$@),dev,embedded)]'
+	@$(@D)/bin/python -m compileall -q korvet  # or the first start would be the one that waits for it
 	@touch $@ $(@D)/.set-up-to-run
