@@ -102,7 +102,7 @@ class SettingValue:
 
 
 def _stored(name: str, kind: Kind[Any], default: object) -> TopicSetting:
-    return TopicSetting(name, kind, _written(default))
+    return TopicSetting(name, kind, written(default))
 
 
 def _from_broker(
@@ -111,7 +111,7 @@ def _from_broker(
     return TopicSetting(
         name,
         kind,
-        _written(read(Config())),
+        written(read(Config())),
         enforced=True,
         fixed=fixed,
         broker_settings=tuple(broker_setting.split(", ")),
@@ -119,8 +119,10 @@ def _from_broker(
     )
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """A value as Kafka writes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(written, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -270,6 +272,18 @@ def _fault_of_setting(name: str, value: str | None) -> str:
     return ""
 
 
+def validate_together(settings: Mapping[str, str]) -> None:
+    """Raise InvalidConfig where settings that are right each by itself contradict each other."""
+    least, most = (
+        int(settings.get(name, SETTINGS[name].default))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if least > most:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+
+
 def effective(settings: Mapping[str, str], config: Config) -> list[SettingValue]:
     """Every setting of a topic with these `settings`, sorted by name as Kafka lists them."""
     return [_effective(setting, settings, config) for _, setting in sorted(SETTINGS.items())]
@@ -281,7 +295,7 @@ def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Confi
     if setting.from_broker is None:
         return SettingValue(setting, setting.default, ConfigSource.DEFAULT)
     is_set = any(config.source_of(name) != "default" for name in setting.broker_settings)
-    value = _written(setting.from_broker(config))
+    value = written(setting.from_broker(config))
     return SettingValue(setting, value, ConfigSource.BROKER if is_set else ConfigSource.DEFAULT)
 
 
@@ -320,6 +334,7 @@ def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTop
     if other := colliding(new.name, existing):
         raise InvalidTopicException(f"Topic '{new.name}' collides with existing topic: {other}")
     settings = validate_settings(new.settings)
+    validate_together(settings)
     partitions = _assigned(new, config) if new.assignments else _counted(new, config)
     if partitions > config.max_partitions:
         raise InvalidPartitions(
@@ -355,18 +370,25 @@ def _assigned(new: NewTopic, config: Config) -> int:
         raise InvalidRequest(
             "A manual partition assignment was specified, but numPartitions was not set to -1."
         )
-    for partition, brokers in new.assignments:
-        if not brokers:
-            raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
-        if len(set(brokers)) < len(brokers):
-            raise InvalidReplicaAssignment(f"Partition {partition} is assigned to a broker more than once.")
-        if unknown := [broker for broker in brokers if broker != config.node_id]:
-            raise InvalidReplicaAssignment(
-                f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
-            )
+    for _, brokers in new.assignments:
+        validate_brokers(brokers, config)
     if sorted(partition for partition, _ in new.assignments) != list(range(len(new.assignments))):
         raise InvalidReplicaAssignment("Partitions should be a consecutive 0-based integer sequence.")
     return len(new.assignments)
+
+
+def validate_brokers(brokers: Sequence[int], config: Config) -> None:
+    """Raise InvalidReplicaAssignment unless a partition may be assigned to these brokers: to this one."""
+    if not brokers:
+        raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
+    if unknown := [broker for broker in brokers if broker != config.node_id]:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+        )
+    if len(brokers) > 1:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes the broker {config.node_id} more than once."
+        )
 
 
 # --- What handlers obey --------------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""Altering what is there: what AlterConfigs, IncrementalAlterConfigs and CreatePartitions have in common.
+
+Several brokers, or clients of one, may alter a topic at once. Each alteration is made of the topic as it is and stored
+only if it still is that; otherwise it is made anew of what it has become. So none is lost, and each sees all before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from korvet.alterations import (
+    ResourceType,
+    SettingChange,
+    refuse_broker_changes,
+    validate_broker_id,
+    validate_changes,
+    validate_topic_resource,
+)
+from korvet.broker import Broker, Operation, RequestContext
+from korvet.protocol.errors import InvalidRequest, KafkaStorageError
+from korvet.storage.interface import DocumentConflict, Topic
+
+# How often in a row somebody else may be faster.
+ATTEMPTS = 100
+
+Alter = Callable[[Topic], Topic]
+
+
+async def alter_topic(
+    broker: Broker,
+    context: RequestContext,
+    name: str,
+    operation: Operation,
+    alter: Alter,
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Store what `alter` makes of the topic, which raises when it may not be altered so."""
+    for _ in range(ATTEMPTS):
+        topic = await broker.topic(context, name, operation)
+        altered = alter(topic)
+        if validate_only or altered == topic:
+            return
+        try:
+            await broker.storage.alter_topic(topic, partitions=altered.partitions, settings=altered.settings)
+        except DocumentConflict:
+            continue
+        return
+    raise KafkaStorageError(f"topic {name!r} is being altered all the time by others")
+
+
+async def alter_settings(
+    broker: Broker,
+    context: RequestContext,
+    resource: tuple[int, str],
+    changes: Sequence[SettingChange],
+    alter: Callable[[Topic, Sequence[SettingChange]], Topic],
+    *,
+    validate_only: bool,
+) -> None:
+    """Alter a resource's settings, given its type and name; `alter` is told the changes.
+
+    Raises InvalidRequest for types that have no settings here.
+    """
+    kind, name = resource
+    validate_changes(changes)
+    if kind == ResourceType.TOPIC:
+        validate_topic_resource(name)
+        await alter_topic(
+            broker,
+            context,
+            name,
+            Operation.ALTER_CONFIGS,
+            lambda topic: alter(topic, changes),
+            validate_only=validate_only,
+        )
+    elif kind == ResourceType.BROKER:
+        broker.cluster(context, Operation.ALTER_CONFIGS)
+        validate_broker_id(name, broker.config)
+        refuse_broker_changes(changes)
+    else:
+        raise InvalidRequest(f"Unknown resource type {kind}")

@@ -1,0 +1,204 @@
+"""What altering a topic, or a broker, amounts to, by Kafka's rules: settings replaced or changed, partitions added.
+
+AlterConfigs gives all settings of a resource anew; IncrementalAlterConfigs changes some of them, lists by element too
+(KIP-339). Nothing of a resource is changed when any of its changes is refused. The settings that are fixed when a topic
+is created may be named, as tools do that copy what they were told, as long as they say what holds anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+from attrs import evolve, frozen
+
+from korvet.config import Config
+from korvet.config import settings as broker_settings
+from korvet.protocol.errors import InvalidConfig, InvalidPartitions, InvalidReplicaAssignment, InvalidRequest
+from korvet.storage.interface import Topic
+from korvet.topics import SETTINGS, validate_brokers, validate_name, validate_settings, validate_together
+
+
+class ResourceType(IntEnum):
+    """What has settings, as the protocol numbers it; Kafka has more, which are unknown here."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class SettingOperation(IntEnum):
+    """What is done with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+OPERATIONS = frozenset(SettingOperation)
+
+
+@frozen
+class SettingChange:
+    """One of a resource's settings, and what somebody wants of it; the operation may be one that is none."""
+
+    name: str
+    value: str | None
+    operation: int = SettingOperation.SET
+
+
+# --- Settings ------------------------------------------------------------------------------------------------
+
+
+def validate_changes(changes: Sequence[SettingChange]) -> None:
+    """Raise InvalidRequest for changes that make no sense, of whatever resource."""
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("Error due to duplicate config keys")
+    for change in changes:
+        if change.operation not in OPERATIONS:
+            raise InvalidRequest(f"Unknown operations type {change.operation}")
+    nulls = [
+        change.name
+        for change in changes
+        if change.value is None and change.operation != SettingOperation.DELETE
+    ]
+    if nulls:
+        raise InvalidRequest(f"Null value not supported for : {', '.join(nulls)}")
+
+
+def with_settings_replaced(topic: Topic, changes: Sequence[SettingChange]) -> Topic:
+    """The topic with these settings and no others, but for the fixed ones. Raises InvalidConfig."""
+    fixed = {name: value for name, value in topic.settings.items() if _is_fixed(name)}
+    given = {change.name: change.value for change in changes}
+    return _with_settings(topic, fixed, given)
+
+
+def with_settings_changed(topic: Topic, changes: Sequence[SettingChange]) -> Topic:
+    """The topic with some settings changed, and the others as they are. Raises InvalidConfig."""
+    kept = dict(topic.settings)
+    given: dict[str, str | None] = {}
+    for change in changes:
+        if change.operation == SettingOperation.DELETE:
+            _check_deletable(change.name)
+            kept.pop(change.name, None)
+        elif change.operation == SettingOperation.SET:
+            given[change.name] = change.value
+        else:
+            given[change.name] = _changed_list(change, topic.settings)
+    return _with_settings(topic, kept, given)
+
+
+def _with_settings(topic: Topic, kept: Mapping[str, str], given: Mapping[str, str | None]) -> Topic:
+    settings = {**kept, **validate_settings(given.items())}
+    for name in given:
+        if _is_fixed(name) and settings[name] != topic.settings[name]:
+            raise InvalidConfig(
+                f"Invalid value for {name}: it was fixed when the topic was created, and stays"
+                f" {topic.settings[name]}"
+            )
+    validate_together(settings)
+    return evolve(topic, settings=settings)
+
+
+def _is_fixed(name: str) -> bool:
+    return name in SETTINGS and SETTINGS[name].fixed
+
+
+def _check_deletable(name: str) -> None:
+    if _is_fixed(name):
+        raise InvalidConfig(f"{name} was fixed when the topic was created, and cannot be deleted")
+
+
+def _changed_list(change: SettingChange, settings: Mapping[str, str]) -> str:
+    """The elements that are there, or those of the default, with some more or less."""
+    name = change.name
+    if name not in SETTINGS:
+        validate_settings([(name, change.value)])  # says which names are near
+    if SETTINGS[name].kind.type != "list":
+        verb = SettingOperation(change.operation).name
+        raise InvalidConfig(f"Can't {verb} to key {name} because its type is not LIST.")
+    elements = _elements(settings.get(name, SETTINGS[name].default))
+    operands = _elements(change.value or "")
+    if change.operation == SettingOperation.APPEND:
+        elements += [each for each in dict.fromkeys(operands) if each not in elements]
+    else:
+        elements = [each for each in elements if each not in operands]
+    return ",".join(elements)
+
+
+def _elements(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+# --- A broker's settings -------------------------------------------------------------------------------------
+
+
+def validate_broker_id(name: str, config: Config) -> None:
+    """Raise InvalidRequest unless the resource's name is this broker's id, or empty for all brokers."""
+    if not name:
+        return
+    try:
+        node_id = int(name)
+    except ValueError:
+        raise InvalidRequest(f"Broker id must be an integer, but it is: {name}") from None
+    if node_id != config.node_id:
+        raise InvalidRequest(
+            f"Unexpected broker id, expected {config.node_id} or empty string, but received {name}"
+        )
+
+
+def refuse_broker_changes(changes: Sequence[SettingChange]) -> None:
+    """Raise for every change of a broker's setting: all of them are read once, when it starts.
+
+    To delete what was changed is no change, since nothing can have been.
+    """
+    names = [change.name for change in changes if change.operation != SettingOperation.DELETE]
+    known = broker_settings()
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidConfig(f"Unknown broker config name: {', '.join(unknown)}")
+    if names:
+        raise InvalidRequest(
+            f"Cannot update these configs dynamically: {', '.join(names)}."
+            " A broker reads its settings when it starts: from its file, KORVET_… variables and the command line."
+        )
+
+
+# --- Topics --------------------------------------------------------------------------------------------------
+
+
+def validate_topic_resource(name: str) -> None:
+    """Raise unless a topic may have that name: InvalidRequest for the empty one, which Kafka has for brokers only."""
+    if not name:
+        raise InvalidRequest("Default topic resources are not allowed.")
+    validate_name(name)
+
+
+def with_partitions(
+    topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None, config: Config
+) -> Topic:
+    """The topic with `count` partitions. Raises InvalidPartitions, InvalidReplicaAssignment."""
+    there = topic.partitions
+    if count == there:
+        raise InvalidPartitions(f"Topic already has {there} partition(s).")
+    if count < there:
+        raise InvalidPartitions(
+            f"The topic {topic.name} currently has {there} partition(s); {count} would not be an increase."
+        )
+    if count > config.max_partitions:
+        raise InvalidPartitions(
+            f"{count} partitions are more than max.partitions={config.max_partitions} allows."
+        )
+    if assignments is not None:
+        _validate_assignments(assignments, count - there, config)
+    return evolve(topic, partitions=count)
+
+
+def _validate_assignments(assignments: Sequence[Sequence[int]], additional: int, config: Config) -> None:
+    if len(assignments) != additional:
+        raise InvalidReplicaAssignment(
+            f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s)"
+            " were specified."
+        )
+    for brokers in assignments:
+        validate_brokers(brokers, config)

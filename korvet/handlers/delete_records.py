@@ -1,0 +1,82 @@
+"""DeleteRecords: v0-2.
+
+Behaviour: the log starts at the offset from then on, also inside a batch, and what lies below is not delivered again;
+-1 stands for the high watermark. An offset below the log's start changes nothing. The answer tells where the log starts
+now. Errors per partition: OFFSET_OUT_OF_RANGE beyond the high watermark, or below -1; UNKNOWN_TOPIC_OR_PARTITION;
+POLICY_VIOLATION where the topic's `cleanup.policy` does not delete; INVALID_TOPIC_EXCEPTION for Kafka's own topics.
+
+Versions: they differ in encoding alone.
+
+Declined: `timeout_ms`; the records are gone when it is answered.
+"""
+
+from __future__ import annotations
+
+from korvet.broker import Broker, Operation, RequestContext, partition_of
+from korvet.protocol.errors import InvalidTopicException, KafkaError, OffsetOutOfRange, PolicyViolation
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from korvet.storage.interface import Topic, TopicPartition
+from korvet.topics import INTERNAL_TOPICS, SETTINGS
+
+HIGH_WATERMARK = -1
+NO_LOW_WATERMARK = -1
+
+
+async def handle(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    # Of a partition that stands several times the last offset counts.
+    asked: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        offsets = asked.setdefault(topic.name, {})
+        offsets.update((each.partition_index, each.offset) for each in topic.partitions)
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=name,
+                partitions=[
+                    await _delete(broker, context, TopicPartition(name, number), offset)
+                    for number, offset in offsets.items()
+                ],
+            )
+            for name, offsets in asked.items()
+        ]
+    )
+
+
+async def _delete(
+    broker: Broker, context: RequestContext, tp: TopicPartition, offset: int
+) -> DeleteRecordsPartitionResult:
+    try:
+        topic = await broker.topic(context, tp.topic, Operation.DELETE)
+        partition_of(topic, tp.partition)
+        _check_deletable(topic)
+        start = await _truncate(broker, tp, offset)
+    except KafkaError as error:
+        return DeleteRecordsPartitionResult(
+            partition_index=tp.partition, low_watermark=NO_LOW_WATERMARK, error_code=error.error_code
+        )
+    return DeleteRecordsPartitionResult(partition_index=tp.partition, low_watermark=start)
+
+
+def _check_deletable(topic: Topic) -> None:
+    if topic.name in INTERNAL_TOPICS:
+        raise InvalidTopicException(f"Cannot delete records of internal topic {topic.name}")
+    setting = SETTINGS["cleanup.policy"]
+    if "delete" not in setting.kind.parse(topic.settings.get(setting.name, setting.default)):
+        raise PolicyViolation(
+            f"Records of topic {topic.name} can not be deleted due to the configured policy"
+        )
+
+
+async def _truncate(broker: Broker, tp: TopicPartition, offset: int) -> int:
+    if offset == HIGH_WATERMARK:
+        offset = (await broker.storage.latest(tp)).high_watermark
+    if offset < 0:
+        raise OffsetOutOfRange(f"The offset {offset} for partition {tp.topic}-{tp.partition} is not valid")
+    return await broker.storage.truncate_before(tp, offset)

@@ -1,0 +1,215 @@
+"""DescribeConfigs: v1-4.
+
+Behaviour: every setting of a topic, or of this broker, with its value and where that is from: the topic, the broker's
+own settings, or the default. Null or no keys ask for all of them; keys that are no settings are left out, as in Kafka.
+Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALID_REQUEST for another broker's id, and
+for types that have no settings here. The broker whose name is empty stands for what was altered for all: nothing.
+
+A topic's settings are read-only where they are fixed at creation, the broker's are so without exception. Where its
+records are kept is told to nobody, as the URL may hold a password.
+
+Versions: types and, when asked for, documentation from v3. Synonyms only when asked for: the values that would hold if
+those before them were not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import dropwhile
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from korvet.alterations import ResourceType, validate_broker_id
+from korvet.broker import Broker, Operation, RequestContext
+from korvet.config import Config, Kind, settings
+from korvet.protocol.errors import InvalidRequest, KafkaError
+from korvet.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from korvet.storage.interface import Topic
+from korvet.topic_help import documentation_of
+from korvet.topics import (
+    SETTINGS,
+    ConfigSource,
+    SettingValue,
+    TopicSetting,
+    effective,
+    validate_name,
+    written,
+)
+
+CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+PASSWORD_TYPE = 9
+SENSITIVE = frozenset({"storage"})
+# Names of the same thing, the first one given counts.
+FAMILIES = (("log.retention.ms", "log.retention.minutes", "log.retention.hours"),)
+BROKER_SETTINGS = settings()
+
+Entries = dict[str, DescribeConfigsResourceResult]
+
+
+async def handle(
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    describer = Describer(broker.config, request.include_synonyms, request.include_documentation)
+    results = []
+    for resource in request.resources:
+        results.append(await _describe(broker, context, describer, resource))
+        await trio.lowlevel.checkpoint()  # a thousand topics have forty thousand settings
+    return DescribeConfigsResponse(results=results)
+
+
+async def _describe(
+    broker: Broker, context: RequestContext, describer: Describer, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message="",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
+    try:
+        entries = await _entries(broker, context, describer, resource)
+        keys = resource.configuration_keys
+        result.configs = [entry for name, entry in entries.items() if not keys or name in keys]
+    except KafkaError as error:
+        result.error_code, result.error_message = error.error_code, error.message
+    return result
+
+
+async def _entries(
+    broker: Broker, context: RequestContext, describer: Describer, resource: DescribeConfigsResource
+) -> Entries:
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        validate_name(name)
+        return describer.of_topic(await broker.topic(context, name, Operation.DESCRIBE_CONFIGS))
+    if resource.resource_type == ResourceType.BROKER:
+        broker.cluster(context, Operation.DESCRIBE_CONFIGS)
+        validate_broker_id(name, broker.config)
+        return describer.of_broker() if name else {}
+    raise InvalidRequest(f"Unsupported resource type: {resource.resource_type}")
+
+
+@define
+class Describer:
+    """Tells settings for one request: what is the same for all topics is made once."""
+
+    config: Config
+    includes_synonyms: bool
+    includes_documentation: bool
+    _unset: Entries = field(factory=dict, init=False)  # of a topic whose own settings say nothing
+
+    # --- Topics -----------------------------------------------------------------------------------------
+
+    def of_topic(self, topic: Topic) -> Entries:
+        """Every setting a topic may have, by name and in the names' order."""
+        if not self._unset:
+            self._unset = {
+                each.setting.name: self._topic_entry(each, self._broker_synonyms(each.setting))
+                for each in effective({}, self.config)
+            }
+        entries = dict(self._unset)
+        for name, value in topic.settings.items():
+            if name in SETTINGS:
+                entries[name] = self._own_entry(SettingValue(SETTINGS[name], value, ConfigSource.TOPIC))
+        return entries
+
+    def _own_entry(self, own: SettingValue) -> DescribeConfigsResourceResult:
+        entry = self._topic_entry(own, self._broker_synonyms(own.setting))
+        if self.includes_synonyms:
+            entry.synonyms.insert(0, _synonym(entry.name, entry.value, ConfigSource.TOPIC))
+        return entry
+
+    def _topic_entry(
+        self, each: SettingValue, synonyms: list[DescribeConfigsSynonym]
+    ) -> DescribeConfigsResourceResult:
+        setting = each.setting
+        return DescribeConfigsResourceResult(
+            name=setting.name,
+            value=_normal(setting.kind, each.value),
+            read_only=setting.fixed,
+            config_source=each.source,
+            is_sensitive=False,
+            synonyms=synonyms,
+            config_type=CONFIG_TYPES[setting.kind.type],
+            documentation=documentation_of(setting) if self.includes_documentation else None,
+        )
+
+    def _broker_synonyms(self, setting: TopicSetting) -> list[DescribeConfigsSynonym]:
+        """What the broker's settings say, as far as it is asked for."""
+        names = setting.broker_settings
+        if not (self.includes_synonyms and names):
+            return []
+        static = list(self._static(names))
+        # Kafka tells a default only where the first of the names has it.
+        defaults = list(_defaults(names))
+        return static + (defaults if static else _from(names[0], defaults))
+
+    # --- The broker -------------------------------------------------------------------------------------
+
+    def of_broker(self) -> Entries:
+        """Every setting of the broker, by name and in the names' order."""
+        return {name: self._broker_entry(name) for name in sorted(BROKER_SETTINGS)}
+
+    def _broker_entry(self, name: str) -> DescribeConfigsResourceResult:
+        setting = BROKER_SETTINGS[name]
+        sensitive = name in SENSITIVE
+        return DescribeConfigsResourceResult(
+            name=name,
+            value=None if sensitive else self._value(name),
+            read_only=True,
+            config_source=ConfigSource.BROKER if self._is_set(name) else ConfigSource.DEFAULT,
+            is_sensitive=sensitive,
+            synonyms=self._synonyms(name) if self.includes_synonyms else [],
+            config_type=PASSWORD_TYPE if sensitive else CONFIG_TYPES[setting.kind.type],
+            documentation=setting.help if self.includes_documentation else None,
+        )
+
+    def _synonyms(self, name: str) -> list[DescribeConfigsSynonym]:
+        names = next((family for family in FAMILIES if name in family), (name,))
+        return _from(name, [*self._static(names), *_defaults(names)])
+
+    def _static(self, names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
+        for name in names:
+            if self._is_set(name):
+                value = None if name in SENSITIVE else self._value(name)
+                yield _synonym(name, value, ConfigSource.BROKER)
+
+    def _is_set(self, name: str) -> bool:
+        return self.config.source_of(name) != "default"
+
+    def _value(self, name: str) -> str | None:
+        value = getattr(self.config, name.replace(".", "_"))
+        return None if value is None else written(value)
+
+
+def _defaults(names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
+    for name in names:
+        default = BROKER_SETTINGS[name].default
+        if default is not None:
+            yield _synonym(name, None if name in SENSITIVE else written(default), ConfigSource.DEFAULT)
+
+
+def _from(name: str, synonyms: list[DescribeConfigsSynonym]) -> list[DescribeConfigsSynonym]:
+    """The synonyms from the first of that name on: those before it overrule others, but not this one."""
+    return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
+
+
+def _synonym(name: str, value: str | None, source: ConfigSource) -> DescribeConfigsSynonym:
+    return DescribeConfigsSynonym(name=name, value=value, source=source)
+
+
+def _normal(kind: Kind[Any], text: str) -> str:
+    """A value as Kafka writes it, whatever way it was given in; as it is where it cannot be read."""
+    try:
+        return written(kind.parse(text))
+    except ValueError:
+        return text

@@ -1,0 +1,140 @@
+"""DescribeTopicPartitions: v0.
+
+Behaviour: topics sorted by name, each with its partitions, as Metadata tells them; no topics asked for means all. At
+most `response_partition_limit` partitions, and no more than 2000, are in one answer; `next_cursor` says where to go on,
+and is given back as `cursor`. UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION per topic, which is never created.
+A cursor whose topic is not among those asked for, or with a negative partition, is INVALID_REQUEST for all of them.
+
+Nothing is replicated here, so no replica is ever eligible to lead without being in sync: both such lists are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from korvet.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
+from korvet.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from korvet.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
+from korvet.storage.interface import Topic, TopicPartition
+from korvet.topics import INTERNAL_TOPICS, validate_name
+
+# Kafka's default of max.request.partition.size.limit.
+MAX_PARTITIONS = 2000
+START = Cursor(topic_name="", partition_index=0)
+
+
+async def handle(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    names = {topic.name for topic in request.topics}
+    cursor = request.cursor or START
+    try:
+        _check(cursor, names)
+        if names:
+            return await _page(broker, context, cursor, sorted(names), request.response_partition_limit)
+    except InvalidRequest as error:
+        return DescribeTopicPartitionsResponse(
+            topics=[_error(error.error_code, topic.name) for topic in request.topics]
+        )
+    try:
+        topics = await broker.topics(context, Operation.DESCRIBE)
+    except KafkaError as error:
+        # As in Metadata: the answer has no place for it, and fewer topics would be taken for the truth.
+        raise Disconnect(f"the topics cannot be listed: {error}") from error
+    return await _page(broker, context, cursor, topics, request.response_partition_limit)
+
+
+def _check(cursor: Cursor, names: set[str]) -> None:
+    if names and cursor is not START and cursor.topic_name not in names:
+        raise InvalidRequest("The topic list should contain the cursor's topic.")
+    if cursor.partition_index < 0:
+        raise InvalidRequest("The cursor's partition must be valid.")
+
+
+async def _page(
+    broker: Broker,
+    context: RequestContext,
+    cursor: Cursor,
+    topics: Sequence[str | Topic],
+    limit: int,
+) -> DescribeTopicPartitionsResponse:
+    """What stands from the cursor on, up to the limit. Names are of topics that may not be there."""
+    left = max(1, min(limit, MAX_PARTITIONS))
+    page = DescribeTopicPartitionsResponse(topics=[])
+    for each in topics:
+        name = each if isinstance(each, str) else each.name
+        if name < cursor.topic_name:
+            continue
+        if left == 0:
+            page.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        first = cursor.partition_index if name == cursor.topic_name else 0
+        described, end = await _described(broker, context, each, range(first, first + left))
+        page.topics.append(described)
+        left -= len(described.partitions)
+        if end:
+            page.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return page
+
+
+async def _described(
+    broker: Broker, context: RequestContext, wanted: str | Topic, numbers: range
+) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
+    """A topic with those of these partitions that it has; the next one's number, or 0 without any."""
+    try:
+        topic = wanted if isinstance(wanted, Topic) else await _found(broker, context, wanted)
+    except KafkaError as error:
+        return _error(error.error_code, str(wanted), _operations(broker, context, str(wanted))), 0
+    end = min(numbers.stop, topic.partitions)
+    described = DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(broker, TopicPartition(topic.name, number)) for number in range(numbers.start, end)
+        ],
+        topic_authorized_operations=_operations(broker, context, topic.name),
+    )
+    return described, end if end < topic.partitions else 0
+
+
+async def _found(broker: Broker, context: RequestContext, name: str) -> Topic:
+    validate_name(name)
+    return await broker.topic(context, name, Operation.DESCRIBE)
+
+
+def _partition(broker: Broker, tp: TopicPartition) -> DescribeTopicPartitionsResponsePartition:
+    leader_id = broker.leader_id(tp)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=tp.partition,
+        leader_id=leader_id,
+        leader_epoch=broker.leader_epoch(tp),
+        replica_nodes=[leader_id],
+        isr_nodes=[leader_id],
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )
+
+
+def _operations(broker: Broker, context: RequestContext, name: str) -> int:
+    return broker.authorized_operations(context, Resource.TOPIC, name)
+
+
+def _error(
+    code: ErrorCode, name: str, operations: int = AUTHORIZED_OPERATIONS_OMITTED
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=operations,
+    )
