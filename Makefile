@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint unit slow newest bench soak clean
+.PHONY: help setup run test check style types layers unit slow newest bench soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -31,12 +31,16 @@ test: $(developed)
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory --keep-going check slow newest
 
-check: lint unit
+check: style types layers unit
 
-lint: $(developed)
+style: $(developed)
 	$(python) -m ruff check
-	$(python) -m ruff format --check --quiet
+	$(python) -m ruff format --check
+
+types: $(developed)
 	$(python) -m mypy
+
+layers: $(developed)
 	$(python) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 unit: $(developed)

@@ -81,5 +81,6 @@ async def check_keyspace(connection: RedisConnection, keyspace: Keyspace) -> Non
         raise StorageUsageError(f"{where} cannot be used: {error}") from error
     if not stored.isdigit() or int(stored) > int(FORMAT):
         raise StorageUsageError(
-            f"{where} has format {stored.decode(errors='replace')}; this korvet understands formats up to {FORMAT.decode()}"
+            f"{where} has format {stored.decode(errors='replace')};"
+            f" this korvet understands formats up to {FORMAT.decode()}"
         )
