@@ -6,12 +6,17 @@ connections of their own, opened when the first of them comes, and more of them,
 
 from __future__ import annotations
 
+import logging
+
 import trio
 from attrs import define, field
+from redis.exceptions import RedisError
 
 from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_connection import NotConnected, RedisConnection, open_connection
+
+logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 8
 
@@ -24,7 +29,7 @@ class WaitingConnections:
     nursery: trio.Nursery
     patience_s: float
     _waits: dict[RedisConnection, int] = field(factory=dict)
-    _opening: int = 0
+    _opening: bool = False
     _opened: trio.Event = field(factory=trio.Event)
 
     async def open(self) -> None:
@@ -67,12 +72,17 @@ class WaitingConnections:
         self._waits[connection] -= 1
 
     def _open_another(self) -> None:
-        self._opening += 1
+        self._opening = True
         self.nursery.start_soon(self._hold_open)
 
     async def _hold_open(self) -> None:
-        async with open_connection(self.address, name="wait", announce=False) as connection:
-            self._opening -= 1
-            self._waits[connection] = 0
-            self._opened.set()
-            await trio.sleep_forever()
+        try:
+            async with open_connection(self.address, name="wait", announce=False) as connection:
+                self._opening = False
+                self._waits[connection] = 0
+                self._opened.set()
+                await trio.sleep_forever()
+        except RedisError as error:
+            # The first connection got in; since then somebody has changed the password, or the server.
+            logger.warning("no second connection to Redis at %s: %s", self.address.description, error)
+            self._opening = False

@@ -1,0 +1,381 @@
+"""Appending while things go wrong: order, tokens, a full or read-only server, replicas that are silent."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+
+from korvet.protocol.errors import (
+    InvalidRecord,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
+from korvet.storage import redis_layouts
+from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+TP = TopicPartition("orders", 0)
+RESTARTS = 4
+
+each_layout = pytest.mark.parametrize("layout", ["record", "batch"])
+
+
+@asynccontextmanager
+async def broker_on(server: RedisServer, layout: str = "record", **settings: str) -> AsyncIterator[Storage]:
+    """A broker, and the topic, which it creates if nobody has."""
+    defaults = StorageDefaults(retention_check_interval_ms=0)
+    settings = {"storage.layout": layout, "retention.ms": "-1", **settings}
+    async with open_redis_storage(server.url, defaults=defaults) as storage:
+        if await storage.topic("orders") is None:
+            await storage.create_topic("orders", 3, settings)
+        yield storage
+
+
+@define
+class Stored:
+    """Results as they come in."""
+
+    results: list[AppendResult] = field(factory=list)
+    _changed: trio.Event = field(factory=trio.Event)
+
+    def add(self, result: AppendResult) -> None:
+        self.results.append(result)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_for_more(self, count: int) -> None:
+        """Return once so many more are there."""
+        target = len(self.results) + count
+        while len(self.results) < target:
+            await self._changed.wait()
+
+
+async def append_until_stored(storage: Storage, values: Sequence[bytes], stored: Stored) -> None:
+    """Append one record after the other as a client does that is not idempotent: again only when told to."""
+    for value in values:
+        result: AppendResult | KafkaError | None = None
+        while not isinstance(result, AppendResult):
+            (result,) = (await storage.append({TP: batch([Record(value)])}, timeout_s=60)).values()
+            assert isinstance(result, AppendResult) or result.retriable
+        stored.add(result)
+
+
+async def values_of(storage: Storage) -> list[bytes | None]:
+    return [record.value for record in await records_from(storage, TP)]
+
+
+# --- Order ------------------------------------------------------------------------------------------------
+
+
+async def append_in_order(storage: Storage, count: int, disturb: Callable[[int], Any]) -> list[Any]:
+    """Append `count` batches, each begun as soon as the one before was submitted."""
+    results: list[Any] = [None] * count
+
+    async def one(number: int, submitted: trio.Event) -> None:
+        found = await storage.append({TP: batch([Record(b"%d" % number)])}, submitted=submitted.set)
+        results[number] = found[TP]
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            disturb(number)
+            submitted = trio.Event()
+            nursery.start_soon(one, number, submitted)
+            await submitted.wait()
+    return results
+
+
+@each_layout
+async def test_forgotten_scripts_do_not_change_the_order(redis_server: RedisServer, layout: str) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        with redis_server.client() as client:
+            results = await append_in_order(
+                storage, 200, lambda number: client.script_flush() if number % 20 == 10 else None
+            )
+
+        assert all(isinstance(result, AppendResult) for result in results)
+        assert await values_of(storage) == [b"%d" % number for number in range(200)]
+
+
+@each_layout
+async def test_lost_connections_neither_lose_nor_double_nor_reorder(
+    redis_server: RedisServer, layout: str
+) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        with redis_server.client() as client:
+
+            def disturb(number: int) -> None:
+                if number % 20 == 10:
+                    client.client_kill_filter(_type="normal", skipme=True)
+
+            results = await append_in_order(storage, 200, disturb)
+        stored = [b"%d" % number for number, each in enumerate(results) if isinstance(each, AppendResult)]
+
+        assert all(isinstance(result, AppendResult) or result.retriable for result in results)
+        assert len(stored) >= 100
+        assert await values_of(storage) == stored
+
+
+async def test_what_waits_goes_out_in_one_call(redis_server: RedisServer) -> None:
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, [Record(b"-")])
+        with redis_server.client() as client:
+            client.config_resetstat()
+            await append_in_order(storage, 500, lambda _: None)
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+        assert len(await values_of(storage)) == 501
+        assert calls < 450
+
+
+# --- Tokens: the server dies ---------------------------------------------------------------------------------
+
+
+@each_layout
+async def test_a_killed_server_neither_loses_nor_doubles_what_is_not_idempotent(
+    durable_server: RedisServer, layout: str
+) -> None:
+    chance = random.Random(layout)
+    stored = Stored()
+    values = [b"%d" % number for number in range(1500)]
+    async with broker_on(durable_server, layout) as storage, trio.open_nursery() as nursery:
+        nursery.start_soon(append_until_stored, storage, values, stored)
+        for _ in range(RESTARTS):
+            await stored.wait_for_more(50)
+            await trio.sleep(chance.uniform(0, 0.005))
+            durable_server.kill()
+            durable_server.start()
+
+    async with broker_on(durable_server, layout) as storage:
+        assert await values_of(storage) == values
+    offsets = [result.base_offset for result in stored.results]
+    assert offsets == sorted(set(offsets))
+
+
+async def test_two_brokers_neither_lose_nor_double_when_the_server_is_killed(
+    durable_server: RedisServer,
+) -> None:
+    stored = Stored()
+    values = [[b"%d %d" % (broker, number) for number in range(600)] for broker in range(2)]
+    async with broker_on(durable_server) as first, broker_on(durable_server) as second:
+        async with trio.open_nursery() as nursery:
+            for storage, own_values in zip((first, second), values, strict=True):
+                nursery.start_soon(append_until_stored, storage, own_values, stored)
+            for _ in range(RESTARTS):
+                await stored.wait_for_more(50)
+                durable_server.kill()
+                durable_server.start()
+        found = await values_of(first)
+
+    for own_values in values:
+        assert [value for value in found if value in set(own_values)] == own_values
+    assert len(found) == 1200
+
+
+async def test_an_append_whose_time_is_up_is_not_repeated_later(redis_server: RedisServer) -> None:
+    """Its client was told that the outcome is unknown, and may have sent it again; later appends go on."""
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, [Record(b"before")])
+        redis_server.pause()
+        try:
+            (result,) = (await storage.append({TP: batch([Record(b"late")])}, timeout_s=0.2)).values()
+        finally:
+            redis_server.resume()
+        await append(storage, TP, [Record(b"after")])
+
+        assert isinstance(result, RequestTimedOut)
+        assert await values_of(storage) in ([b"before", b"late", b"after"], [b"before", b"after"])
+
+
+# --- A server that refuses ----------------------------------------------------------------------------------
+
+
+async def fill(server: RedisServer, *, spare: int = 0) -> None:
+    """Leave the server no more memory than it uses, and a little."""
+    with server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + spare)
+
+
+@each_layout
+async def test_a_full_server_stores_no_part_of_a_batch(redis_server: RedisServer, layout: str) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        await append(storage, TP, numbered(10))
+        await fill(redis_server)
+        try:
+            with pytest.raises(KafkaStorageError):
+                await append(storage, TP, [Record(b"x" * 10_000) for _ in range(50)])
+            assert await values_of(storage) == [b"%d" % number for number in range(10)]
+        finally:
+            with redis_server.client() as client:
+                client.config_set("maxmemory", 0)
+
+        await append(storage, TP, numbered(1, first=10))
+        assert await values_of(storage) == [b"%d" % number for number in range(11)]
+
+
+@each_layout
+async def test_a_full_server_drops_what_retention_gives_up_and_goes_on(
+    redis_server: RedisServer, layout: str
+) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        for _ in range(100):
+            await append(storage, TP, [Record(b"x" * 10_000) for _ in range(10)])
+        topic = await storage.topic("orders")
+        assert topic is not None
+        await storage.alter_topic(topic, settings={**topic.settings, "retention.bytes": "1000000"})
+        await fill(redis_server)
+        try:
+            await append(storage, TP, [Record(b"last")])
+        finally:
+            with redis_server.client() as client:
+                client.config_set("maxmemory", 0)
+                entries = client.xlen("korvet:orders:0")
+
+        assert entries <= (101 if layout == "batch" else 1001) // 2
+        assert (await storage.latest(TP)).log_start_offset > 0
+
+
+async def test_a_read_only_server_answers_retriable_errors_until_it_is_not(redis_server: RedisServer) -> None:
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, numbered(1))
+        with redis_server.client() as client:
+            client.config_set("replica-read-only", "yes")
+            client.replicaof("127.0.0.1", "1")
+            try:
+                with pytest.raises(KafkaStorageError) as refused:
+                    await append(storage, TP, numbered(1, first=1))
+                found = await values_of(storage)
+            finally:
+                client.replicaof("NO", "ONE")
+        await append(storage, TP, numbered(1, first=2))
+
+        assert refused.value.retriable
+        assert found == [b"0"]
+        assert await values_of(storage) == [b"0", b"2"]
+
+
+async def test_a_server_that_is_gone_answers_retriable_errors_until_it_is_back(
+    durable_server: RedisServer,
+) -> None:
+    async with broker_on(durable_server) as storage:
+        await append(storage, TP, numbered(1))
+        durable_server.kill()
+        began = time.monotonic()
+        (result,) = (await storage.append({TP: batch(numbered(1))}, timeout_s=0.5)).values()
+        took_s = time.monotonic() - began
+        durable_server.start()
+        await append(storage, TP, numbered(1, first=1))
+
+        assert isinstance(result, KafkaError)
+        assert result.retriable
+        assert took_s < 3
+        assert await values_of(storage) == [b"0", b"1"]
+
+
+async def test_a_stream_that_is_none_refuses_its_partition_alone(redis_server: RedisServer) -> None:
+    async with broker_on(redis_server) as storage:
+        with redis_server.client() as client:
+            client.set("korvet:orders:1", "somebody else's")
+            other = TopicPartition("orders", 1)
+            results = await storage.append({TP: batch(numbered(1)), other: batch(numbered(1))})
+            assert client.get("korvet:orders:1") == b"somebody else's"
+
+        assert isinstance(results[TP], AppendResult)
+        assert isinstance(results[other], KafkaStorageError)
+
+
+# --- What cannot be stored ----------------------------------------------------------------------------------
+
+
+async def test_a_record_with_too_many_headers_leaves_nothing_of_its_batch(redis_server: RedisServer) -> None:
+    headers = tuple((f"h{number}", b"") for number in range(StorageDefaults().record_max_headers + 1))
+    async with broker_on(redis_server) as storage:
+        fits = await append(storage, TP, [Record(headers=headers[1:])])
+        with pytest.raises(InvalidRecord):
+            await append(storage, TP, [Record(b"fine"), Record(headers=headers)])
+
+        assert [record.offset for record in await records_from(storage, TP)] == [fits.base_offset]
+
+
+async def test_more_records_than_one_call_takes_leave_nothing(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_layouts, "MAX_ARGUMENTS", 1000)
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, numbered(900))
+        with pytest.raises(MessageTooLarge):
+            await append(storage, TP, numbered(1001))
+
+        assert len(await values_of(storage)) == 900
+
+
+async def test_as_many_records_as_a_megabyte_holds_fit(redis_server: RedisServer) -> None:
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(140_000)])
+
+        assert len(await records_from(storage, TP)) == 140_000
+
+
+# --- Replicas -----------------------------------------------------------------------------------------------
+
+
+@each_layout
+async def test_silent_replicas_fail_acks_all_in_time_and_its_retry_too(
+    replica_pair: tuple[RedisServer, RedisServer], layout: str
+) -> None:
+    primary, replica = replica_pair
+    settings = {"min.insync.replicas": "2"}
+    sent = batch(numbered(3), producer=Producer(7))
+    async with broker_on(primary, layout, **settings) as storage:
+        confirmed = await append(storage, TP, numbered(1))
+        replica.pause()
+        began = time.monotonic()
+        errors = [(await storage.append({TP: sent}, timeout_s=0.5))[TP] for _ in range(2)]
+        took_s = time.monotonic() - began
+        unconfirmed = await append_batch(storage, TP, batch(numbered(1)), acks=1)
+        replica.resume()
+        again = await append_batch(storage, TP, sent)
+        last = await append(storage, TP, numbered(1))
+        found = len(await records_from(storage, TP))
+
+    assert [type(error) for error in errors] == [NotEnoughReplicasAfterAppend] * 2
+    assert took_s < 3
+    assert again.duplicate
+    assert confirmed.base_offset < again.base_offset < unconfirmed.base_offset < last.base_offset
+    assert found == 6
+
+
+async def test_waiting_for_replicas_holds_up_nobody_else(
+    replica_pair: tuple[RedisServer, RedisServer],
+) -> None:
+    primary, replica = replica_pair
+    async with broker_on(primary, **{"min.insync.replicas": "2"}) as storage:
+        await storage.create_topic("easy", 1, {})
+        for tp in (TP, TopicPartition("easy", 0)):
+            await append(storage, tp, numbered(1))
+        replica.pause()
+        async with trio.open_nursery() as nursery:
+            for partition in range(3):
+                tp = TopicPartition("orders", partition)
+                nursery.start_soon(lambda tp: storage.append({tp: batch(numbered(1))}, timeout_s=2), tp)
+            await trio.sleep(0.1)
+            began = time.monotonic()
+            await append(storage, TopicPartition("easy", 0), numbered(1))
+            await append_batch(storage, TP, batch(numbered(1)), acks=1)
+            took_s = time.monotonic() - began
+        replica.resume()
+
+    assert took_s < 0.5
