@@ -32,6 +32,7 @@ from urllib.parse import quote
 
 import trio
 
+from korvet.storage.background import background_nursery
 from korvet.storage.embedded_binary import check_readable, find_binary, note_writer, version_of
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_address import RedisAddress
@@ -70,17 +71,9 @@ async def embedded_server(
         server = EmbeddedServer(path, appendfsync, binary)
         try:
             await server.obtain()
-            # What the block raises is kept out of the nursery, so that it arrives as itself and not in a group.
-            raised: BaseException | None = None
-            async with trio.open_nursery() as nursery:
+            async with background_nursery() as nursery:
                 nursery.start_soon(server.keep_running)
-                try:
-                    yield server
-                except BaseException as error:  # noqa: BLE001  raised again below
-                    raised = error
-                nursery.cancel_scope.cancel()
-            if raised is not None:
-                raise raised
+                yield server
         finally:
             await server.stop()
 

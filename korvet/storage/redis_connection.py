@@ -28,6 +28,7 @@ import trio
 from attrs import evolve, frozen
 from redis.exceptions import NoScriptError, RedisError
 
+from korvet.storage.background import background_nursery
 from korvet.storage.redis_address import RedisAddress, parse_address
 from korvet.storage.redis_link import (
     ConnectionLost,
@@ -69,17 +70,9 @@ async def open_connection(
     client_name = ":".join(filter(None, (address.client_name or "korvet", name)))
     connection = RedisConnection(evolve(address, client_name=client_name), announce=announce)
     await connection.connect()
-    # What the block raises is kept out of the nursery, so that it arrives as itself and not inside a group.
-    raised: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with background_nursery() as nursery:
         nursery.start_soon(connection.keep_connected)
-        try:
-            yield connection
-        except BaseException as error:  # noqa: BLE001  raised again below
-            raised = error
-        nursery.cancel_scope.cancel()
-    if raised is not None:
-        raise raised
+        yield connection
 
 
 class Script:

@@ -23,6 +23,7 @@ from attrs import evolve
 
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.background import background_nursery
 from korvet.storage.interface import (
     AppendResult,
     Document,
@@ -79,11 +80,10 @@ async def open_redis_storage(
         server = await meet_server(connection)
         await check_keyspace(connection, keyspace)
         await connection.load([*ALL, *GROUP_SCRIPTS])
-        async with trio.open_nursery() as nursery:
+        async with background_nursery() as nursery:
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
             await nursery.start(storage.run)
             yield storage
-            nursery.cancel_scope.cancel()
 
 
 class RedisStreamsStorage(Storage):

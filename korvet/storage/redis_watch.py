@@ -29,7 +29,7 @@ from attrs import define, field
 from redis.exceptions import RedisError, ResponseError
 
 from korvet.storage.redis_connection import RedisConnection, RedisUnavailable
-from korvet.storage.redis_replies import Command, Reply, as_pairs
+from korvet.storage.redis_replies import Argument, Command, Reply, as_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -205,8 +205,11 @@ class Watcher:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Wait for growth, through lost connections, until cancelled.
 
-        Has started once no change can be missed any more.
+        Has started once no change can be missed any more. Raises NoPermissionError at once, for a user who may
+        not read streams.
         """
+        for command in (new_entries({self._changes: b"0-0"}), last_entry(self._changes)):
+            await self._blocking.execute(*command, repeatable=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._interrupt_rounds)
             while True:
@@ -225,7 +228,6 @@ class Watcher:
 
     async def _begin(self) -> None:
         """On a new connection: from here on nothing is missed, but whatever came before may have been."""
-        self._client_id = cast(int, await self._blocking.execute(b"CLIENT", b"ID"))
         self._block_ms = BLOCK_MS if await self._may_unblock() else BLOCK_WITHOUT_UNBLOCK_MS
         (last_change,) = await self._blocking.pipeline([last_entry(self._changes)])
         self._last_change = id_of_last(last_change)
@@ -239,11 +241,12 @@ class Watcher:
     async def _may_unblock(self) -> bool:
         """Try it while the connection does not block."""
         try:
+            self._client_id = cast(int, await self._blocking.execute(b"CLIENT", b"ID"))
             await self._unblock()
         except ResponseError as error:
             logger.warning(
-                "Redis refuses CLIENT UNBLOCK (%s), so long polls are looked after every %d ms; "
-                "ACL SETUSER … +client|unblock avoids that",
+                "Redis refuses CLIENT ID or UNBLOCK (%s), so long polls are looked after every %d ms; "
+                "ACL SETUSER … +client|id +client|unblock avoids that",
                 error,
                 BLOCK_WITHOUT_UNBLOCK_MS,
             )
@@ -257,9 +260,8 @@ class Watcher:
         awaited = [stream for stream in self._streams.values() if stream.is_awaited and stream.next_id]
         this.asked = {stream.key: stream.next_id for stream in awaited}
         this.is_under_way = True
-        keys = (self._changes, *this.asked)
-        ids = (self._last_change, *map(id_before, this.asked.values()))
-        command: Command = (b"XREAD", b"BLOCK", self._block_ms, b"COUNT", 1, b"STREAMS", *keys, *ids)
+        after = {key: id_before(next_id) for key, next_id in this.asked.items()}
+        command = new_entries({self._changes: self._last_change, **after}, block_ms=self._block_ms)
         try:
             reply = await self._blocking.execute(*command, limit_s=self._block_ms / 1000 + ANSWER_LIMIT_S)
         finally:
@@ -318,6 +320,12 @@ class Watcher:
     def _drop_unneeded(self, stream: WatchedStream) -> None:
         if not stream.watches and not stream.is_awaited:
             self._streams.pop(stream.key, None)
+
+
+def new_entries(after: Mapping[bytes, bytes], *, block_ms: int = -1) -> Command:
+    """The command for the first entry of each stream behind an ID; waits for any, up to that long."""
+    block: tuple[Argument, ...] = (b"BLOCK", block_ms) if block_ms >= 0 else ()
+    return (b"XREAD", *block, b"COUNT", 1, b"STREAMS", *after, *after.values())
 
 
 def last_entry(key: bytes) -> Command:
