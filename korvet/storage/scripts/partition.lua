@@ -263,9 +263,9 @@ end
 
 -- Bring the state up to what the stream holds; false when that takes more than one call.
 local function settle(s, limit)
-  notice_loss(s)
-  if call('XLEN', stream) == s.length and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0 then
-    return true
-  end
-  return adopt(s, limit)
+  local is_settled = call('XLEN', stream) == s.length
+    and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0
+    or adopt(s, limit)
+  if is_settled then notice_loss(s) end
+  return is_settled
 end

@@ -1,0 +1,416 @@
+"""What plain Redis clients do to a partition's stream: entries added and removed by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+from attrs import define
+
+from korvet.protocol.errors import KafkaStorageError
+from korvet.storage.interface import OffsetAndTimestamp, Storage, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import (
+    T0,
+    Producer,
+    Record,
+    StoredRecord,
+    append,
+    batch,
+    batches_of,
+    numbered,
+    read,
+    records_from,
+)
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+KEY = "korvet:orders:0"
+TP = TopicPartition("orders", 0)
+
+
+@define
+class Shared:
+    """A partition that a broker serves, and that others write to by hand."""
+
+    storage: Storage
+    client: redis.Redis
+    is_dense: bool
+
+    def add(self, entry_id: str, **fields: bytes | str | int) -> bytes:
+        added: bytes = self.client.execute_command("XADD", KEY, entry_id, *sum(fields.items(), ()))
+        return added
+
+    async def records(self) -> list[StoredRecord]:
+        return await records_from(self.storage, TP)
+
+    async def values(self) -> list[bytes | None]:
+        return [record.value for record in await self.records()]
+
+    async def append(self, *values: bytes, **options: int) -> int:
+        records = [Record(value, **options) for value in values]
+        return (await append(self.storage, TP, records)).base_offset
+
+    def offset(self, entry_id: bytes) -> int:
+        ms, sequence = map(int, entry_id.split(b"-"))
+        return ms - 1 if self.is_dense else (ms << 10) + sequence
+
+    def entry_id(self, offset: int) -> str:
+        return f"{offset + 1}-0" if self.is_dense else f"{offset >> 10}-{offset & 1023}"
+
+    def next_id(self, ahead: int = 0) -> str:
+        """An ID of an offset behind the end."""
+        last: bytes = self.client.xinfo_stream(KEY)["last-generated-id"]
+        return self.entry_id(self.offset(last) + 1 + ahead)
+
+
+KINDS = [
+    pytest.param({"storage.layout": layout, "offset.mapping": mapping}, id=f"{layout}-{mapping}")
+    for layout in ("record", "batch")
+    for mapping in ("timestamp", "dense")
+]
+
+
+@pytest.fixture(params=KINDS)
+def settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    chosen: dict[str, str] = request.param
+    return chosen
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def shared(
+    redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
+) -> AsyncIterator[Shared]:
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, settings)
+        yield Shared(storage, client, settings["offset.mapping"] == "dense")
+
+
+# --- Entries that others added ------------------------------------------------------------------------------
+
+
+async def test_an_entry_with_our_fields_is_the_record_they_say(shared: Shared) -> None:
+    await shared.append(b"first")
+    entry_id = shared.add(shared.next_id(), key="k", value="v", timestamp=T0, **{"header.h": "x"})
+    await shared.append(b"last")
+    found = await shared.records()
+
+    assert [record.value for record in found] == [b"first", b"v", b"last"]
+    assert found[1] == StoredRecord(shared.offset(entry_id), b"v", b"k", T0, (("h", b"x"),))
+
+
+async def test_an_entry_without_timestamp_is_as_old_as_its_id(shared: Shared) -> None:
+    entry_id = shared.add("*", value="v")
+    (record,) = await shared.records()
+
+    assert record == StoredRecord(shared.offset(entry_id), b"v", None, int(entry_id.split(b"-")[0]))
+
+
+@pytest.mark.parametrize("nonsense", ["", "yesterday", "1e9", "+5", " 5", "9223372036854775808", "٣"])
+async def test_a_timestamp_that_is_no_number_does_not_count(shared: Shared, nonsense: str) -> None:
+    entry_id = shared.add("*", value="v", timestamp=nonsense)
+    (record,) = await shared.records()
+    time = int(entry_id.split(b"-")[0])
+
+    assert record.timestamp == time
+    assert await shared.storage.seek_ts(TP, time) == OffsetAndTimestamp(record.offset, time)
+    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(record.offset, time)
+
+
+async def test_without_a_value_other_fields_are_json(shared: Shared) -> None:
+    shared.add("*", key="k", name="Ada", city="London", **{"header.h": "x"})
+    (record,) = await shared.records()
+
+    assert json.loads(record.value or b"") == {"name": "Ada", "city": "London"}
+    assert record.key == b"k"
+    assert record.headers == (("h", b"x"),)
+
+
+async def test_without_a_value_and_other_fields_the_value_is_null(shared: Shared) -> None:
+    shared.add("*", key="k", timestamp=T0)
+    (record,) = await shared.records()
+
+    assert record.value is None
+    assert record.key == b"k"
+
+
+async def test_bytes_that_are_no_text_still_make_json(shared: Shared) -> None:
+    shared.add("*", name=b"\xff\xfe", quote='"\n')
+    (record,) = await shared.records()
+
+    assert json.loads(record.value or b"") == {"name": "\ufffd\ufffd", "quote": '"\n'}
+
+
+async def test_every_verb_sees_entries_added_by_hand(shared: Shared) -> None:
+    base = await shared.append(b"a", b"b", timestamp=T0)
+    entry_id = shared.add(shared.next_id(5), value="c", timestamp=T0 + 50)
+    offset = shared.offset(entry_id)
+    with shared.storage.watch([TP]):
+        bounds = await shared.storage.latest(TP)
+
+    assert bounds.high_watermark == offset + 1
+    assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(offset, T0 + 50)
+    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(offset, T0 + 50)
+    assert await shared.storage.earliest(TP) == OffsetAndTimestamp(base, T0)
+    assert (await shared.storage.epoch_end(TP, 0)).end_offset == offset + 1
+    assert await shared.storage.truncate_before(TP, offset) == offset
+    assert await shared.values() == [b"c"]
+
+
+async def test_appends_go_on_behind_entries_added_by_hand(shared: Shared) -> None:
+    await shared.append(b"0")
+    for number in range(1, 20, 2):
+        shared.add(shared.next_id(number % 3), value=str(number))
+        await shared.append(b"%d" % (number + 1))
+    found = await shared.records()
+
+    assert [record.value for record in found] == [b"%d" % number for number in range(20 + 1)]
+    assert [record.offset for record in found] == sorted({record.offset for record in found})
+
+
+async def test_idempotent_producers_do_not_mind_entries_added_by_hand(shared: Shared) -> None:
+    first = await append(shared.storage, TP, numbered(3), producer=Producer(7))
+    shared.add(shared.next_id(), value="x")
+    again = await append(shared.storage, TP, numbered(3), producer=Producer(7))
+    await append(shared.storage, TP, numbered(3, first=3), producer=Producer(7, sequence=3))
+
+    assert again.duplicate
+    assert again.base_offset == first.base_offset
+    assert await shared.values() == [b"0", b"1", b"2", b"x", b"3", b"4", b"5"]
+
+
+async def test_thousands_of_entries_added_by_hand_are_accounted_for(shared: Shared) -> None:
+    await shared.append(b"first")
+    first = shared.offset(shared.next_id().encode())
+    with shared.client.pipeline(transaction=False) as pipeline:
+        for number in range(6000):
+            pipeline.xadd(
+                KEY, {"value": f"{number}", "timestamp": T0 + number}, shared.entry_id(first + number)
+            )
+        pipeline.execute()
+    last = await shared.append(b"last")
+    found = await shared.records()
+
+    assert last >= first + 6000
+    assert [record.value for record in found] == [b"first", *(b"%d" % n for n in range(6000)), b"last"]
+    for number in (0, 1, 777, 5999):
+        assert (
+            await shared.storage.seek_ts(TP, T0 + number)
+            in [
+                OffsetAndTimestamp(record.offset, record.timestamp)
+                for record in found
+                if record.timestamp >= T0 + number
+            ][:1]
+        )
+
+
+async def test_large_entries_added_by_hand_are_read_in_pieces(shared: Shared) -> None:
+    for number in range(30):
+        shared.client.xadd(KEY, {"value": bytes([number]) * 500_000}, shared.entry_id(1000 + number))
+    found = await records_from(shared.storage, TP, max_bytes=1_000_000)
+
+    assert [record.value for record in found] == [bytes([number]) * 500_000 for number in range(30)]
+
+
+async def test_ids_without_an_offset_are_skipped_and_said_once(
+    shared: Shared, caplog: pytest.LogCaptureFixture
+) -> None:
+    await shared.append(b"first")
+    ms = int(shared.next_id(2000).split("-")[0]) + 10
+    shared.add(f"{ms}-{0 if shared.is_dense else 1023}", value="has an offset")
+    shared.add(f"{ms}-{1 if shared.is_dense else 1024}", value="has none")
+    shared.add(f"{ms}-5000", value="has none")
+    await shared.append(b"last")
+    with caplog.at_level(logging.WARNING):
+        values = [await shared.values() for _ in range(3)]
+
+    assert values == [[b"first", b"has an offset", b"last"]] * 3
+    assert len([each for each in caplog.records if "no offset" in each.getMessage()]) == 1
+    assert shared.client.hget("{korvet:orders:0}:$state", "skipped") == b"2"
+
+
+async def test_only_ids_without_an_offset_are_an_empty_log(shared: Shared) -> None:
+    shared.add("5000-5000", value="has none")
+    bounds = await shared.storage.latest(TP)
+    earliest = await shared.storage.earliest(TP)
+
+    assert await shared.values() == []
+    assert earliest == OffsetAndTimestamp(bounds.high_watermark, -1)
+    assert await shared.storage.seek_ts(TP, 0) is None
+    assert await shared.storage.seek_max_ts(TP) is None
+
+
+async def test_an_id_beyond_all_offsets_leaves_what_is_there_readable(shared: Shared) -> None:
+    await shared.append(b"first")
+    shared.add("18446744073709551615-0", value="nobody can follow")
+    with pytest.raises(KafkaStorageError):
+        await shared.append(b"last")
+
+    assert await shared.values() == [b"first"]
+    shared.client.xdel(KEY, "18446744073709551615-0")
+    assert await shared.values() == [b"first"]
+
+
+async def test_a_stream_that_was_there_first_is_adopted(
+    redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
+) -> None:
+    is_dense = settings["offset.mapping"] == "dense"
+    for number in range(2500):
+        client.xadd(KEY, {"value": f"{number}"}, f"{number + 1}-0" if is_dense else f"{1000 + number}-7")
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, settings)
+        shared = Shared(storage, client, is_dense)
+        earliest = await storage.earliest(TP)
+        last = await shared.append(b"last")
+
+        assert earliest.offset == shared.offset(b"1-0" if is_dense else b"1000-7")
+        assert last > shared.offset(b"2500-0" if is_dense else b"3499-7")
+        assert await shared.values() == [*(b"%d" % number for number in range(2500)), b"last"]
+
+
+async def test_an_emptied_stream_that_was_there_first_keeps_its_end(
+    redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
+) -> None:
+    client.xadd(KEY, {"value": "x"}, "9000-0")
+    client.xtrim(KEY, maxlen=0)
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, settings)
+        shared = Shared(storage, client, settings["offset.mapping"] == "dense")
+        bounds = await storage.latest(TP)
+        offset = await shared.append(b"v")
+
+        assert bounds.high_watermark == shared.offset(b"9000-0") + 1
+        assert offset >= bounds.high_watermark
+
+
+# --- Entries that others removed ------------------------------------------------------------------------------
+
+
+async def test_deleted_entries_are_passed_over(shared: Shared) -> None:
+    offsets = [await shared.append(b"%d" % number, timestamp=T0 + number) for number in range(10)]
+    for number in (0, 4, 9):
+        shared.client.xdel(KEY, shared.entry_id(offsets[number]))
+    values = [b"%d" % number for number in range(10) if number not in (0, 4, 9)]
+
+    assert await shared.values() == values
+    assert (await shared.storage.latest(TP)).high_watermark == offsets[9] + 1
+    assert (await shared.storage.earliest(TP)).offset == offsets[1]
+    assert await shared.storage.seek_ts(TP, T0 + 4) == OffsetAndTimestamp(offsets[5], T0 + 5)
+    assert await shared.storage.seek_ts(TP, T0 + 9) is None
+    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(offsets[8], T0 + 8)
+    await shared.append(b"last")
+    assert await shared.values() == [*values, b"last"]
+
+
+async def test_trimmed_entries_are_gone_and_the_log_start_stays(shared: Shared) -> None:
+    for number in range(40):
+        await shared.append(*[b"%d" % number + b"x" * 3000] * 3, timestamp=T0 + number)
+    shared.client.xtrim(KEY, maxlen=10, approximate=False)
+    kept = await shared.records()
+    bounds = await shared.storage.latest(TP)
+    await shared.append(b"last")
+
+    assert bounds.log_start_offset == 0
+    assert len(kept) == (10 if shared.client.hget("korvet:$topics", "orders").find(b'"record"') > 0 else 30)
+    assert (await shared.storage.earliest(TP)).offset == kept[0].offset
+    assert await shared.storage.seek_ts(TP, T0) == OffsetAndTimestamp(kept[0].offset, kept[0].timestamp)
+    assert len(await shared.records()) == len(kept) + 1
+
+
+async def test_a_stream_deleted_by_hand_goes_on_behind_its_end(shared: Shared) -> None:
+    last = await shared.append(b"0", b"1", timestamp=T0)
+    shared.client.delete(KEY)
+    gone = await shared.values()
+    bounds = await shared.storage.latest(TP)
+    again = await shared.append(b"2", timestamp=T0)
+
+    assert gone == []
+    assert bounds.high_watermark == last + 2
+    assert again >= last + 2
+    assert await shared.values() == [b"2"]
+    assert await shared.storage.seek_ts(TP, 0) == OffsetAndTimestamp(again, T0)
+
+
+async def test_as_many_added_as_deleted_are_noticed(shared: Shared) -> None:
+    """The stream is as long as it should be then."""
+    offset = await shared.append(b"old", timestamp=T0)
+    shared.client.xdel(KEY, shared.entry_id(offset))
+    shared.add(shared.next_id(), value="new", timestamp=T0)
+    await shared.append(b"last")
+
+    assert await shared.values() == [b"new", b"last"]
+
+
+async def test_an_entry_added_and_deleted_is_no_obstacle(shared: Shared) -> None:
+    """Its ID is above all that is there; Redis refuses everything below."""
+    await shared.append(b"first")
+    entry_id = shared.add(shared.next_id(500_000), value="x")
+    shared.client.xdel(KEY, entry_id)
+    offset = await shared.append(b"a", b"b")
+    await shared.append(b"c")
+
+    assert offset > shared.offset(entry_id)
+    assert await shared.values() == [b"first", b"a", b"b", b"c"]
+
+
+async def test_a_lost_state_is_made_anew(shared: Shared) -> None:
+    await shared.append(b"0", b"1", timestamp=T0)
+    for key in ("$state", "$index", "$summary", "$producers"):
+        shared.client.delete(f"{{{KEY}}}:{key}")
+    await shared.append(b"2", timestamp=T0 + 1)
+    found = await shared.records()
+
+    assert [record.value for record in found] == [b"0", b"1", b"2"]
+    assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(found[2].offset, T0 + 1)
+
+
+async def test_a_server_emptied_by_hand_has_no_topics(shared: Shared) -> None:
+    await shared.append(b"0")
+    shared.client.flushall()
+    results = await shared.storage.append({TP: batch(numbered(1))})
+
+    assert await shared.storage.topic("orders") is None
+    assert str(results[TP])
+    assert shared.client.exists(KEY) == 0
+
+
+# --- What plain clients see ---------------------------------------------------------------------------------
+
+
+async def test_plain_clients_see_records_as_fields(redis_server: RedisServer, client: redis.Redis) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, {"offset.mapping": "dense"})
+        headers = (("source", b"web"), ("source", b"app"), ("none", None))
+        await append(storage, TP, [Record(b"v", b"k", T0, headers), Record(None, b"gone", T0 + 1)])
+        await append(storage, TP, [Record(b"w", None, T0 + 2)], producer=Producer(7, epoch=3))
+
+    entries = [
+        (entry_id, fields) for entry_id, fields in client.execute_command("XRANGE", KEY, "-", "+", keys=[KEY])
+    ]
+    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"2-0", b"3-0"]
+    assert entries[1][1] == {b"key": b"gone", b"timestamp": b"%d" % (T0 + 1)}
+    assert entries[2][1] == {b"value": b"w", b"timestamp": b"%d" % (T0 + 2), b"$producer": b"7:3"}
+    assert entries[0][1][b"header.source"] == b"app"
+
+
+async def test_rebuilt_batches_use_the_topic_s_codec(redis_server: RedisServer) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed", "producer"):
+            tp = TopicPartition(codec, 0)
+            await storage.create_topic(codec, 1, {"compression.type": codec})
+            await append(storage, tp, [Record(b"x" * 1000) for _ in range(100)])
+            found = await read(storage, tp, 0)
+            names = {each.compression.name.lower() for each in batches_of(found)}
+
+            assert names == {"none" if codec in ("uncompressed", "producer") else codec}
+            assert len(await records_from(storage, tp)) == 100

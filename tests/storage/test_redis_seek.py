@@ -1,0 +1,155 @@
+"""Finding records by time on Redis: always what looking at every record would find, and quickly."""
+
+from __future__ import annotations
+
+import random
+import time
+from statistics import median
+
+import pytest
+import redis
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from korvet.protocol.record_batch import RecordBatch, build_batch
+from korvet.storage.interface import OffsetAndTimestamp, Storage, StorageDefaults, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import T0, Record, StoredRecord, append, append_batch, records_from, stored
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+TP = TopicPartition("orders", 0)
+KEY = "korvet:orders:0"
+YEAR_2100 = 4_102_444_800_000
+# Far from what doubles hold exactly, as nanoseconds are, and as far as they go.
+NANOSECONDS = 1_700_000_000_000_000_001
+
+times = st.one_of(
+    st.integers(T0 - 20, T0 + 20),
+    st.integers(NANOSECONDS - 300, NANOSECONDS + 300),
+    st.sampled_from([-1, 0, YEAR_2100, 2**53, 2**53 + 1, 2**63 - 1]),
+)
+sizes = st.sampled_from([0, 10, 3_000, 30_000, 70_000])
+appends = st.lists(st.tuples(st.lists(times, min_size=1, max_size=12), sizes), min_size=1, max_size=12)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(appends, st.data())
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_times_are_found_as_if_every_record_were_looked_at(
+    redis_server: RedisServer,
+    layout: str,
+    mapping: str,
+    batches: list[tuple[list[int], int]],
+    data: st.DataObject,
+) -> None:
+    async def check() -> None:
+        defaults = StorageDefaults(retention_check_interval_ms=0)
+        async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
+            settings = {"storage.layout": layout, "offset.mapping": mapping, "retention.ms": "-1"}
+            await storage.create_topic("orders", 1, settings)
+            wanted: list[StoredRecord] = []
+            for timestamps, size in batches:
+                records = [Record(b"x" * size, timestamp=timestamp) for timestamp in timestamps]
+                wanted += stored(records, (await append(storage, TP, records)).base_offset)
+            await compare(storage, wanted)
+
+            first = data.draw(st.integers(0, len(wanted) - 1))
+            await storage.truncate_before(TP, wanted[first].offset)
+            await compare(storage, wanted[first:])
+
+            with redis_server.client() as client:
+                gone = data.draw(st.sets(st.integers(0, len(wanted) - 1)))
+                kept = delete(client, wanted, gone, first, mapping=mapping, layout=layout)
+            await compare(storage, kept)
+
+    with redis_server.client() as client:
+        client.flushall()
+    trio.run(check)
+
+
+def delete(
+    client: redis.Redis, records: list[StoredRecord], gone: set[int], first: int, *, mapping: str, layout: str
+) -> list[StoredRecord]:
+    """Delete some entries by hand, those from `first` on that are left; in the batch layout none."""
+    if layout == "batch":
+        return records[first:]
+    for index in gone:
+        offset = records[index].offset
+        client.xdel(KEY, f"{offset + 1}-0" if mapping == "dense" else f"{offset >> 10}-{offset & 1023}")
+    return [record for index, record in enumerate(records) if index >= first and index not in gone]
+
+
+async def compare(storage: Storage, records: list[StoredRecord]) -> None:
+    """Ask for every time there is, and one more and one less."""
+    assert await records_from(storage, TP) == records
+    asked = {record.timestamp + step for record in records for step in (-1, 0, 1)}
+    for timestamp in sorted(asked):
+        if 0 <= timestamp < 2**63:
+            assert await storage.seek_ts(TP, timestamp) == first_at(records, timestamp)
+    largest = max(records, key=lambda each: each.timestamp, default=None)
+    found = await storage.seek_max_ts(TP)
+    assert found == (None if largest is None else OffsetAndTimestamp(largest.offset, largest.timestamp))
+
+
+def first_at(records: list[StoredRecord], timestamp: int) -> OffsetAndTimestamp | None:
+    for record in records:
+        if record.timestamp >= timestamp:
+            return OffsetAndTimestamp(record.offset, record.timestamp)
+    return None
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_retention_leaves_an_index_of_what_is_left(redis_server: RedisServer, layout: str) -> None:
+    chance = random.Random(layout)
+    defaults = StorageDefaults(retention_check_interval_ms=0)
+    async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
+        settings = {"storage.layout": layout, "retention.bytes": "2000000", "retention.ms": "-1"}
+        await storage.create_topic("orders", 1, settings)
+        for number in range(60):
+            records = [
+                Record(b"x" * 5_000, timestamp=T0 + 100 * number + chance.randrange(-500, 500))
+                for _ in range(20)
+            ]
+            await append(storage, TP, records)
+        records = await records_from(storage, TP)
+        found = [await storage.seek_ts(TP, T0 + step) for step in range(0, 6500, 97)]
+        with redis_server.client() as client:
+            chunks = client.xlen(f"{{{KEY}}}:$index")
+
+        assert 400 <= len(records) <= 600
+        assert found == [first_at(records, T0 + step) for step in range(0, 6500, 97)]
+        assert chunks < 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_times_are_found_quickly_in_a_million_records(redis_server: RedisServer, layout: str) -> None:
+    """Also where the first record says 2100; with ten times as many it takes as long, give or take a tenth."""
+    count, batches = 5_000, 200
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, {"storage.layout": layout, "retention.ms": "-1"})
+        await append(storage, TP, [Record(timestamp=YEAR_2100)])
+        bases = []
+        for number in range(batches):
+            first = T0 + number * count
+            raw = ((delta, first + delta, None, b"x" * 100, ()) for delta in range(count))
+            bases.append((await append_batch(storage, TP, RecordBatch(build_batch(raw)))).base_offset)
+        far = await storage.earliest(TP)
+        await storage.truncate_before(TP, far.offset + 1)
+        chance = random.Random(1)
+        took_s = []
+        for _ in range(50):
+            number, delta = chance.randrange(batches), chance.randrange(count)
+            began = time.perf_counter()
+            found = await storage.seek_ts(TP, T0 + number * count + delta)
+            took_s.append(time.perf_counter() - began)
+            assert found == OffsetAndTimestamp(bases[number] + delta, T0 + number * count + delta)
+        largest = await storage.seek_max_ts(TP)
+
+    print(f"{layout}: p50 {1000 * median(took_s):.2f} ms, worst {1000 * max(took_s):.2f} ms")  # noqa: T201
+    assert largest == OffsetAndTimestamp(bases[-1] + count - 1, T0 + batches * count - 1)
+    assert median(took_s) < 0.01
