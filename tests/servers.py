@@ -14,7 +14,6 @@ asking, through the port, for the process id of who answers.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import platform
@@ -97,11 +96,10 @@ def free_port() -> int:
         return cast(int, probe.getsockname()[1])
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill the server when the tests are killed, which leaves them no time to do it."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+def dying_with_us() -> list[str]:
+    """What to put before a command so that the kernel ends it when the tests are killed, where that is to be had."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv is not None else []
 
 
 @define
@@ -163,7 +161,6 @@ class RedisServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  started from the tests' main thread only
         )
         threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
         if not wait:
@@ -221,7 +218,7 @@ class RedisServer:
         }
         if self.kind is REDIS_FLOOR:
             del settings["enable-debug-command"]  # 7.0 introduced it; before, DEBUG is simply there
-        command = [str(self.kind.binary())]
+        command = [*dying_with_us(), str(self.kind.binary())]
         for name, value in settings.items():
             command += [f"--{name}", *(value.split(" "))]  # 6.2 takes the words of a value one by one only
         return command

@@ -42,7 +42,16 @@ from korvet.storage.redis_link import (
 )
 from korvet.storage.redis_replies import Argument, Buffer, Command, Reply, is_temporary, pack
 
-__all__ = ["ConnectionLost", "NotConnected", "Pending", "RedisConnection", "RedisUnavailable", "Script"]
+__all__ = [
+    "ConnectionLost",
+    "NotConnected",
+    "Pending",
+    "RedisConnection",
+    "RedisUnavailable",
+    "Script",
+    "ScriptCall",
+    "open_connection",
+]
 
 logger = logging.getLogger(__name__)
 
