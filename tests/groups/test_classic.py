@@ -447,6 +447,19 @@ def test_a_static_member_that_is_away_stays_a_member_until_its_session_ends() ->
     assert ["a", "b", "c"] == talk.members
 
 
+def test_a_static_leader_that_is_away_is_replaced_by_a_member_that_is_here() -> None:
+    talk = settled("a", "b", static=True)
+    talk.join("b", static=True, protocols=(("range", b"other topics"),))
+    told = []
+    for _ in range(6):
+        talk.heartbeat("a")
+        told += talk.wait(9_000)
+    talk.heartbeat("a")
+    told += talk.wait(6_000)
+
+    assert ["b leads 2: a, b"] == told
+
+
 def test_only_static_members_that_are_all_away_hold_up_the_generation() -> None:
     talk = settled("a", "b", static=True)
     talk.join("c", can_be_sent_away=True)

@@ -1,0 +1,288 @@
+"""Members, brokers and time in any order: what must always hold of a group."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+
+from attrs import define, field
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.document import read, written
+from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.protocol.errors import ErrorCode, KafkaError
+
+NAMES = st.sampled_from("abcdef")
+LIMITS = GroupLimits(initial_rebalance_delay_ms=3000, max_size=4)
+PROTOCOLS = st.sampled_from([(("r", b"1"),), (("r", b"2"), ("s", b"2")), (("s", b"3"), ("r", b"3"))])
+LONGEST_WAIT_MS = 300_000  # a newcomer's; all other timeouts are shorter
+
+
+@define
+class Peer:
+    """A client as it sees itself: what it waits for, since when, and what it believes to be."""
+
+    name: str
+    is_static: bool
+    member_id: str = ""
+    generation_id: int = -1
+    waits_for: str = ""
+    since_ms: int = 0
+    members: list[str] = field(factory=list)  # whom it has to assign, where it leads
+
+
+class Interleavings(RuleBasedStateMachine):
+    """The group is saved as the coordinator saves it, and is lost as with a broker that is killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count()
+        self.now_ms = 0
+        self.stored: bytes | None = None
+        self.group = self.new_group()
+        self.peers = {name: Peer(name, is_static=name in "ef") for name in "abcdef"}
+        self.tickets: dict[object, Peer] = {}
+        # Of every generation: its leaders, and who was given which assignment.
+        self.leaders: dict[int, set[str]] = {}
+        self.owners: dict[tuple[int, bytes], str] = {}
+        self.newest_generation = 0
+        self.committed_in: list[int] = []
+
+    def new_group(self) -> ClassicGroup:
+        return ClassicGroup("g", LIMITS, lambda prefix: f"{prefix}-{next(self.numbers)}")
+
+    # --- What may happen --------------------------------------------------------------------------------
+
+    @rule(name=NAMES, protocols=PROTOCOLS, forgetful=st.booleans(), can_be_sent_away=st.booleans())
+    def join(
+        self, name: str, protocols: tuple[tuple[str, bytes], ...], forgetful: bool, can_be_sent_away: bool
+    ) -> None:
+        peer = self.peers[name]
+        if forgetful:
+            peer.member_id = ""
+        if peer.member_id and not self.exists():
+            peer.member_id = ""
+        join = Join(
+            member_id=peer.member_id,
+            group_instance_id=name if peer.is_static else None,
+            client_id=name,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=30_000,
+            protocols=protocols,
+            can_be_sent_away=can_be_sent_away,
+        )
+        self.group.join(join, self.ticket(peer, "join"), self.now_ms)
+        self.settle()
+
+    @rule(name=NAMES)
+    def sync(self, name: str) -> None:
+        peer = self.peers[name]
+        sync = Sync(
+            member_id=peer.member_id,
+            generation_id=peer.generation_id,
+            group_instance_id=name if peer.is_static else None,
+            assignments={member: member.encode() for member in peer.members},
+        )
+        self.group.sync(sync, self.ticket(peer, "sync"), self.now_ms)
+        self.settle()
+
+    @rule(name=NAMES)
+    def heartbeat(self, name: str) -> None:
+        peer = self.peers[name]
+        try:
+            self.group.heartbeat(
+                peer.member_id, name if peer.is_static else None, peer.generation_id, self.now_ms
+            )
+        except KafkaError:
+            pass
+        else:
+            assert peer.generation_id == self.group.generation_id
+        self.settle()
+
+    @rule(name=NAMES)
+    def commit(self, name: str) -> None:
+        peer = self.peers[name]
+        if peer.generation_id < 0:
+            return
+        try:
+            self.group.check_commit(
+                peer.member_id, name if peer.is_static else None, peer.generation_id, self.now_ms
+            )
+        except KafkaError:
+            return
+        assert peer.member_id in self.group.members
+        self.committed_in.append(peer.generation_id)
+        self.settle()
+
+    @rule(names=st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    def leave(self, names: list[str]) -> None:
+        leaving = [Leave(self.peers[name].member_id) for name in names]
+        self.group.leave(leaving, self.now_ms)
+        for name in names:
+            self.peers[name].member_id = ""
+        self.settle()
+
+    @rule(ms=st.sampled_from([1, 500, 3_000, 9_999, 10_000, 30_000]))
+    def wait(self, ms: int) -> None:
+        self.pass_time(ms)
+
+    @rule()
+    def killed(self) -> None:
+        """The broker is killed, and another one loads what was saved."""
+        for peer in self.tickets.values():
+            peer.waits_for = ""
+        self.tickets.clear()
+        self.group = self.new_group()
+        if self.stored is not None:
+            new_member_id = self.group.new_member_id
+            self.group, _ = read("g", self.stored, LIMITS)
+            self.group.new_member_id = new_member_id
+            self.group.resume(self.now_ms)
+        self.settle()
+
+    @precondition(lambda self: self.group.state is State.STABLE)
+    @rule()
+    def everybody_is_well(self) -> None:
+        """Members that all keep in touch stay as they are, however long."""
+        generation_id = self.group.generation_id
+        if self.group.has_newcomers or self.group._not_synced:
+            return
+        for _ in range(10):
+            for member in self.group.members.values():
+                self.group.heartbeat(member.member_id, member.group_instance_id, generation_id, self.now_ms)
+            self.pass_time(9_000)
+
+        assert (State.STABLE, generation_id) == (self.group.state, self.group.generation_id)
+
+    @precondition(lambda self: self.group.state is State.COMPLETING_REBALANCE)
+    @rule()
+    def nobody_syncs(self) -> None:
+        """Members that keep in touch, and never ask for what was assigned, hold nobody up for ever."""
+        generation_id = self.group.generation_id
+        for _ in range(5):
+            for member in list(self.group.members.values()):
+                with suppress(KafkaError):
+                    self.group.heartbeat(
+                        member.member_id, member.group_instance_id, generation_id, self.now_ms
+                    )
+            self.pass_time(9_000)
+
+        assert (State.COMPLETING_REBALANCE, generation_id) != (self.group.state, self.group.generation_id)
+
+    # --- How the coordinator goes about it --------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return self.stored is not None or self.group.state is not State.EMPTY or self.group.has_newcomers
+
+    def ticket(self, peer: Peer, kind: str) -> object:
+        ticket = object()
+        self.tickets[ticket] = peer
+        peer.waits_for, peer.since_ms = kind, self.now_ms
+        return ticket
+
+    def pass_time(self, ms: int) -> None:
+        end_ms = self.now_ms + ms
+        while self.group.wake_ms <= end_ms:
+            self.now_ms = max(self.now_ms, int(self.group.wake_ms))
+            self.settle()
+        self.now_ms = end_ms
+
+    def settle(self) -> None:
+        self.group.tick(self.now_ms)
+        if self.group.is_unsaved:
+            self.stored = written(self.group, 0)
+            self.group.is_unsaved = False
+        answers, self.group.answers = self.group.answers, []
+        for ticket, answer in answers:
+            peer = self.tickets.pop(ticket)
+            peer.waits_for = ""
+            if isinstance(answer, Joined):
+                self.note_joined(peer, answer)
+            else:
+                self.note_synced(peer, answer)
+
+    def note_joined(self, peer: Peer, joined: Joined) -> None:
+        if joined.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            peer.member_id = joined.member_id
+        else:
+            peer.member_id = ""
+        if joined.error_code:
+            return
+        peer.generation_id = joined.generation_id
+        peer.members = [] if joined.skip_assignment else [member.member_id for member in joined.members]
+        assert self.group.generation_id == joined.generation_id
+        if joined.leader == joined.member_id:
+            leaders = self.leaders.setdefault(joined.generation_id, set())
+            leaders.add(self.instance_of(joined.member_id))
+            assert len(leaders) == 1
+            assert joined.member_id in {member.member_id for member in joined.members}
+        else:
+            assert not joined.members
+
+    def note_synced(self, peer: Peer, synced: Synced) -> None:
+        if synced.error_code or not synced.assignment:
+            return
+        owner = self.owners.setdefault((peer.generation_id, synced.assignment), peer.name)
+        assert owner == peer.name
+
+    def instance_of(self, member_id: str) -> str:
+        """A static member keeps its part under a new member id."""
+        return member_id.rpartition("-")[0]
+
+    # --- What must hold ---------------------------------------------------------------------------------
+
+    @invariant()
+    def generations_never_go_back(self) -> None:
+        assert self.newest_generation <= self.group.generation_id
+        self.newest_generation = self.group.generation_id
+        assert sorted(self.committed_in) == self.committed_in
+
+    @invariant()
+    def there_is_one_leader_and_room_for_all(self) -> None:
+        group = self.group
+        assert bool(group.members) == (group.leader is not None) or group.state is State.EMPTY
+        assert group.leader is None or group.leader in group.members
+        if group.state in (State.COMPLETING_REBALANCE, State.STABLE):
+            assert group.members
+            assert len(group.members) <= LIMITS.max_size + 2  # the static ones that are away count besides
+        assert group.state is not State.EMPTY or not group.members
+
+    @invariant()
+    def the_leader_of_a_generation_knows_that_it_leads(self) -> None:
+        if self.group.state is State.COMPLETING_REBALANCE:
+            assert self.group.leader is not None
+            assert self.leaders[self.group.generation_id] == {self.instance_of(self.group.leader)}
+
+    @invariant()
+    def what_is_counted_is_so(self) -> None:
+        group = self.group
+        assert group._joining == sum(m.join_ticket is not None for m in group.members.values())
+        assert group._joining == 0 or group.state is State.PREPARING_REBALANCE
+        for name, count in group._supported.items():
+            assert count == sum(name in member.protocol_names for member in group.members.values())
+        static = {m.group_instance_id: m.member_id for m in group.members.values() if m.group_instance_id}
+        assert static == group._static
+        assert group._not_synced <= set(group.members)
+
+    @invariant()
+    def nobody_waits_for_ever(self) -> None:
+        waiting = {m.join_ticket for m in self.group.members.values()}
+        waiting |= {m.sync_ticket for m in self.group.members.values()}
+        assert set(self.tickets) <= waiting
+        for peer in self.tickets.values():
+            assert self.now_ms - peer.since_ms <= LONGEST_WAIT_MS
+        assert not self.tickets or self.group.wake_ms < float("inf")
+
+    def teardown(self) -> None:
+        """However it was left: everybody gets an answer, and who is not there is no member."""
+        self.pass_time(2 * LONGEST_WAIT_MS)
+
+        assert not self.tickets
+        assert State.EMPTY is self.group.state
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
