@@ -14,14 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from korvet.handlers import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_fetch,
@@ -29,14 +37,31 @@ from korvet.handlers import (
     produce,
 )
 from korvet.protocol.connection import Api
+from korvet.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from korvet.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from korvet.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from korvet.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from korvet.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from korvet.protocol.messages.fetch import FetchRequest, FetchResponse
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from korvet.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from korvet.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from korvet.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -59,10 +84,22 @@ _apis = (
     Api(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, 0, 4, handle=api_versions.handler(_table)),
     Api(19, "CreateTopics", CreateTopicsRequest, CreateTopicsResponse, 2, 7, handle=create_topics.handle),
     Api(20, "DeleteTopics", DeleteTopicsRequest, DeleteTopicsResponse, 1, 6, handle=delete_topics.handle),
+    Api(21, "DeleteRecords", DeleteRecordsRequest, DeleteRecordsResponse, 0, 2, handle=delete_records.handle),
     Api(22, "InitProducerId", InitProducerIdRequest, InitProducerIdResponse, 0, 5, handle=init_producer_id.handle),
     Api(23, "OffsetForLeaderEpoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2, 4,
         handle=offset_for_leader_epoch.handle),
+    Api(32, "DescribeConfigs", DescribeConfigsRequest, DescribeConfigsResponse, 1, 4, handle=describe_configs.handle),
+    Api(33, "AlterConfigs", AlterConfigsRequest, AlterConfigsResponse, 0, 2, handle=alter_configs.handle),
+    Api(35, "DescribeLogDirs", DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4, handle=describe_log_dirs.handle),
+    Api(37, "CreatePartitions", CreatePartitionsRequest, CreatePartitionsResponse, 0, 3,
+        handle=create_partitions.handle),
+    Api(44, "IncrementalAlterConfigs", IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1,
+        handle=incremental_alter_configs.handle),
+    Api(46, "ListPartitionReassignments", ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, 0, 0,
+        handle=list_partition_reassignments.handle),
     Api(60, "DescribeCluster", DescribeClusterRequest, DescribeClusterResponse, 0, 2, handle=describe_cluster.handle),
+    Api(75, "DescribeTopicPartitions", DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, 0, 0,
+        handle=describe_topic_partitions.handle),
 )
 # fmt: on
 _table.update((api.key, api) for api in _apis)

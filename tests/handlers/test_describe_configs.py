@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker import Broker
+from korvet.config import load_config, settings
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+from korvet.topics import SETTINGS
+from tests.handlers.support import Shim, ask, away, create, new_broker
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+
+
+async def describe(
+    broker: Broker,
+    name: str = "t",
+    kind: int = TOPIC,
+    keys: list[str] | None = None,
+    *,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=synonyms, include_documentation=documentation
+    )
+    response = await ask(broker, 32, 4, request)
+    (result,) = response.results
+    assert isinstance(result, DescribeConfigsResult)
+    return result
+
+
+async def one(
+    broker: Broker, key: str, name: str = "t", kind: int = TOPIC, *, synonyms: bool = True
+) -> DescribeConfigsResourceResult:
+    """One setting of a resource."""
+    (entry,) = (await describe(broker, name, kind, [key], synonyms=synonyms)).configs
+    return entry
+
+
+def told(entry: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+    return [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+
+
+# --- Topics -------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_has_every_setting_with_its_value_and_where_that_is_from(broker: Broker) -> None:
+    await create(broker, retention_ms="1000")
+
+    result = await describe(broker)
+
+    assert (ErrorCode.NONE, "", TOPIC, "t") == (
+        result.error_code,
+        result.error_message,
+        result.resource_type,
+        result.resource_name,
+    )
+    assert sorted(SETTINGS) == [entry.name for entry in result.configs]
+    values = {entry.name: (entry.value, entry.config_source) for entry in result.configs}
+    assert ("1000", OF_TOPIC) == values["retention.ms"]
+    assert ("1048588", DEFAULT) == values["max.message.bytes"]
+    assert ("delete", DEFAULT) == values["cleanup.policy"]
+    assert ("dense", OF_TOPIC) == values["offset.mapping"]
+    assert {(None, ())} == {(entry.documentation, tuple(entry.synonyms)) for entry in result.configs}
+
+
+async def test_a_value_is_written_as_kafka_writes_it(broker: Broker) -> None:
+    await create(broker, retention_ms=" +1000", preallocate="TRUE", cleanup_policy=" delete , delete")
+
+    values = {entry.name: entry.value for entry in (await describe(broker)).configs}
+
+    assert ("1000", "true", "delete,delete") == (
+        values["retention.ms"],
+        values["preallocate"],
+        values["cleanup.policy"],
+    )
+
+
+async def test_only_what_is_fixed_at_creation_is_read_only(broker: Broker) -> None:
+    await create(broker)
+
+    result = await describe(broker)
+
+    read_only = {entry.name for entry in result.configs if entry.read_only}
+    assert {"storage.layout", "offset.mapping", "offset.sequence.bits"} == read_only
+    assert not any(entry.is_sensitive for entry in result.configs)
+
+
+@pytest.mark.parametrize(
+    "name, number",
+    [("preallocate", 1), ("compression.type", 2), ("min.insync.replicas", 3), ("retention.ms", 5)],
+)
+async def test_types_are_numbered_as_in_the_protocol(broker: Broker, name: str, number: int) -> None:
+    await create(broker)
+
+    assert number == (await one(broker, name)).config_type
+
+
+async def test_types_of_fractions_and_lists(broker: Broker) -> None:
+    await create(broker)
+
+    assert 6 == (await one(broker, "min.cleanable.dirty.ratio")).config_type
+    assert 7 == (await one(broker, "cleanup.policy")).config_type
+
+
+@pytest.mark.parametrize("keys", [None, []])
+async def test_no_keys_are_all_of_them(broker: Broker, keys: list[str] | None) -> None:
+    await create(broker)
+
+    assert len(SETTINGS) == len((await describe(broker, keys=keys)).configs)
+
+
+async def test_keys_that_are_no_settings_are_left_out(broker: Broker) -> None:
+    await create(broker)
+
+    result = await describe(broker, keys=["segment.bytes", "segment.bites"])
+
+    assert ["segment.bytes"] == [entry.name for entry in result.configs]
+
+
+async def test_documentation_says_whether_a_setting_has_an_effect(broker: Broker) -> None:
+    await create(broker)
+
+    result = await describe(broker, documentation=True)
+
+    texts = {entry.name: entry.documentation or "" for entry in result.configs}
+    assert all(texts.values())
+    without = {name for name, text in texts.items() if text.endswith("without effect here.")}
+    assert {name for name, setting in SETTINGS.items() if not setting.enforced} == without
+
+
+async def test_synonyms_begin_with_what_holds(broker: Broker) -> None:
+    broker.config = load_config(flags={"message.max.bytes": "2000"})
+    await create(broker, max_message_bytes="1000")
+
+    assert [
+        ("max.message.bytes", "1000", OF_TOPIC),
+        ("message.max.bytes", "2000", OF_BROKER),
+        ("message.max.bytes", "1048588", DEFAULT),
+    ] == told(await one(broker, "max.message.bytes"))
+
+
+async def test_synonyms_of_what_nobody_set_are_the_default(broker: Broker) -> None:
+    await create(broker)
+
+    assert [("message.max.bytes", "1048588", DEFAULT)] == told(await one(broker, "max.message.bytes"))
+    assert [] == told(await one(broker, "segment.bytes"))
+
+
+async def test_retention_has_three_names_in_the_brokers_settings(broker: Broker) -> None:
+    await create(broker)
+    unset = await one(broker, "retention.ms")
+    broker.config = load_config(flags={"log.retention.hours": "1"})
+    hours = await one(broker, "retention.ms")
+    broker.config = load_config(flags={"log.retention.hours": "1", "log.retention.ms": "5"})
+    both = await one(broker, "retention.ms")
+
+    assert ("604800000", DEFAULT, []) == (unset.value, unset.config_source, told(unset))
+    assert ("3600000", OF_BROKER) == (hours.value, hours.config_source)
+    assert ("log.retention.hours", "1", OF_BROKER) == told(hours)[0]
+    assert ("5", OF_BROKER) == (both.value, both.config_source)
+    assert [
+        ("log.retention.ms", "5", OF_BROKER),
+        ("log.retention.hours", "1", OF_BROKER),
+        ("log.retention.hours", "168", DEFAULT),
+    ] == told(both)
+
+
+async def test_topics_that_are_described_together_do_not_share_what_is_their_own(broker: Broker) -> None:
+    await create(broker, "a", retention_ms="1")
+    await create(broker, "b")
+    resources = [
+        DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=["retention.ms"])
+        for name in ("a", "b", "a")
+    ]
+
+    response = await ask(broker, 32, 1, DescribeConfigsRequest(resources=resources, include_synonyms=True))
+
+    assert [("a", "1", 1), ("b", "604800000", 0), ("a", "1", 1)] == [
+        (each.resource_name, each.configs[0].value, len(each.configs[0].synonyms))
+        for each in response.results
+    ]
+
+
+# --- What is not there --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind, name, code",
+    [
+        (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (0, "x", ErrorCode.INVALID_REQUEST),
+        (-1, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_what_has_no_settings_is_an_error_of_its_own(
+    broker: Broker, kind: int, name: str, code: ErrorCode
+) -> None:
+    result = await describe(broker, name, kind)
+
+    assert (code, kind, name, []) == (
+        result.error_code,
+        result.resource_type,
+        result.resource_name,
+        result.configs,
+    )
+    assert result.error_message
+
+
+async def test_one_wrong_resource_does_not_fail_its_neighbours() -> None:
+    broker = await new_broker()
+    await create(broker)
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["segment.ms"])
+        for kind, name in ((TOPIC, "missing"), (TOPIC, "t"), (99, "x"))
+    ]
+
+    response = await ask(broker, 32, 4, DescribeConfigsRequest(resources=resources))
+
+    assert [3, 0, 42] == [each.error_code for each in response.results]
+    assert 1 == len(response.results[1].configs)
+
+
+async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
+    broker.storage = Shim(broker.storage, topic=away)
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await describe(broker)).error_code
+
+
+# --- The broker ---------------------------------------------------------------------------------------------
+
+
+async def test_the_broker_has_all_its_settings_read_only() -> None:
+    broker = await new_broker()
+    broker.config = load_config(flags={"node.id": "7", "listeners": ":9092,[::1]:9093"})
+
+    result = await describe(broker, "7", BROKER, documentation=True)
+
+    entries = {entry.name: entry for entry in result.configs}
+    assert sorted(settings()) == list(entries)
+    assert all(entry.read_only and entry.documentation for entry in result.configs)
+    assert ("7", OF_BROKER, 3) == (
+        entries["node.id"].value,
+        entries["node.id"].config_source,
+        entries["node.id"].config_type,
+    )
+    assert "PLAINTEXT://:9092,PLAINTEXT2://[::1]:9093" == entries["listeners"].value
+    assert ("true", DEFAULT, 1) == (
+        entries["delete.topic.enable"].value,
+        entries["delete.topic.enable"].config_source,
+        entries["delete.topic.enable"].config_type,
+    )
+    assert entries["broker.rack"].value is None
+
+
+async def test_where_records_are_kept_is_not_told() -> None:
+    broker = await new_broker()
+    broker.config = load_config(flags={"storage": "redis://:secret@host"})
+
+    entry = await one(broker, "storage", "1", BROKER)
+
+    assert (None, True, 9) == (entry.value, entry.is_sensitive, entry.config_type)
+    assert [("storage", None, OF_BROKER), ("storage", None, DEFAULT)] == told(entry)
+
+
+async def test_the_brokers_synonyms_are_what_would_hold_without_it() -> None:
+    broker = await new_broker()
+    broker.config = load_config(flags={"log.retention.minutes": "10"})
+
+    assert [
+        ("log.retention.minutes", "10", OF_BROKER),
+        ("log.retention.hours", "168", DEFAULT),
+    ] == told(await one(broker, "log.retention.minutes", "1", BROKER))
+    assert [("log.retention.hours", "168", DEFAULT)] == told(
+        await one(broker, "log.retention.hours", "1", BROKER)
+    )
+    assert [] == told(await one(broker, "log.retention.ms", "1", BROKER))
+
+
+async def test_nothing_was_altered_for_all_brokers(broker: Broker) -> None:
+    result = await describe(broker, "", BROKER)
+
+    assert (ErrorCode.NONE, []) == (result.error_code, result.configs)
