@@ -57,7 +57,12 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
     storage: StorageCase = request.param
     # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most.
     folder = tempfile.mkdtemp(prefix="kc-")
-    settings = {"storage.layout": storage.layout, "offset.mapping": storage.mapping}
+    settings = {
+        "storage.layout": storage.layout,
+        "offset.mapping": storage.mapping,
+        "group.initial.rebalance.delay.ms": "500",
+        "group.min.session.timeout.ms": "1000",
+    }
     try:
         with KorvetProcess(
             storage=f"embedded:{folder}/data" if storage.embedded else "memory://", settings=settings

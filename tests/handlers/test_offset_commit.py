@@ -11,6 +11,7 @@ from korvet.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from tests.handlers.members import join, new_group_broker, take_part
 from tests.handlers.support import T0, Shim, ask, away, create, reconfigure
 
 T1 = TopicPartition("t", 1)
@@ -123,3 +124,27 @@ async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Bro
         broker.storage = broker.groups.storage = Shim(storage, **verbs)
         assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == await commit(broker, {T0: (1, -1, "")})
         broker.storage = broker.groups.storage = storage
+
+
+async def test_only_members_commit_where_there_are_any() -> None:
+    broker = await new_group_broker()
+    await create(broker)
+    joined = await take_part(broker)
+
+    async def commit_as(member_id: str, generation: int) -> list[ErrorCode]:
+        return await commit(broker, {T0: (1, -1, "")}, member_id=member_id, generation=generation)
+
+    assert [ErrorCode.NONE] == await commit_as(joined.member_id, 1)
+    assert [ErrorCode.ILLEGAL_GENERATION] == await commit_as(joined.member_id, 0)
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] == await commit_as("made-up", 1)
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] == await commit_as("", -1)
+
+
+async def test_nobody_commits_while_assignments_are_awaited() -> None:
+    broker = await new_group_broker()
+    await create(broker)
+    joined = await join(broker)
+
+    assert [ErrorCode.REBALANCE_IN_PROGRESS] == await commit(
+        broker, {T0: (1, -1, "")}, member_id=joined.member_id, generation=1
+    )
