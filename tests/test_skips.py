@@ -1,0 +1,49 @@
+"""A skipped test fails the run, by name, after all others had their turn."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PASSES = "def test_passes(): pass\n"
+SKIPS = "import pytest\ndef test_skips(): pytest.skip('no kcat here')\n"
+SKIPS_AT_IMPORT = "import pytest\npytest.skip('no kcat here', allow_module_level=True)\n"
+FAILS_AS_EXPECTED = "import pytest\n@pytest.mark.xfail\ndef test_fails(): assert False\n"
+
+
+def run(folder: Path, *arguments: str, **modules: str) -> tuple[int, str]:
+    """Exit status and output of pytest over these modules, under the hooks of our own conftest."""
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
+    for name, source in modules.items():
+        (folder / f"test_{name}.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "1")], ids=["alone", "distributed"])
+@pytest.mark.parametrize("skipping", [SKIPS, SKIPS_AT_IMPORT], ids=["test", "module"])
+def test_a_skip_fails_the_run_and_is_named(tmp_path: Path, skipping: str, arguments: tuple[str, ...]) -> None:
+    status, said = run(tmp_path, *arguments, first=skipping, second=PASSES)
+
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "1 passed, 1 skipped" in said
+    assert "skipped, so this run fails" in said
+    assert "no kcat here" in said
+
+
+def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
+    status, said = run(tmp_path, first=FAILS_AS_EXPECTED, second=PASSES)
+
+    assert status == pytest.ExitCode.OK
+    assert "1 passed, 1 xfailed" in said
