@@ -53,7 +53,7 @@ NO_GENERATION = -1
 LOOK_AGAIN_MS = 5000
 
 # Something that bounds a wait, as `Broker.parked` does: entered with the seconds it may take at most.
-Parked = Callable[[float], AbstractContextManager[None]]
+Parked = Callable[[float], AbstractContextManager[object]]
 
 
 @define(eq=False)
