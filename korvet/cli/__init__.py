@@ -25,7 +25,8 @@ from korvet import __version__
 # Name -> what it is for. The module korvet.cli.<name> holds it as `command`.
 COMMANDS = {
     "serve": "Start a broker.",
-    "topics": "List, create, describe and delete topics.",
+    "topics": "List, create, describe, alter and delete topics.",
+    "configs": "Show and alter the settings of topics and brokers.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",

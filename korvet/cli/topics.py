@@ -1,4 +1,4 @@
-"""`korvet topics`: list, create, describe and delete."""
+"""`korvet topics`: list, create, describe, alter and delete."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from korvet.cli.options import as_json, assignments, bootstrap_servers, with_cli
 from korvet.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from korvet.client import Client, Topic
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(name="topics")
 def command() -> None:
-    """List, create, describe and delete topics."""
+    """List, create, describe, alter and delete topics."""
 
 
 @command.command("list")
@@ -135,6 +136,64 @@ def kafka_id(topic_id: UUID) -> str:
 
 def joined(ids: list[int]) -> str:
     return ",".join(map(str, ids))
+
+
+@command.command("alter")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="So many in all; never fewer than there are.",
+)
+@click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated.")
+@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Back to the default; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only ask whether it would be accepted.")
+@bootstrap_servers
+def alter(
+    name: str,
+    partitions: int | None,
+    texts: tuple[str, ...],
+    unset: tuple[str, ...],
+    dry_run: bool,
+    servers: str,
+) -> None:
+    """Give a topic other settings, or more partitions.
+
+    Both are asked about before either is done.
+    """
+    settings = assignments(texts)
+    if partitions is None and not settings and not unset:
+        raise click.UsageError("There is nothing to alter.")
+    if named_twice := settings.keys() & set(unset):
+        raise click.UsageError(f"{min(named_twice)} is named twice.")
+
+    async def alter_all(client: Client) -> None:
+        await altered(client, name, partitions, settings, unset, validate_only=True)
+        if not dry_run:
+            await altered(client, name, partitions, settings, unset, validate_only=False)
+
+    with_client(servers, alter_all)
+
+
+async def altered(
+    client: Client,
+    name: str,
+    partitions: int | None,
+    settings: Mapping[str, str],
+    unset: Iterable[str],
+    *,
+    validate_only: bool,
+) -> None:
+    """Alter a topic, or only ask whether it may be altered so."""
+    from korvet.client.administration import DELETE, SET, TOPIC, Resource, add_partitions, alter_settings
+
+    changes: dict[str, tuple[int, str | None]] = {key: (SET, value) for key, value in settings.items()}
+    changes |= dict.fromkeys(unset, (DELETE, None))
+    if changes:
+        await alter_settings(client, Resource(TOPIC, name), changes, validate_only=validate_only)
+    if partitions is not None:
+        await add_partitions(client, name, partitions, validate_only=validate_only)
 
 
 @command.command("delete")

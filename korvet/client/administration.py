@@ -1,0 +1,139 @@
+"""Settings described and altered, partitions added: what the command line needs of administration.
+
+Nothing is repeated: who alters something wants to know how it went. Errors are KafkaErrors, in the broker's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from korvet.client.client import Client
+from korvet.client.cluster import raise_for
+from korvet.protocol.errors import BrokerNotAvailable
+from korvet.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from korvet.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from korvet.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+SOURCES = {
+    1: "topic",
+    2: "broker, altered",
+    3: "all brokers, altered",
+    4: "broker",
+    5: "default",
+    6: "broker, altered",
+    7: "client metrics",
+    8: "group",
+}
+TIMEOUT_MS = 30_000
+
+
+@frozen
+class Resource:
+    """What has settings: a topic, or a broker by its id."""
+
+    kind: int
+    name: str
+
+    def node_id(self, client: Client) -> int | None:
+        """The one broker that can tell, where it is about a broker. Raises BrokerNotAvailable."""
+        if self.kind != BROKER:
+            return None
+        if int(self.name) not in client.brokers:
+            raise BrokerNotAvailable(f"there is no broker {self.name}")
+        return int(self.name)
+
+
+@frozen
+class DescribedSetting:
+    """A setting as a broker tells it; no value where there is none, or where it is a secret."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str
+
+
+async def describe_settings(
+    client: Client, resource: Resource, names: Sequence[str] | None = None
+) -> list[DescribedSetting]:
+    """A resource's settings, or those of these names, sorted. Raises UnknownTopicOrPartition, InvalidRequest, …"""
+    asked = DescribeConfigsResource(
+        resource_type=resource.kind,
+        resource_name=resource.name,
+        configuration_keys=None if names is None else list(names),
+    )
+    answer = await client.request(
+        DescribeConfigsRequest(resources=[asked], include_documentation=True),
+        DescribeConfigsResponse,
+        node_id=resource.node_id(client),
+    )
+    (result,) = answer.results
+    raise_for(result.error_code, resource.name, result.error_message)
+    described = [
+        DescribedSetting(
+            entry.name,
+            entry.value,
+            SOURCES.get(entry.config_source, "unknown"),
+            entry.read_only,
+            entry.is_sensitive,
+            entry.documentation or "",
+        )
+        for entry in result.configs
+    ]
+    return sorted(described, key=lambda setting: setting.name)
+
+
+async def alter_settings(
+    client: Client,
+    resource: Resource,
+    changes: Mapping[str, tuple[int, str | None]],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set, delete, append to or subtract from single settings. Raises InvalidConfig, …, and then alters none."""
+    asked = AlterConfigsResource(
+        resource_type=resource.kind,
+        resource_name=resource.name,
+        configs=[
+            AlterableConfig(name=name, config_operation=operation, value=value)
+            for name, (operation, value) in changes.items()
+        ],
+    )
+    answer = await client.request(
+        IncrementalAlterConfigsRequest(resources=[asked], validate_only=validate_only),
+        IncrementalAlterConfigsResponse,
+        node_id=resource.node_id(client),
+    )
+    for result in answer.responses:
+        raise_for(result.error_code, resource.name, result.error_message)
+
+
+async def add_partitions(client: Client, topic: str, count: int, *, validate_only: bool = False) -> None:
+    """Let a topic have so many partitions in all. Raises InvalidPartitions, UnknownTopicOrPartition, …"""
+    asked = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+    answer = await client.request(
+        CreatePartitionsRequest(topics=[asked], timeout_ms=TIMEOUT_MS, validate_only=validate_only),
+        CreatePartitionsResponse,
+        node_id=client.controller_id,
+    )
+    for result in answer.results:
+        raise_for(result.error_code, result.name, result.error_message)
