@@ -118,6 +118,7 @@ class GroupCoordinator:
         factory=list
     )  # a heap; what is no longer armed for then is passed over
     _earlier: trio.Event = field(factory=trio.Event)
+    _dropped: set[str] = field(factory=set)  # groups that are to be loaded again before long
 
     # --- Members ----------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ class GroupCoordinator:
         held.group.answers.clear()
         if self._groups.get(group_id) is held:
             del self._groups[group_id]
-            self._push(_now_ms() + LOOK_AGAIN_MS, group_id)
+            self._look_again(group_id)
 
     def _let_go(self, group_id: str, held: HeldGroup) -> None:
         """Keep nothing of groups that are none: asking for made-up names must not fill the memory."""
@@ -367,8 +368,15 @@ class GroupCoordinator:
         if self._due[0][0] >= due_ms:
             self._earlier.set()
 
+    def _look_again(self, group_id: str) -> None:
+        """A group that is no longer in memory may have members that time out: load it before long."""
+        if group_id not in self._dropped:
+            self._dropped.add(group_id)
+            self._push(_now_ms() + LOOK_AGAIN_MS, group_id)
+
     async def _look_at(self, group_id: str) -> None:
         """Do what is due in a group: holding it is all that takes."""
+        self._dropped.discard(group_id)
         if group_id in self._groups:
             self._groups[group_id].armed_ms = NEVER
         try:
@@ -376,6 +384,7 @@ class GroupCoordinator:
                 pass
         except KafkaError as error:
             logger.warning("group %r could not go on: %s", group_id, error.message)
+            self._look_again(group_id)
 
     # --- Expiry -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,230 @@
+"""Hours of a group whose members, brokers and store come and go, in seconds, and the same again by its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+from trio.testing import MockClock
+
+from korvet.config import Config
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.groups.members import Join, Leave, State, Sync
+from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, RebalanceInProgress
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from korvet.tasks import supervise
+from tests.groups.conversation import subscription
+from tests.handlers.support import Shim
+
+PARTITIONS = 8
+MEMBERS = 6
+HOUR_S = 3600.0
+PAUSE_S = 1.0
+
+
+@define
+class Cluster:
+    """The broker there is just now, and what its members know of each other, which is more than they should."""
+
+    random: Random
+    storage: MemoryStorage = field(factory=MemoryStorage)
+    coordinator: GroupCoordinator = field(init=False)
+    asking: set[trio.CancelScope] = field(factory=set)
+    # Of every generation: who has which partition.
+    owners: dict[tuple[int, int], str] = field(factory=dict)
+    committed: dict[int, int] = field(factory=dict)
+    generations: list[int] = field(factory=list)
+    rebalances: int = 0
+    failures: int = 0
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """A new broker takes over; requests to the one before are never answered."""
+        for scope in self.asking:
+            scope.cancel()
+        self.coordinator = GroupCoordinator(
+            self.storage, Config(), lambda: int(trio.current_time() * 1000) + 1_750_000_000_000
+        )
+        self.coordinator.storage = Shim(self.storage, save=self.save)
+        nursery.start_soon(self._run, self.coordinator)
+
+    async def _run(self, coordinator: GroupCoordinator) -> None:
+        with self.until_killed():
+            await supervise("groups", coordinator.run)
+
+    @contextmanager
+    def until_killed(self) -> Iterator[trio.CancelScope]:
+        with trio.CancelScope() as scope:
+            self.asking.add(scope)
+            try:
+                yield scope
+            finally:
+                self.asking.discard(scope)
+
+    async def save(self, *arguments: Any, **values: Any) -> int:
+        """Slow at times, and at times not there; then it may have saved all the same."""
+        await trio.sleep(self.random.choice([0, 0, 0.001, 0.2]))
+        if self.random.random() < 0.02:
+            self.failures += 1
+            if self.random.random() < 0.5:
+                await self.storage.save(*arguments, **values)
+            raise KafkaStorageError
+        return await self.storage.save(*arguments, **values)
+
+    def note_assignment(self, name: str, generation_id: int, partitions: bytes) -> None:
+        for partition in partitions:
+            assert name == self.owners.setdefault((generation_id, partition), name)
+
+    async def ask(self, function: str, *arguments: Any, **values: Any) -> Any:
+        """Ask the broker; the connection breaks when it is killed meanwhile, and nobody knows what came of it."""
+        with self.until_killed():
+            return await getattr(self.coordinator, function)("g", *arguments, **values)
+        raise KafkaStorageError("the connection was lost")
+
+
+@define
+class Consumer:
+    """A member that does as clients do."""
+
+    cluster: Cluster
+    name: str
+    instance: str | None
+    member_id: str = ""
+    generation_id: int = -1
+    partitions: bytes = b""
+
+    async def live(self) -> None:
+        """Be a member until the end: join, share out, heartbeat, commit, and at times crash or leave."""
+        random = self.cluster.random
+        while True:
+            with trio.move_on_after(random.expovariate(1 / 120)):
+                await self.take_part()
+            await self._end(random.choice(["crash", "leave", "crash"]))
+            await trio.sleep(random.uniform(0, 60))
+
+    async def take_part(self) -> None:
+        """Be a member, again and again."""
+        while True:
+            try:
+                await self._join()
+                while True:
+                    await trio.sleep(3)
+                    await self.cluster.ask("heartbeat", self.member_id, self.instance, self.generation_id)
+                    await self._commit()
+            except RebalanceInProgress:
+                continue
+            except KafkaError as error:
+                self._note(error.error_code)
+                await trio.sleep(PAUSE_S)
+
+    def _note(self, code: ErrorCode) -> None:
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.member_id = ""
+
+    async def _join(self) -> None:
+        self.partitions = b""
+        join = Join(
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            client_id=self.name,
+            rebalance_timeout_ms=30_000,
+            protocols=(("range", subscription("t")),),
+        )
+        joined = await self.cluster.ask("join", join, trio.move_on_after)
+        if joined.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = joined.member_id
+            return await self._join()
+        self._note(joined.error_code)
+        if joined.error_code:
+            await trio.sleep(PAUSE_S)
+            return await self._join()
+        self.member_id, self.generation_id = joined.member_id, joined.generation_id
+        self.cluster.generations.append(joined.generation_id)
+        members = [] if joined.skip_assignment else [member.member_id for member in joined.members]
+        assignments = {
+            member_id: bytes(range(number, PARTITIONS, len(members)))
+            for number, member_id in enumerate(sorted(members))
+        }
+        sync = Sync(
+            member_id=self.member_id,
+            generation_id=self.generation_id,
+            group_instance_id=self.instance,
+            assignments=assignments,
+        )
+        synced = await self.cluster.ask("sync", sync, trio.move_on_after)
+        if synced.error_code:
+            self._note(synced.error_code)
+            await trio.sleep(PAUSE_S)
+            return await self._join()
+        self.cluster.rebalances += 1
+        self.partitions = synced.assignment
+        self.cluster.note_assignment(self.instance or self.name, self.generation_id, self.partitions)
+        return None
+
+    async def _commit(self) -> None:
+        """Read one record further than what was committed, as at least once asks for."""
+        committed = await self.cluster.storage.committed("g")
+        for partition in self.partitions:
+            tp = TopicPartition("t", partition)
+            offset = committed[tp].offset + 1 if tp in committed else 1
+            outcome = await self.cluster.ask(
+                "commit",
+                {tp: OffsetAndMetadata(offset)},
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+                generation_id=self.generation_id,
+            )
+            if outcome[tp] is None:
+                assert self.cluster.committed.get(partition, 0) <= offset
+                self.cluster.committed[partition] = offset
+
+    async def _end(self, how: str) -> None:
+        if how == "leave" and self.member_id:
+            with trio.move_on_after(5):
+                with suppress(KafkaError):
+                    await self.cluster.ask("leave", [Leave(self.member_id, self.instance)])
+        self.member_id, self.generation_id, self.partitions = "", -1, b""
+
+
+def consumers(cluster: Cluster) -> Iterator[Consumer]:
+    for number in range(MEMBERS):
+        yield Consumer(cluster, f"m{number}", f"i{number}" if number % 3 == 0 else None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_group_lives_through_hours_of_churn(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    # Trio shuffles tasks that are ready at the same time.
+    monkeypatch.setattr("trio._core._run._r", Random(seed))
+    cluster = Cluster(Random(seed))
+    await cluster.storage.create_topic("t", PARTITIONS, {})
+    async with trio.open_nursery() as nursery:
+        cluster.start(nursery)
+        with trio.move_on_after(3 * HOUR_S):
+            async with trio.open_nursery() as churn:
+                for consumer in consumers(cluster):
+                    churn.start_soon(consumer.live)
+                while True:
+                    await trio.sleep(cluster.random.uniform(60, 1200))
+                    cluster.start(nursery)
+        generation_id = max(cluster.generations)
+        calm = [Consumer(cluster, f"c{number}", None) for number in range(MEMBERS)]
+        for consumer in calm:
+            nursery.start_soon(consumer.take_part)
+        # The last members' sessions, a rebalance, and what the store's failures cost.
+        await trio.sleep(120)
+        group = await cluster.coordinator.group("g")
+        nursery.cancel_scope.cancel()
+
+    assert (State.STABLE, MEMBERS) == (group.state, len(group.members))
+    assert sorted(partition for each in calm for partition in each.partitions) == list(range(PARTITIONS))
+    assert group.generation_id > generation_id
+    assert cluster.rebalances > 100
+    assert cluster.failures > 3
+    assert set(range(PARTITIONS)) == set(cluster.committed)
