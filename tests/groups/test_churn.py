@@ -1,4 +1,4 @@
-"""Hours of a group whose members, brokers and store come and go, in seconds, and the same again by its seed."""
+"""An hour of a group whose members, brokers and store come and go, in seconds, and the same again by its seed."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def consumers(cluster: Cluster) -> Iterator[Consumer]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_group_lives_through_hours_of_churn(
+async def test_a_group_lives_through_an_hour_of_churn(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # Trio shuffles tasks that are ready at the same time.
@@ -206,7 +206,7 @@ async def test_a_group_lives_through_hours_of_churn(
     await cluster.storage.create_topic("t", PARTITIONS, {})
     async with trio.open_nursery() as nursery:
         cluster.start(nursery)
-        with trio.move_on_after(3 * HOUR_S):
+        with trio.move_on_after(HOUR_S):
             async with trio.open_nursery() as churn:
                 for consumer in consumers(cluster):
                     churn.start_soon(consumer.live)
@@ -225,6 +225,6 @@ async def test_a_group_lives_through_hours_of_churn(
     assert (State.STABLE, MEMBERS) == (group.state, len(group.members))
     assert sorted(partition for each in calm for partition in each.partitions) == list(range(PARTITIONS))
     assert group.generation_id > generation_id
-    assert cluster.rebalances > 100
-    assert cluster.failures > 3
+    assert cluster.rebalances > 50
+    assert cluster.failures > 1
     assert set(range(PARTITIONS)) == set(cluster.committed)
