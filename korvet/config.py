@@ -575,7 +575,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
 
 def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else "; `korvet serve --help` names them all"
+    hint = f"; did you mean {near[0]}?" if near else "; `korvet serve --settings` prints them all"
     return f"$.{name}: there is no such setting (from {source}){hint}"
 
 

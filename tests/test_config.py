@@ -106,7 +106,7 @@ def test_all_faults_are_told_at_once_with_path_source_and_what_is_accepted(file:
 
     assert [
         f"$.num.partitons: there is no such setting (from {file}); did you mean num.partitions?",
-        "$.max.x: there is no such setting (from command line); `korvet serve --help` names them all",
+        "$.max.x: there is no such setting (from command line); `korvet serve --settings` prints them all",
         (
             "$.listeners: 'nowhere' is no address (from command line); accepted: HOST:PORT, :PORT, [IPV6]:PORT or"
             " NAME://HOST:PORT, separated by commas"
