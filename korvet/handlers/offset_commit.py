@@ -44,8 +44,9 @@ async def handle(
     outcomes: Outcomes = {}
     for topic in request.topics:
         await _sort(broker, context, topic, positions, outcomes)
-    if positions:
-        outcomes |= await _commit(broker, request, context, positions)
+    too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
+    if positions or too_large:
+        outcomes |= await _commit(broker, request, context, positions, too_large)
     return OffsetCommitResponse(topics=[_answer(topic, outcomes) for topic in request.topics])
 
 
@@ -84,7 +85,10 @@ async def _commit(
     request: OffsetCommitRequest,
     context: RequestContext,
     positions: dict[TopicPartition, OffsetAndMetadata],
+    too_large: list[TopicPartition],
 ) -> Outcomes:
+    """Commit what can be. Who may not commit at all is told so, whatever the texts of its positions."""
+    asked = [*positions, *too_large]
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
         outcomes = await broker.groups.commit(
@@ -95,9 +99,9 @@ async def _commit(
             generation_id=request.generation_id_or_member_epoch,
         )
     except GroupIdNotFound as error:
-        return dict.fromkeys(positions, error if context.version >= 9 else IllegalGeneration())
+        return dict.fromkeys(asked, error if context.version >= 9 else IllegalGeneration())
     except KafkaError as error:
-        return dict.fromkeys(positions, coordinator_error(error))
+        return dict.fromkeys(asked, coordinator_error(error))
     return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
 
 

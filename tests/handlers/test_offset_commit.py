@@ -148,3 +148,12 @@ async def test_nobody_commits_while_assignments_are_awaited() -> None:
     assert [ErrorCode.REBALANCE_IN_PROGRESS] == await commit(
         broker, {T0: (1, -1, "")}, member_id=joined.member_id, generation=1
     )
+
+
+async def test_who_may_not_commit_is_told_that_before_all(broker: Broker) -> None:
+    await create(broker, partitions=2)
+    reconfigure(broker, offset_metadata_max_bytes=3)
+
+    errors = await commit(broker, {T0: (1, -1, "abcd"), T1: (1, -1, "")}, generation=1, member_id="m")
+
+    assert [ErrorCode.GROUP_ID_NOT_FOUND] * 2 == errors
