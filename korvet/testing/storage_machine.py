@@ -28,7 +28,13 @@ from hypothesis.stateful import (
 )
 
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import IllegalGeneration, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from korvet.protocol.errors import (
+    IllegalGeneration,
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from korvet.protocol.record import Headers
 from korvet.storage.interface import (
     AppendResult,
@@ -288,12 +294,22 @@ class StorageMachine(RuleBasedStateMachine):
         codec: Codec = Codec.NONE,
     ) -> None:
         by_tp = {self.pick(partition)[0]: each for partition, each in appended.items()}
-        batches = {tp: batch(each, codec=codec, producer=who) for tp, (each, who) in by_tp.items()}
-        results = self.brokers.call(self.storage(broker).append, batches)
 
-        assert results.keys() == by_tp.keys()
-        for tp, (each, who) in by_tp.items():
-            self.note_append(self.model.logs[tp], each, who, results[tp])
+        async def append() -> dict[TopicPartition, AppendResult | KafkaError]:
+            """Append as a client does: what the store is away for is not appended, and sent again."""
+            results: dict[TopicPartition, AppendResult | KafkaError] = {}
+            while missing := by_tp.keys() - results.keys():
+                batches = {tp: batch(by_tp[tp][0], codec=codec, producer=by_tp[tp][1]) for tp in missing}
+                answers = await self.storage(broker).append(batches)
+                assert answers.keys() == missing
+                results |= {
+                    tp: each for tp, each in answers.items() if not isinstance(each, KafkaStorageError)
+                }
+                await trio.lowlevel.checkpoint()
+            return results
+
+        for tp, result in self.brokers.call(append).items():
+            self.note_append(self.model.logs[tp], *by_tp[tp], result)
 
     def note_append(
         self,
