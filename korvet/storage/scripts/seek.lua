@@ -19,13 +19,13 @@ if s.dirty then save(s) end
 local function each(key, id, last, look)
   local from = '(' .. id
   while true do
-    local entries = call('XRANGE', key, from, last, 'COUNT', 300)
+    local entries = call('XRANGE', key, from, last, 'COUNT', 64)
     for _, entry in ipairs(entries) do
       local found = look(entry)
       if found then return found end
     end
-    if #entries < 300 then return nil end
-    from = '(' .. entries[300][1]
+    if #entries < 64 then return nil end
+    from = '(' .. entries[64][1]
   end
 end
 

@@ -1,0 +1,310 @@
+"""Topics on Redis: deletion and recreation under fire, leftovers, what a keyspace says of itself, lost records."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+import trio
+
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.storage.interface import (
+    AppendResult,
+    EpochEnd,
+    OffsetAndMetadata,
+    Storage,
+    StorageUsageError,
+    Topic,
+    TopicPartition,
+)
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.contract.base import eventually
+from korvet.testing.records import Record, append, batch, batches_of, numbered, read, records_from, records_of
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+TP = TopicPartition("orders", 0)
+STATE = "{korvet:orders:0}:$state"
+DENSE = {"offset.mapping": "dense"}
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def storage(redis_server: RedisServer) -> AsyncIterator[Storage]:
+    async with open_redis_storage(redis_server.url) as storage:
+        yield storage
+
+
+# --- Deletion and recreation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_nothing_crosses_while_a_topic_is_deleted_and_created_under_appends(
+    redis_server: RedisServer, client: redis.Redis, layout: str
+) -> None:
+    """Each append carries the id its broker took for the topic's when it began."""
+    settings = {"storage.layout": layout}
+    stored: dict[str, int] = {}
+
+    async def write(broker: Storage, done: trio.Event) -> None:
+        number = 0
+        while not done.is_set():
+            topic = await broker.topic("orders")
+            if topic is None:
+                continue
+            number += 1
+            results = await broker.append({TP: batch([Record(str(topic.topic_id).encode())])})
+            if isinstance(results[TP], AppendResult):
+                stored[str(topic.topic_id)] = stored.get(str(topic.topic_id), 0) + 1
+            else:
+                assert isinstance(results[TP], UnknownTopicOrPartition)
+
+    async with open_redis_storage(redis_server.url) as first, open_redis_storage(redis_server.url) as second:
+        done = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for broker in (first, second):
+                nursery.start_soon(write, broker, done)
+            for _ in range(25):
+                topic = await first.create_topic("orders", 1, settings)
+                await trio.sleep(0.02)
+                found = {record.value for record in records_of(await read(first, TP, 0))}
+                assert found <= {str(topic.topic_id).encode()}
+                await first.delete_topic(topic)
+            done.set()
+
+        assert sum(stored.values()) > 100
+        assert not client.exists("korvet:orders:0", STATE)
+
+
+async def test_deleting_a_topic_leaves_no_key_of_its_own(storage: Storage, client: redis.Redis) -> None:
+    topic = await storage.create_topic("orders", 3, {})
+    for number in range(3):
+        await append(storage, TopicPartition("orders", number), [Record(b"x" * 100_000)])
+    await storage.ack("billing", {TP: OffsetAndMetadata(1)})
+    await storage.delete_topic(topic)
+
+    assert {key for key in client.keys("*") if b"orders" in key} == set()
+    assert b"orders" not in b"".join(client.hkeys("korvet:$group:billing"))
+
+
+async def test_leftovers_of_an_unfinished_deletion_are_not_adopted(
+    storage: Storage, client: redis.Redis
+) -> None:
+    topic = await storage.create_topic("orders", 1, DENSE)
+    await append(storage, TP, numbered(3))
+    client.hdel("korvet:$topics", "orders")
+    async with new_broker(client) as broker:
+        await broker.create_topic("orders", 1, DENSE)
+        bounds = await broker.latest(TP)
+        result = await append(broker, TP, numbered(1))
+
+        assert bounds.high_watermark == 0
+        assert result.base_offset == 0
+    with pytest.raises(UnknownTopicOrPartition):
+        await storage.delete_topic(topic)
+    assert len(await records_from(storage, TP)) == 1
+
+
+async def test_an_old_broker_does_not_make_a_deleted_topic_s_state_again(
+    storage: Storage, client: redis.Redis
+) -> None:
+    await storage.create_topic("orders", 1, {})
+    await append(storage, TP, numbered(1))
+    client.hdel("korvet:$topics", "orders")
+    client.delete("korvet:orders:0", STATE)
+    results = await storage.append({TP: batch(numbered(1))})
+
+    assert isinstance(results[TP], UnknownTopicOrPartition)
+    assert not client.exists("korvet:orders:0", STATE)
+
+
+async def test_a_later_topic_s_partition_is_not_taken_over_by_an_earlier_one(
+    storage: Storage, client: redis.Redis
+) -> None:
+    """As if the catalogue had been read just before the deletion, and the state is asked for just after."""
+    await storage.create_topic("orders", 1, DENSE)
+    async with new_broker(client) as other:
+        old = await other.topic("orders")
+        assert old is not None
+        await storage.delete_topic(old)
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(2))
+        await eventually(lambda: other.topic("orders"), await storage.topic("orders"))
+        with pytest.raises(UnknownTopicOrPartition):
+            await other.delete_topic(old)
+
+        assert len(await records_from(other, TP)) == 2
+
+
+@asynccontextmanager
+async def new_broker(client: redis.Redis) -> AsyncIterator[Storage]:
+    path = client.connection_pool.connection_kwargs["path"]
+    async with open_redis_storage(f"unix://{path}") as storage:
+        yield storage
+
+
+# --- Other brokers --------------------------------------------------------------------------------------------
+
+
+async def test_altered_settings_reach_another_broker_by_signal(storage: Storage, client: redis.Redis) -> None:
+    topic = await storage.create_topic("orders", 1, {})
+    async with new_broker(client) as other:
+        await append(other, TP, numbered(1))
+        client.config_resetstat()
+        await storage.alter_topic(topic, settings={"message.timestamp.type": "LogAppendTime"})
+
+        async def append_time_is_known() -> bool:
+            return (await append(other, TP, numbered(1))).log_append_time_ms > 0
+
+        await eventually(append_time_is_known, expected=True)
+
+
+# --- The keyspace -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", ["2", "17", "next", ""])
+async def test_a_newer_keyspace_is_refused(
+    redis_server: RedisServer, client: redis.Redis, stored: str
+) -> None:
+    client.set("korvet:$format", stored)
+    with pytest.raises(StorageUsageError, match="format") as refused:
+        async with open_redis_storage(redis_server.url):
+            pass
+
+    assert "1" in str(refused.value)
+    assert client.get("korvet:$format") == stored.encode()
+
+
+async def test_a_keyspace_says_its_format_from_the_first_day(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    async with open_redis_storage(redis_server.url):
+        assert client.get("korvet:$format") == b"1"
+    async with open_redis_storage(redis_server.url):
+        assert client.keys("*") == [b"korvet:$format"]
+
+
+async def test_namespaces_do_not_see_each_other(redis_server: RedisServer, client: redis.Redis) -> None:
+    async with (
+        open_redis_storage(redis_server.url) as one,
+        open_redis_storage(redis_server.url, namespace="other") as other,
+    ):
+        await one.create_topic("orders", 1, {})
+        await append(one, TP, numbered(1))
+
+        assert await other.topics() == {}
+        await other.create_topic("orders", 1, {})
+        assert await records_from(other, TP) == []
+        await append(other, TP, numbered(2))
+        assert len(await records_from(one, TP)) == 1
+    assert all(key.startswith((b"korvet:", b"other:", b"{korvet:", b"{other:")) for key in client.keys("*"))
+
+
+async def test_the_start_line_names_server_and_durability(redis_server: RedisServer) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        name = "Valkey" if redis_server.kind.id.startswith("valkey") else "Redis"
+
+        assert storage.description.startswith(f"{name} ")
+        assert str(redis_server.socket) in storage.description
+        assert "disk" in storage.durability
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:1/x/y", "unix://", "redis://localhost?db=many"])
+async def test_a_bad_url_is_one_line(url: str) -> None:
+    with pytest.raises(StorageUsageError) as refused:
+        async with open_redis_storage(url):
+            pass
+
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_wrong_password_is_one_line(new_server: object) -> None:
+    server = new_server(tcp=True, options={"requirepass": "right"})  # type: ignore[operator]
+    url = server.tcp_url.replace("redis://", "redis://:wrong@")
+    with pytest.raises(StorageUsageError) as refused:
+        async with open_redis_storage(url):
+            pass
+
+    assert "wrong" not in str(refused.value).replace("WRONGPASS", "")
+
+
+# --- Lost records -----------------------------------------------------------------------------------------------
+
+
+async def go_back(client: redis.Redis, saved: dict[bytes, bytes]) -> None:
+    """What a server does that comes back with an older file."""
+    client.delete(*[key for key in client.keys("*") if b"orders" in key and b"$topics" not in key])
+    for key, dump in saved.items():
+        client.restore(key, 0, dump, replace=True)
+
+
+def save(client: redis.Redis) -> dict[bytes, bytes]:
+    keys = [key for key in client.keys("*") if b"orders" in key]
+    return {key: client.dump(key) for key in keys}
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_lost_records_begin_a_leader_epoch(storage: Storage, client: redis.Redis, layout: str) -> None:
+    await storage.create_topic("orders", 1, {**DENSE, "storage.layout": layout})
+    await append(storage, TP, numbered(5))
+    saved = save(client)
+    await append(storage, TP, numbered(5, first=5))
+    await go_back(client, saved)
+    bounds = await storage.latest(TP)
+    await append(storage, TP, numbered(3, first=100))
+    found = await read(storage, TP, 0)
+    epochs = [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)]
+
+    assert (bounds.high_watermark, bounds.leader_epoch) == (5, 1)
+    assert epochs == [(0, 0), (5, 1)]
+    assert [record.value for record in await records_from(storage, TP, 5)] == [b"100", b"101", b"102"]
+    assert await storage.epoch_end(TP, 0) == EpochEnd(0, 5)
+    assert await storage.epoch_end(TP, 1) == EpochEnd(1, 8)
+    assert await storage.epoch_end(TP, 2) == EpochEnd(-1, -1)
+    assert (await storage.earliest(TP)).leader_epoch == 0
+
+
+async def test_an_append_notices_lost_records_too(storage: Storage, client: redis.Redis) -> None:
+    await storage.create_topic("orders", 1, DENSE)
+    await append(storage, TP, numbered(5))
+    saved = save(client)
+    await append(storage, TP, numbered(5, first=5))
+    await go_back(client, saved)
+    await append(storage, TP, numbered(1, first=100))
+    found = await read(storage, TP, 0)
+
+    assert found.offsets.leader_epoch == 1
+    assert [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)] == [(0, 0), (5, 1)]
+
+
+async def test_two_brokers_that_notice_the_same_loss_begin_one_epoch(
+    storage: Storage, client: redis.Redis
+) -> None:
+    await storage.create_topic("orders", 1, DENSE)
+    async with new_broker(client) as other:
+        await append(storage, TP, numbered(5))
+        saved = save(client)
+        await append(storage, TP, numbered(5))
+        await other.latest(TP)
+        await go_back(client, saved)
+        epochs = [(await each.latest(TP)).leader_epoch for each in (storage, other, storage, other)]
+
+    assert epochs == [1, 1, 1, 1]
+
+
+async def test_a_topic_that_is_gone_after_a_loss_is_unknown(storage: Storage, client: redis.Redis) -> None:
+    topic: Topic = await storage.create_topic("orders", 1, {})
+    await append(storage, TP, numbered(5))
+    client.flushall()
+    results = await storage.append({TP: batch(numbered(1))})
+
+    assert isinstance(results[TP], KafkaError)
+    assert await storage.topic_by_id(topic.topic_id) is None
