@@ -12,7 +12,7 @@ from tests.servers import RedisServer
 
 @pytest.mark.parametrize("mapping", ["dense", "timestamp"])
 def test_memory_is_like_the_model(mapping: str) -> None:
-    run_storage_machine(lambda: MemoryEnvironment({"offset.mapping": mapping}), max_examples=60)
+    run_storage_machine(lambda: MemoryEnvironment({"offset.mapping": mapping}), max_examples=40)
 
 
 @pytest.mark.servers

@@ -24,6 +24,12 @@ from korvet.testing.records import Producer, Record, append, numbered, read, rec
 
 
 class CatalogueContract(Contract):
+    async def test_a_store_says_what_it_is_and_promises_in_a_phrase_each(self, storage: Storage) -> None:
+        for phrase in (storage.description, storage.durability):
+            assert phrase.strip() == phrase
+            assert "\n" not in phrase
+            assert phrase
+
     async def test_a_store_has_no_topics_at_first(self, storage: Storage) -> None:
         assert await storage.topics() == {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import trio
 
 from korvet.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.storage.interface import (
@@ -222,6 +223,30 @@ class ReadContract(Contract):
         assert isinstance(results[nowhere], UnknownTopicOrPartition)
         assert isinstance(results[beyond], OffsetOutOfRange)
         assert size_of(results[tp]) > 0
+
+    async def test_cancelled_readers_take_nothing_from_the_others(
+        self, storage: Storage, topic: Topic
+    ) -> None:
+        wanted = {}
+        for tp in (TopicPartition(topic.name, number) for number in range(3)):
+            records = [Record(b"%d %d" % (tp.partition, n)) for n in range(50)]
+            wanted[tp] = stored(records, (await append(storage, tp, records)).base_offset)
+        found = []
+
+        async def read_all(tp: TopicPartition, scope: trio.CancelScope) -> None:
+            with scope:
+                found.append(await records_from(storage, tp) == wanted[tp])
+
+        scopes = [trio.CancelScope() for _ in range(60)]
+        async with trio.open_nursery() as nursery:
+            for number, scope in enumerate(scopes):
+                nursery.start_soon(read_all, TopicPartition(topic.name, number % 3), scope)
+            await trio.lowlevel.checkpoint()
+            for scope in scopes[::2]:
+                scope.cancel()
+
+        assert len(found) >= 30
+        assert all(found)
 
     # --- Bounds -----------------------------------------------------------------------------------------
 
