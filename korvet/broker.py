@@ -71,7 +71,15 @@ class Resource(Enum):
             Operation.ALTER_CONFIGS,
         }
     )
-    GROUP = frozenset({Operation.READ, Operation.DESCRIBE, Operation.DELETE})
+    GROUP = frozenset(
+        {
+            Operation.READ,
+            Operation.DESCRIBE,
+            Operation.DELETE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    )
     CLUSTER = frozenset(
         {
             Operation.CREATE,

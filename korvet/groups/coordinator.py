@@ -187,7 +187,7 @@ class GroupCoordinator:
         """
         async with self._hold(group_id) as held:
             if not held.exists and generation_id > NO_GENERATION:
-                raise GroupIdNotFound(f"there is no group {group_id!r}")
+                raise GroupIdNotFound(f"Group {group_id} not found.")
             held.group.check_commit(member_id, group_instance_id, generation_id, _now_ms())
             # A group of positions alone is a group too: listed, deleted and expired like the others.
             held.group.is_unsaved |= not held.exists
@@ -204,7 +204,7 @@ class GroupCoordinator:
         _check_group_id(group_id)
         async with self._hold(group_id) as held:
             if not held.exists:
-                raise GroupIdNotFound(f"there is no group {group_id!r}")
+                raise GroupIdNotFound(f"Group {group_id} not found.")
             if held.group.state is not State.EMPTY and not held.group.is_consumer_group:
                 raise NonEmptyGroup
             read = {tp for tp in tps if held.group.is_subscribed(tp.topic)}
@@ -219,7 +219,7 @@ class GroupCoordinator:
         """The group, to be looked at before anything else happens. Raises GroupIdNotFound."""
         async with self._hold(group_id) as held:
             if not held.exists:
-                raise GroupIdNotFound(f"there is no group {group_id!r}")
+                raise GroupIdNotFound(f"Group {group_id} not found.")
             return held.group
 
     async def groups(self) -> list[ClassicGroup]:
@@ -232,7 +232,7 @@ class GroupCoordinator:
         """Delete a group and its positions. Raises GroupIdNotFound, NonEmptyGroup."""
         async with self._hold(group_id) as held:
             if not held.exists:
-                raise GroupIdNotFound(f"there is no group {group_id!r}")
+                raise GroupIdNotFound(f"Group {group_id} not found.")
             if held.group.state is not State.EMPTY:
                 raise NonEmptyGroup
             await self._delete(group_id, held)

@@ -33,7 +33,7 @@ async def test_a_stable_group_is_described_with_its_members(broker: Broker, vers
         member.member_assignment,
     )
     assert subscription("t") == member.member_metadata
-    assert (328 if version >= 3 else -(2**31)) == group.authorized_operations
+    assert (3400 if version >= 3 else -(2**31)) == group.authorized_operations
 
 
 async def test_a_group_that_rebalances_is_described_without_its_protocol(broker: Broker) -> None:
