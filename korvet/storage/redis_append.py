@@ -314,10 +314,11 @@ class AppendQueue:
     # --- Trouble ----------------------------------------------------------------------------------------
 
     def _not_sent(self, call: Call, error: NotConnected) -> None:
+        """Errors would not do: clients may retry behind what they have already sent after it."""
         if call.may_have_happened:
             self._spawn(call, self._repeat, call)
         else:
-            self._end(call, self.context.redis.failure(error))
+            self._spawn(call, self._send_later, call, error)
 
     def _end(self, call: Call, error: KafkaError) -> None:
         call.resolve(error)
@@ -352,14 +353,24 @@ class AppendQueue:
 
     async def _repeat(self, call: Call) -> None:
         """The outcome is unknown: ask again, unless there is nobody left to tell."""
-        if call.replicas:
-            await self.context.waiting_connections.wait_connected()
-        else:
-            await self.context.redis.connection.wait_connected()
+        await self._wait_connected(call)
         if call.is_waited_for:
             self._make(call)
         elif self._call is call:
             self._next()
+
+    async def _send_later(self, call: Call, error: NotConnected) -> None:
+        """It never went out. A connection that broke is usually back at once."""
+        with trio.move_on_after(self.context.redis.patience_s) as patience:
+            await self._repeat(call)
+        if patience.cancelled_caught:
+            raise self.context.redis.failure(error)
+
+    async def _wait_connected(self, call: Call) -> None:
+        if call.replicas:
+            await self.context.waiting_connections.wait_connected()
+        else:
+            await self.context.redis.connection.wait_connected()
 
     async def _trim_and_repeat(self, call: Call, error: OutOfMemoryError) -> None:
         """Redis is full: drop what retention gives up, and try once more."""

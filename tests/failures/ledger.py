@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -217,6 +219,10 @@ def assert_each_once_and_in_order(ledgers: Ledgers, found: list[Found]) -> None:
     """Nothing lost, nothing doubled, order kept, and every record where its acknowledgement said."""
     for ledger in ledgers.each:
         mine = [one for one in found if one.name == ledger.name]
-        assert list(range(ledger.produced)) == [one.number for one in mine]
+        times_found = Counter(one.number for one in mine)
+        wrong = {number: times_found[number] for number in range(ledger.produced) if times_found[number] != 1}
+        assert not wrong, f"times found: {wrong}; {[one for one in mine if one.number in wrong]}"
+        out_of_order = [pair for pair in pairwise(mine) if pair[0].number + 1 != pair[1].number]
+        assert not out_of_order, f"out of order: {out_of_order}"
         assert ledger.offsets == {one.number: one.offset for one in mine}
     assert len(found) == len(ledgers.produced())

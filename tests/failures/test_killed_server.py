@@ -10,10 +10,14 @@ its writes it cannot tell about, and repeats them under a token that the server 
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from bench.wire import create_topic
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker, embedded_client
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import RedisServer
 
@@ -42,4 +46,32 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(
     say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
+    assert_each_once_and_in_order(ledgers, found)
+
+
+@EACH_LAYOUT
+def test_a_brokers_own_server_that_is_killed_is_started_again_with_everything_acknowledged(
+    embedded_folder: Path, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+) -> None:
+    settings = {**kept.settings, "embedded.appendfsync": "always"}
+    broker = start_broker(f"embedded:{embedded_folder}", settings)
+    create_topic(broker.port, topic)
+    unanswered = []
+    servers = set()
+    with Ledgers.of(broker.bootstrap_servers, topic, idempotent=True) as ledgers:
+        for _ in range(KILLS):
+            ledgers.wait_for_more(RECORDS_BETWEEN)
+            with embedded_client(embedded_folder) as client:
+                server = client.info("server")["process_id"]
+            os.kill(server, signal.SIGSTOP)
+            unanswered.append(ledgers.unanswered_requests())
+            os.kill(server, signal.SIGKILL)
+            servers.add(server)
+        ledgers.wait_for_more(RECORDS_BETWEEN)
+        ledgers.finish()
+    found = consume_all(broker.bootstrap_servers, topic)
+    say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+
+    assert all(unanswered)
+    assert len(servers) == KILLS
     assert_each_once_and_in_order(ledgers, found)
