@@ -54,6 +54,7 @@ from korvet.storage.producer_state import ProducerStates
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
 GIB = 1024**3
+RECLAIM_INTERVAL_MS = 100
 # What a position and a document occupy besides their bytes.
 POSITION_COST = 600
 DOCUMENT_COST = 400
@@ -130,12 +131,14 @@ class MemoryStorage(Storage):
     description: str = field(init=False)
     durability: str = field(default="everything is forgotten when the broker ends", init=False)
     _budget: MemoryBudget = field(init=False)
+    # Replaced, never changed: whoever goes through what `topics` answered may take its time.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     _names: dict[UUID, str] = field(factory=dict, init=False)
     _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
     _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
     _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
     _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
+    _reclaimed_ms: int = field(default=-RECLAIM_INTERVAL_MS, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.description = f"memory, at most {self.max_bytes:,} bytes"
@@ -163,7 +166,7 @@ class MemoryStorage(Storage):
         config = topic_config(settings, self.defaults.topic_config)
         topic = Topic(name, uuid4(), partitions, MappingProxyType(settings), config)
         self._add_partitions(topic, range(partitions))
-        self._topics[name] = topic
+        self._topics = {**self._topics, name: topic}
         self._names[topic.topic_id] = name
         return topic
 
@@ -186,13 +189,15 @@ class MemoryStorage(Storage):
         self._add_partitions(altered, range(topic.partitions, partitions))
         for partition in range(partitions):
             self._logs[TopicPartition(topic.name, partition)].config = config
-        self._topics[topic.name] = altered
+        self._topics = {**self._topics, topic.name: altered}
         return altered
 
     async def delete_topic(self, topic: Topic) -> None:
         self._check_present(topic)
         name = self._names.pop(topic.topic_id)
-        for partition in range(self._topics.pop(name).partitions):
+        partitions = self._topics[name].partitions
+        self._topics = {other: each for other, each in self._topics.items() if other != name}
+        for partition in range(partitions):
             tp = TopicPartition(name, partition)
             self._logs.pop(tp).clear()
             self._wake(tp)
@@ -301,8 +306,14 @@ class MemoryStorage(Storage):
             watch.notify()
 
     def _enforce_retention(self) -> None:
-        """What a full store tries before it refuses: every partition, also those that nobody writes to."""
+        """What a full store tries before it refuses: every partition, also those that nobody writes to.
+
+        Not for each of the appends that it then refuses: there may be ten thousand partitions.
+        """
         now_ms = self.clock()
+        if 0 <= now_ms - self._reclaimed_ms < RECLAIM_INTERVAL_MS:
+            return
+        self._reclaimed_ms = now_ms
         for log in self._logs.values():
             log.enforce_retention(now_ms)
             log.expire_producers(now_ms)

@@ -24,7 +24,7 @@ from korvet.storage.interface import (
     TopicPartition,
 )
 from korvet.storage.memory import MemoryStorage
-from korvet.storage.memory_log import BATCH_COST, LOG_COST, SEGMENT_BYTES
+from korvet.storage.memory_log import BATCH_COST, LOG_COST, SEGMENT_BYTES, PartitionLog
 from korvet.storage.producer_state import PRODUCER_COST
 from korvet.testing.environment import ManualClock
 from korvet.testing.records import (
@@ -175,6 +175,20 @@ async def test_a_full_store_tries_retention_in_every_partition_first() -> None:
 
     assert await records_from(storage, OTHER) == []
     assert (await storage.latest(OTHER)).log_start_offset == 9
+
+
+async def test_a_full_store_does_not_look_at_every_partition_for_every_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    storage = await memory(max_bytes=50_000, clock=clock)
+    looks: list[int] = []
+    monkeypatch.setattr(PartitionLog, "enforce_retention", lambda _, now_ms: looks.append(now_ms))
+    for _ in range(50):
+        clock.now_ms += 10
+        await storage.append({TP: batch([Record(b"x" * 60_000)])})
+
+    assert len(looks) == 5 * 2  # every 100 ms, in both partitions
 
 
 async def test_what_is_truncated_or_deleted_makes_room() -> None:

@@ -103,6 +103,15 @@ class CatalogueContract(Contract):
         assert set(await storage.topics()) == set(names)
         assert values == {name: name.encode() for name in names}
 
+    async def test_what_was_answered_stays_as_it_was(
+        self, storage: Storage, topic: Topic, environment: Environment
+    ) -> None:
+        topics = await storage.topics()
+        await storage.create_topic("payments", 1, environment.settings)
+        await storage.delete_topic(topic)
+
+        assert dict(topics) == {"orders": topic}
+
     # --- Altering ---------------------------------------------------------------------------------------
 
     async def test_more_partitions_join_those_that_are_there(
