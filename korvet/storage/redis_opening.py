@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
 from attrs import frozen
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_address import parse_address
-from korvet.storage.redis_connection import RedisConnection, open_connection
+from korvet.storage.redis_connection import RedisConnection, Script, open_connection
 from korvet.storage.redis_keys import FORMAT, Keyspace
 from korvet.storage.redis_replies import as_map
 
@@ -41,11 +41,25 @@ class Server:
 async def connected(url: str) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
     """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
     address = parse_address(url)
+    async with AsyncExitStack() as stack:
+        try:
+            connection = await stack.enter_async_context(open_connection(address))
+            watching = await stack.enter_async_context(open_connection(address, name="watch"))
+        except (RedisError, ssl.SSLCertVerificationError) as error:
+            raise StorageUsageError(f"Redis at {address.description} refuses: {error}") from error
+        yield connection, watching
+
+
+async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
+    """Find out all that has to be right before the first verb; StorageUsageError for what is not."""
     try:
-        async with open_connection(address) as connection, open_connection(address, name="watch") as watching:
-            yield connection, watching
-    except (RedisError, ssl.SSLCertVerificationError) as error:
-        raise StorageUsageError(f"Redis at {address.description} refuses: {error}") from error
+        server = await meet_server(connection)
+        await check_keyspace(connection, keyspace)
+        await connection.load(scripts)
+    except RedisError as error:
+        where = connection.address.description
+        raise StorageUsageError(f"Redis at {where} refuses what korvet needs: {error}") from error
+    return server
 
 
 async def meet_server(connection: RedisConnection) -> Server:
@@ -74,11 +88,8 @@ async def durability(connection: RedisConnection) -> str:
 async def check_keyspace(connection: RedisConnection, keyspace: Keyspace) -> None:
     """Note the version of what we store, or see that we understand what is there."""
     where = f"the keyspace {keyspace.namespace}: at {connection.address.description}"
-    try:
-        await connection.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
-        stored = cast(bytes, await connection.execute(b"GET", keyspace.format, repeatable=True))
-    except ResponseError as error:
-        raise StorageUsageError(f"{where} cannot be used: {error}") from error
+    await connection.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
+    stored = cast(bytes, await connection.execute(b"GET", keyspace.format, repeatable=True))
     if not stored.isdigit() or int(stored) > int(FORMAT):
         raise StorageUsageError(
             f"{where} has format {stored.decode(errors='replace')};"

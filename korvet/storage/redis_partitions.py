@@ -54,6 +54,7 @@ class Partitions:
             return partition
         catalogued = await self.catalogue.reload(tp.topic)
         if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
+            self._partitions.pop(tp, None)
             raise UnknownTopicOrPartition
         return self._partition(catalogued, tp)
 

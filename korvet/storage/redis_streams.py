@@ -23,7 +23,6 @@ from attrs import evolve
 
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.background import background_nursery
 from korvet.storage.interface import (
     AppendResult,
     Document,
@@ -50,7 +49,7 @@ from korvet.storage.redis_documents import Documents
 from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis_groups import Groups
 from korvet.storage.redis_keys import Keyspace
-from korvet.storage.redis_opening import Server, check_keyspace, connected, meet_server
+from korvet.storage.redis_opening import Server, connected, prepare
 from korvet.storage.redis_partitions import Partitions
 from korvet.storage.redis_read import Reader
 from korvet.storage.redis_scripts import ALL, TRIM
@@ -77,13 +76,19 @@ async def open_redis_storage(
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
     async with connected(url) as (connection, watching):
-        server = await meet_server(connection)
-        await check_keyspace(connection, keyspace)
-        await connection.load([*ALL, *GROUP_SCRIPTS])
-        async with background_nursery() as nursery:
+        server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
+        # What the block raises is kept out of the nursery, so that it arrives as itself and not inside a group.
+        raised: BaseException | None = None
+        async with trio.open_nursery() as nursery:
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
             await nursery.start(storage.run)
-            yield storage
+            try:
+                yield storage
+            except BaseException as error:  # noqa: BLE001  raised again below
+                raised = error
+            nursery.cancel_scope.cancel()
+        if raised is not None:
+            raise raised
 
 
 class RedisStreamsStorage(Storage):
