@@ -268,13 +268,18 @@ def test_nothing_is_ever_reassigned(kafka_python: KafkaPythonAdministrator) -> N
 
 
 def produce(
-    broker: KorvetProcess, topic: str, value: bytes = b"v", *, timestamp_ms: int | None = None
+    broker: KorvetProcess,
+    topic: str,
+    value: bytes = b"v",
+    *,
+    timestamp_ms: int | None = None,
+    timeout_ms: int = 30_000,
 ) -> int:
     """Append a record, with acks=all; its offset."""
     now_ms = time.time_ns() // 1_000_000
     batch = build_batch([(0, now_ms if timestamp_ms is None else timestamp_ms, None, value, ())])
     with Wire(broker.port) as wire:
-        wire.send(frame_of(produce_request(topic, batch, timeout_ms=100)))
+        wire.send(frame_of(produce_request(topic, batch, timeout_ms=timeout_ms)))
         return produced(wire.receive())
 
 
@@ -337,8 +342,8 @@ def test_how_many_replicas_are_waited_for_counts_at_once(
     admin.change(topic, {"min.insync.replicas": (SET, "2")})
 
     too_few = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
-    assert refusal(broker, topic) in too_few
-    eventually(lambda: refusal(other, topic) in too_few, expected=True)
+    assert refusal(broker, topic, timeout_ms=500) in too_few
+    eventually(lambda: refusal(other, topic, timeout_ms=500) in too_few, expected=True)
 
     admin.change(topic, {"min.insync.replicas": (DELETE, None)})
 
