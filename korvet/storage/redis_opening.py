@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
 
 from attrs import frozen
@@ -50,15 +50,22 @@ async def connected(url: str) -> AsyncIterator[tuple[RedisConnection, RedisConne
         yield connection, watching
 
 
-async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
-    """Find out all that has to be right before the first verb; StorageUsageError for what is not."""
+@contextmanager
+def refused(connection: RedisConnection) -> Iterator[None]:
+    """Make a StorageUsageError of what the server refuses in the block."""
     try:
-        server = await meet_server(connection)
-        await check_keyspace(connection, keyspace)
-        await connection.load(scripts)
+        yield
     except RedisError as error:
         where = connection.address.description
         raise StorageUsageError(f"Redis at {where} refuses what korvet needs: {error}") from error
+
+
+async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
+    """Find out all that has to be right before the first verb; StorageUsageError for what is not."""
+    with refused(connection):
+        server = await meet_server(connection)
+        await check_keyspace(connection, keyspace)
+        await connection.load(scripts)
     return server
 
 

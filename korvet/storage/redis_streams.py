@@ -23,6 +23,7 @@ from attrs import evolve
 
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.background import background_nursery
 from korvet.storage.interface import (
     AppendResult,
     Document,
@@ -49,7 +50,7 @@ from korvet.storage.redis_documents import Documents
 from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis_groups import Groups
 from korvet.storage.redis_keys import Keyspace
-from korvet.storage.redis_opening import Server, connected, prepare
+from korvet.storage.redis_opening import Server, connected, prepare, refused
 from korvet.storage.redis_partitions import Partitions
 from korvet.storage.redis_read import Reader
 from korvet.storage.redis_scripts import ALL, TRIM
@@ -77,18 +78,11 @@ async def open_redis_storage(
     keyspace = Keyspace(namespace)
     async with connected(url) as (connection, watching):
         server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
-        # What the block raises is kept out of the nursery, so that it arrives as itself and not inside a group.
-        raised: BaseException | None = None
-        async with trio.open_nursery() as nursery:
+        async with background_nursery() as nursery:
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
-            await nursery.start(storage.run)
-            try:
-                yield storage
-            except BaseException as error:  # noqa: BLE001  raised again below
-                raised = error
-            nursery.cancel_scope.cancel()
-        if raised is not None:
-            raise raised
+            with refused(connection):
+                await nursery.start(storage.run)
+            yield storage
 
 
 class RedisStreamsStorage(Storage):

@@ -160,3 +160,24 @@ async def test_a_user_who_may_do_nothing_is_told_so_in_one_line(
 
     assert "\n" not in str(refused.value)
     assert PASSWORD not in str(refused.value)
+
+
+async def test_a_user_who_may_not_interrupt_has_everything_too(
+    redis_server: RedisServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    allow(client, [right for right in documented_rights() if right not in ("+client|id", "+client|unblock")])
+    url = url_of(redis_server)
+    async with open_redis_storage(url) as storage, open_redis_storage(url) as other:
+        await do_everything(storage, other, "record")
+
+    assert "+client|id +client|unblock avoids that" in caplog.text
+
+
+@pytest.mark.parametrize("right", ["+xread", "+xrevrange", "+script|load", "+set"])
+async def test_a_user_who_may_too_little_is_told_at_the_start(
+    redis_server: RedisServer, client: redis.Redis, right: str
+) -> None:
+    allow(client, [each for each in documented_rights() if each != right])
+    with trio.fail_after(5), pytest.raises(StorageUsageError, match=r"NOPERM .* no permissions"):
+        async with open_redis_storage(url_of(redis_server)):
+            pass
