@@ -1,0 +1,345 @@
+"""Batches to entries and back, without a server: what the append script is given, and what is made of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import InvalidRecord
+from korvet.protocol.record import Headers
+from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches, validate
+from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
+from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
+from korvet.storage.redis_layouts import Packed, Piece, pack_batch
+from korvet.storage.redis_rebuild import (
+    Entry,
+    Epoch,
+    Fields,
+    Rebuilt,
+    parse,
+    rebuild_batches,
+    rebuild_records,
+)
+from korvet.testing.records import T0, Record, StoredRecord, batch
+
+UNLIMITED = 1 << 30
+FIRST_EPOCH = [Epoch(0, 0)]
+HEADER_ARGUMENTS = 10
+
+texts = st.text(max_size=3)
+payloads = st.none() | st.binary(max_size=20) | st.sampled_from([b"x" * 200, b"y" * 9000])
+headers: st.SearchStrategy[Headers] = st.lists(
+    st.tuples(texts, st.none() | st.binary(max_size=3)), max_size=3
+).map(tuple)
+timestamps = st.one_of(
+    st.integers(T0 - 5, T0 + 5), st.sampled_from([-1, 0, 2**63 - 1, -(2**63) + 1, 4_102_444_800_000])
+)
+producers = st.sampled_from([b"", b"7:3", b"8:0"])
+
+
+def packed(
+    records: Sequence[Record], config: TopicConfig | None = None, *, max_headers: int = 1000
+) -> Packed:
+    return pack_batch(batch(records), config or TopicConfig(), max_headers)
+
+
+def shape_of(found: Packed) -> object:
+    return found.arguments[5]
+
+
+def pieces_of(found: Packed) -> list[Piece]:
+    count = found.arguments[8]
+    assert isinstance(count, int)
+    numbers = found.arguments[HEADER_ARGUMENTS : HEADER_ARGUMENTS + 3 * count]
+    return [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]  # type: ignore[arg-type]
+
+
+def data_of(found: Packed) -> list[object]:
+    return list(found.arguments[HEADER_ARGUMENTS + 3 * len(pieces_of(found)) :])
+
+
+# --- Batches to arguments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "records, shape, data",
+    [
+        ([Record(b"v", b"k"), Record(b"w", b"l")], b"kv", [b"k", b"l", b"v", b"w"]),
+        ([Record(b"v"), Record(b"w")], b"v", [b"v", b"w"]),
+        ([Record(None, b"k")], b"k", [b"k"]),
+        ([Record(None), Record(None)], b"-", []),
+        ([Record(b"v", timestamp=5), Record(b"w", timestamp=6)], b"v", [5, 6, b"v", b"w"]),
+    ],
+)
+def test_usual_records_are_columns(records: list[Record], shape: bytes, data: list[object]) -> None:
+    found = packed(records)
+
+    assert shape_of(found) == shape
+    assert data_of(found) == data
+    assert found.arguments[9] == len(data)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [Record(b"v", b"k"), Record(b"w")],
+        [Record(b"v"), Record(None)],
+        [Record(b"v", headers=(("h", b"x"),))],
+    ],
+)
+def test_unusual_records_are_fields(records: list[Record]) -> None:
+    assert shape_of(packed(records)) == b"f"
+
+
+def test_fields_say_where_the_timestamp_is() -> None:
+    found = packed([Record(b"v", b"k", 5, (("h", b"x"), ("n", None)))])
+
+    assert data_of(found) == [
+        10, 6, b"key", b"k", b"value", b"v", b"timestamp", b"5", b"header.h", b"x", b"$header.n", b"",
+    ]  # fmt: skip
+
+
+def test_log_append_time_leaves_timestamps_to_the_script() -> None:
+    config = TopicConfig(timestamp_type=TimestampType.LOG_APPEND_TIME)
+    found = packed([Record(b"v", timestamp=5), Record(b"w", timestamp=6)], config)
+
+    assert data_of(found) == [b"v", b"w"]
+
+
+def test_a_batch_layout_s_batch_stays_as_it_is() -> None:
+    sent = batch([Record(b"v")] * 3, codec=Codec.ZSTD)
+    found = pack_batch(sent, TopicConfig(layout=StorageLayout.BATCH), 1000)
+
+    assert shape_of(found) == b"batch"
+    assert data_of(found) == [sent.buffer]
+    assert pieces_of(found) == [Piece(3, sent.size + 6, T0)]
+
+
+def test_one_header_too_many_is_refused() -> None:
+    packed([Record(headers=(("h", b""),) * 3)], max_headers=3)
+    with pytest.raises(InvalidRecord, match=r"record\.max\.headers"):
+        packed([Record(headers=(("h", b""),) * 4)], max_headers=3)
+
+
+@pytest.mark.parametrize(
+    "retention_bytes, largest", [(-1, 66_000), (1_000_000, 66_000), (80_000, 11_000), (0, 5_000)]
+)
+def test_a_large_batch_is_several_pieces_of_the_index(retention_bytes: int, largest: int) -> None:
+    records = [Record(b"x" * (100 + n % 7), timestamp=T0 + n % 1000) for n in range(5000)]
+    found = packed(records, TopicConfig(retention_bytes=retention_bytes))
+    pieces = pieces_of(found)
+    ends = [sum(piece.records for piece in pieces[: n + 1]) for n in range(len(pieces))]
+    starts = [0, *ends[:-1]]
+
+    assert ends[-1] == 5000
+    assert sum(piece.size for piece in pieces) == found.size
+    assert max(piece.size for piece in pieces) <= largest
+    assert [piece.max_timestamp for piece in pieces] == [
+        max(record.timestamp for record in records[start:end])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+# --- Entries to batches -----------------------------------------------------------------------------------------
+
+
+def fields_of(record: Record, *, producer: bytes = b"", log_append_time: bool = False) -> Fields:
+    """The fields that the script gives a record."""
+    fields: Fields = []
+    if record.key is not None:
+        fields += (b"key", record.key)
+    if record.value is not None:
+        fields += (b"value", record.value)
+    fields += (b"timestamp", b"%d" % record.timestamp)
+    if log_append_time:
+        fields += (b"$timestamp.type", b"1")
+    for name, value in record.headers:
+        fields += (b"$header." + name.encode(), b"") if value is None else (b"header." + name.encode(), value)
+    if producer:
+        fields += (b"$producer", producer)
+    return fields
+
+
+def entry_of(mapper: OffsetMapper, offset: int, fields: Fields) -> Entry:
+    return mapper.entry_id(offset), fields
+
+
+def records_of(rebuilt: Rebuilt) -> list[StoredRecord]:
+    batches = parse_batches(b"".join(rebuilt.batches))
+    for each in batches:
+        validate(each)
+    return [
+        StoredRecord(each.base_offset + delta, value, key, timestamp, headers)
+        for each in batches
+        for delta, timestamp, key, value, headers in decode_records(each)
+    ]
+
+
+@st.composite
+def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, bytes, bool]]:
+    """Offset, record, producer, and whether the timestamp is the broker's; offsets rise, in steps of any size."""
+    offset = draw(st.integers(1, 2**40))
+    found = []
+    for _ in range(draw(st.integers(1, 12))):
+        record = draw(st.builds(Record, payloads, payloads, timestamps, headers))
+        found.append((offset, record, draw(producers), draw(st.booleans())))
+        offset += draw(st.sampled_from([1, 1, 1, 2, 1000, 2**31 - 1, 2**31, 2**40]))
+    return found
+
+
+@pytest.mark.parametrize("mapper", [DenseOffsets(), TimestampOffsets(10), TimestampOffsets(1)], ids=repr)
+@given(records=stored_records(), codec=st.sampled_from(list(Codec)))
+def test_records_come_back_whatever_they_are(
+    mapper: OffsetMapper, records: list[tuple[int, Record, bytes, bool]], codec: Codec
+) -> None:
+    entries = [
+        entry_of(mapper, offset, fields_of(record, producer=producer, log_append_time=by_broker))
+        for offset, record, producer, by_broker in records
+    ]
+    rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, UNLIMITED, codec=codec, at_least_one=True)
+    kinds = {
+        each.base_offset + delta: (each.producer_id, each.is_log_append_time)
+        for each in parse_batches(b"".join(rebuilt.batches))
+        for delta, *_ in decode_records(each)
+    }
+
+    assert records_of(rebuilt) == [StoredRecord(offset, *record) for offset, record, _, _ in records]
+    assert rebuilt.entries == len(entries)
+    assert rebuilt.size == sum(map(len, rebuilt.batches))
+    assert kinds == {
+        offset: (int(producer.partition(b":")[0] or -1), by_broker)
+        for offset, _, producer, by_broker in records
+    }
+
+
+@given(records=stored_records(), limit=st.integers(0, 30_000), at_least_one=st.booleans())
+def test_as_many_records_as_the_limit_allows(
+    records: list[tuple[int, Record, bytes, bool]], limit: int, at_least_one: bool
+) -> None:
+    mapper = TimestampOffsets(10)
+    entries = [
+        entry_of(mapper, offset, fields_of(record, producer=producer))
+        for offset, record, producer, _ in records
+    ]
+    rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, limit, at_least_one=at_least_one)
+    found = records_of(rebuilt)
+
+    assert [record.offset for record in found] == [offset for offset, *_ in records[: rebuilt.entries]]
+    assert rebuilt.size <= limit or (at_least_one and len(found) == 1)
+    if rebuilt.entries < len(entries):
+        more = rebuild_records(
+            entries[: rebuilt.entries + 1], mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True
+        )
+        assert more.size > limit
+
+
+def test_a_batch_belongs_to_one_leader_epoch() -> None:
+    mapper = DenseOffsets()
+    entries = [entry_of(mapper, offset, fields_of(Record(b"v"))) for offset in range(10)]
+    epochs = [Epoch(0, 0), Epoch(3, 4), Epoch(4, 4), Epoch(5, 8)]
+    rebuilt = rebuild_records(entries, mapper, epochs, UNLIMITED, at_least_one=True)
+    found = [
+        (each.base_offset, each.partition_leader_epoch) for each in parse_batches(b"".join(rebuilt.batches))
+    ]
+
+    assert found == [(0, 0), (4, 4), (8, 5)]
+
+
+def test_entries_without_an_offset_are_counted() -> None:
+    ids = [b"5-1022", b"5-1023", b"5-1024", b"5-99999", b"6-0", b"18446744073709551615-0"]
+    entries = [(entry_id, fields_of(Record(b"v"))) for entry_id in ids]
+    rebuilt = rebuild_records(entries, TimestampOffsets(10), FIRST_EPOCH, UNLIMITED, at_least_one=True)
+
+    assert (rebuilt.entries, rebuilt.skipped) == (6, 3)
+    assert [record.offset for record in records_of(rebuilt)] == [6142, 6143, 6144]
+
+
+def test_a_nonsense_timestamp_is_each_entry_s_own_time() -> None:
+    entries = [(b"%d-0" % ms, [b"value", b"v", b"timestamp", b"soon"]) for ms in (5, 6, 9)]
+    rebuilt = rebuild_records(entries, TimestampOffsets(10), FIRST_EPOCH, UNLIMITED, at_least_one=True)
+
+    assert [record.timestamp for record in records_of(rebuilt)] == [5, 6, 9]
+
+
+@pytest.mark.parametrize(
+    "fields, key, value, record_headers",
+    [
+        ([b"value", b"v"], None, b"v", ()),
+        ([b"a", b"1", b"b", b"2"], None, b'{"a":"1","b":"2"}', ()),
+        ([b"a", b"1", b"value", b"v"], None, b"v", ()),
+        ([b"key", b"k", b"a", b"1"], b"k", b'{"a":"1"}', ()),
+        ([b"key", b"k", b"header.h", b"x"], b"k", None, (("h", b"x"),)),
+        ([b"$mine", b"?", b"value", b"v"], None, b"v", ()),
+        ([b"$producer", b"nonsense", b"value", b"v"], None, b"v", ()),
+        ([b"a", b"1", b"a", b"2"], None, b'{"a":"2"}', ()),
+        ([b"", b""], None, b'{"":""}', ()),
+    ],
+)
+def test_fields_of_others_make_a_record(
+    fields: Fields, key: bytes | None, value: bytes | None, record_headers: Headers
+) -> None:
+    record = parse(fields, 77)
+
+    assert (record.timestamp, record.key, record.value, record.headers) == (77, key, value, record_headers)
+
+
+def test_whole_batches_are_stamped_and_stay_as_they_are() -> None:
+    mapper = DenseOffsets()
+    sent = [
+        bytes(build_batch([(n, T0, None, b"v", ()) for n in range(count)], codec=Codec.LZ4))
+        for count in (3, 2)
+    ]
+    entries = [entry_of(mapper, 2, [b"$batch", sent[0]]), entry_of(mapper, 4, [b"$batch", sent[1]])]
+    rebuilt = rebuild_batches(entries, mapper, [Epoch(0, 0), Epoch(1, 3)], UNLIMITED, at_least_one=True)
+    joined = b"".join(rebuilt.batches)
+    found = parse_batches(joined)
+
+    assert [(each.base_offset, each.partition_leader_epoch) for each in found] == [(0, 0), (3, 1)]
+    assert [bytes(each.buffer[16:]) for each in found] == [each[16:] for each in sent]
+    assert rebuilt.size == len(joined)
+
+
+def test_log_append_time_is_stamped_on_whole_batches() -> None:
+    mapper = DenseOffsets()
+    sent = bytes(build_batch([(0, T0, None, b"v", ()), (1, T0 + 9, None, b"w", ())]))
+    rebuilt = rebuild_batches(
+        [entry_of(mapper, 1, [b"$batch", sent, b"$time", b"12345"])],
+        mapper,
+        FIRST_EPOCH,
+        UNLIMITED,
+        at_least_one=True,
+    )
+
+    assert [record.timestamp for record in records_of(rebuilt)] == [12345, 12345]
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 60, b"x" * 100])
+def test_what_is_no_batch_is_somebody_else_s_entry(content: bytes) -> None:
+    mapper = DenseOffsets()
+    entries = [entry_of(mapper, 5, [b"$batch", content, b"value", b"v"])]
+    rebuilt = rebuild_batches(entries, mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True)
+
+    assert [(record.offset, record.value) for record in records_of(rebuilt)] == [(5, b"v")]
+
+
+def test_whole_batches_stop_at_the_limit() -> None:
+    mapper = DenseOffsets()
+    sent = bytes(build_batch([(0, T0, None, b"x" * 1000, ())]))
+    entries = [entry_of(mapper, offset, [b"$batch", sent]) for offset in range(5)]
+    sizes = [
+        rebuild_batches(entries, mapper, FIRST_EPOCH, limit, at_least_one=at_least_one).entries
+        for limit, at_least_one in ((0, False), (0, True), (len(sent) * 3, True), (len(sent) * 4 - 1, False))
+    ]
+
+    assert sizes == [0, 1, 3, 3]
+
+
+def test_a_packed_batch_names_its_producer() -> None:
+    raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=2**31 - 1)
+    found = pack_batch(RecordBatch(raw), TopicConfig(), 1000)
+
+    assert found.arguments[:5] == [7, 3, 2**31 - 1, 2**31 - 1, 1]
