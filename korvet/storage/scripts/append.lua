@@ -21,13 +21,13 @@
 -- Or {'nostate'}, {'othertopic'}, {'rescan'}: call that first; {'stale'}: this call was overtaken, nothing
 -- is done; {'exhausted'}: the stream's last ID leaves no room. Or an error, and nothing was written.
 
-local s, refusal = load()
-if not s then return refusal end
-
 local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
 local touch, is_log_append_time = ARGV[12] == '1', ARGV[13] == '1'
 
-local past = call('HGET', state_key, writer)
+local s, refusal = load(writer)
+if not s then return refusal end
+
+local past = s.other
 if past then
   local past_number, answer = match(past, '^(%d+) %d+ (.*)$')
   if tonumber(past_number) > tonumber(number) then return {'stale'} end

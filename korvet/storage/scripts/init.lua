@@ -34,8 +34,8 @@ end
 
 local s = {
   ms = ms, seq = seq, start = id_of(mask == 0 and 1 or 0, 0), length = 0, entries = entries, bytes = 0, trimmed = 0,
-  largest = 0, skipped = 0, epochs = '0:' .. id_of(mask == 0 and 1 or 0, 0), chunk_bytes = 0, chunk_opened = 0,
-  chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
+  largest = 0, skipped = 0, epochs = '0:' .. id_of(mask == 0 and 1 or 0, 0), checked = 0, chunk_bytes = 0,
+  chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
 }
 save(s, 'topic', topic_id, 'created', ARGV[9])
 return {'ok'}

@@ -106,17 +106,19 @@ end
 
 -- State
 
-local function load()
+-- The state, and the value of another field of the hash.
+local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
-    'skipped', 'epochs', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp', 'stretch.bytes',
-    'stretch.max_timestamp')
+    'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
+    'stretch.bytes', 'stretch.max_timestamp', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
     start = f[3], length = tonumber(f[4]), entries = tonumber(f[5]), bytes = tonumber(f[6]),
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
-    chunk_bytes = tonumber(f[11]), chunk_opened = tonumber(f[12]), chunk_appended = tonumber(f[13]),
-    chunk_max = f[14], stretch_bytes = tonumber(f[15]), stretch_max = f[16], dirty = false,
+    checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
+    chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
+    other = f[18], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2])
   return s
@@ -125,7 +127,7 @@ end
 local function save(s, ...)
   call('HSET', state_key, 'next', id_of(s.ms, s.seq), 'start', s.start, 'length', s.length, 'entries', s.entries,
     'bytes', s.bytes, 'trimmed', s.trimmed, 'largest', s.largest, 'skipped', s.skipped, 'epochs', s.epochs,
-    'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
+    'checked', s.checked, 'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
   s.dirty = false
@@ -145,7 +147,7 @@ local function close_chunk(s, last_id)
       'bytes', s.bytes, 'entries', s.entries)
     s.stretch_bytes, s.stretch_max = s.bytes, NO_TIMESTAMP
   end
-  s.chunk_opened, s.chunk_max = 0, NO_TIMESTAMP
+  s.chunk_opened, s.chunk_max, s.checked = 0, NO_TIMESTAMP, 0
 end
 
 -- Count entries as part of the open chunk; true when that should be closed with the last of them.
@@ -180,13 +182,16 @@ local function is_chunk_expired(s, chunk)
   return is_expired(s, f[2], tonumber(f[4]), tonumber(f[6]))
 end
 
--- Drop leading chunks that retention gives up, `limit` at most; true when there may be more.
+-- Drop leading chunks that retention gives up, `limit` at most; true when there may be more. Looked for when a chunk
+-- was closed, and else once a second.
 local function expire(s, limit)
   if retention_ms < 0 and retention_bytes < 0 then return false end
   if s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
     close_chunk(s, id_of(before(s.ms, s.seq)))
     s.dirty = true
   end
+  if now - s.checked < 1000 then return false end
+  s.checked = now
   local first = call('XRANGE', index, '-', '+', 'COUNT', 1)[1]
   if not first or not is_chunk_expired(s, first) then return false end
 
@@ -200,6 +205,7 @@ local function expire(s, limit)
   s.trimmed = tonumber(last[2][6])
   local start_ms, start_seq = pair_of(s.start)
   if is_before(start_ms, start_seq, ms, seq) then s.start = id_of(ms, seq) end
+  if count == limit then s.checked = 0 end
   return count == limit
 end
 

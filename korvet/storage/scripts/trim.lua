@@ -44,6 +44,7 @@ end
 local length = s.length
 local has_more
 if ARGV[9] == '' then
+  s.checked = 0
   has_more = expire(s, CHUNKS)
 else
   local ms, seq = pair_of(ARGV[9])
