@@ -37,9 +37,9 @@ class Broker:
         """Resident memory of the broker's process alone, in MB."""
         return resident_mb(self.pid)
 
-    def server_resident_mb(self) -> float:
-        """Resident memory of the private servers it started, in MB."""
-        return sum((resident_mb(pid) for pid in children(self.pid)), 0.0)
+    def cpu_s(self) -> float:
+        """Processor time used so far by the broker and the private server it started (0 outside Linux)."""
+        return sum((cpu_s(pid) for pid in (self.pid, *children(self.pid))), 0.0)
 
 
 @contextmanager
@@ -125,6 +125,16 @@ def connect(address: str | tuple[str, int]) -> socket.socket:
 def resident_mb(pid: int) -> float:
     """Resident memory of a process, in MB (as `ps` knows it on Linux and macOS)."""
     return int(_ps(["-o", "rss=", "-p", str(pid)])) * 1024 / 1_000_000
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time a process has used so far; 0 where the system has no /proc."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0.0
+    # Behind the name in brackets, which may hold anything: user and system time are the 12th and 13th field.
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:

@@ -41,7 +41,7 @@ class Results:
         figures = self.rounds.setdefault((case, system), [])
         figures.append(value)
         print(
-            f"round {len(figures)}  {case.name:<34} {system:<24} {_figure(value):>12} {case.unit}", flush=True
+            f"round {len(figures)}  {case.name:<42} {system:<24} {_figure(value):>12} {case.unit}", flush=True
         )
 
     def table(self) -> str:
