@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from attrs import define
+from attrs import define, field
 
 from korvet.storage.interface import Storage, StorageDefaults
 from korvet.storage.redis_streams import open_redis_storage
@@ -19,8 +19,9 @@ class RedisEnvironment(Environment):
 
     server: RedisServer
     settings: Mapping[str, str]
+    options: str = field(default="", kw_only=True)  # of the URL
 
     @asynccontextmanager
     async def open(self, defaults: StorageDefaults | None = None) -> AsyncIterator[Storage]:
-        async with open_redis_storage(self.server.url, defaults=defaults) as storage:
+        async with open_redis_storage(self.server.url + self.options, defaults=defaults) as storage:
             yield storage

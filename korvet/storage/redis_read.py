@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import cast
 from uuid import UUID
 
@@ -166,10 +166,15 @@ class Reader:
         """The replies of each one's EXEC."""
         commands = [read.commands() for read in wave]
         replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True)
-        ends = [0]
+        executed = []
+        rest = iter(replies)
         for each in commands:
-            ends.append(ends[-1] + len(each))
-        return [replies[end - 1] for end in ends[1:]]
+            own = list(islice(rest, len(each)))
+            executed.append(own[-1])
+            if isinstance(own[-1], Exception) and not isinstance(own[-1], ExecAbortError):
+                # Where MULTI itself was refused, EXEC only says that it is missing.
+                executed[-1] = next(reply for reply in own if isinstance(reply, Exception))
+        return executed
 
     # --- One partition ----------------------------------------------------------------------------------
 

@@ -17,3 +17,9 @@ class TestRedisStreams(StorageContract):
     def environment(self, request: pytest.FixtureRequest, redis_server: RedisServer) -> Environment:
         layout, mapping = request.param.split("-")
         return RedisEnvironment(redis_server, {"storage.layout": layout, "offset.mapping": mapping})
+
+
+class TestRedisStreamsOverResp3(StorageContract):
+    @pytest.fixture
+    def environment(self, redis_server: RedisServer) -> Environment:
+        return RedisEnvironment(redis_server, {}, options="?protocol=3")

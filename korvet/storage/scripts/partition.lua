@@ -226,6 +226,7 @@ local function recount(s)
   else
     call('XTRIM', index, 'MAXLEN', '=', 0)
     call('XTRIM', summary, 'MAXLEN', '=', 0)
+    s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
   s.length, s.dirty = length, true
 end
