@@ -9,6 +9,7 @@ took. They do it with the fixture `say`, and it is shown at the end, too.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -69,5 +70,8 @@ def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in a shell's background has Ctrl-C ignored, and hands that on to the programs it starts, where tests
+    # could not end them as a person does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Skips(), "korvet-skips")
     config.pluginmanager.register(Sayings(), "korvet-sayings")

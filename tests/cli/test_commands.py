@@ -9,7 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,17 @@ JSON_LINES = """\
 def topic(request: pytest.FixtureRequest) -> str:
     """A name of this test's own."""
     return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
+
+
+@contextmanager
+def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A program that is ended with the block at the latest, also when the test fails."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 @pytest.fixture
@@ -250,7 +264,7 @@ def test_follow_prints_what_comes_later_and_ends_quietly_on_ctrl_c(
     broker: KorvetProcess, piped: Korvet, topic: str
 ) -> None:
     piped("produce", topic, stdin="early\n")
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-m", "korvet", "consume", topic, "--follow", "-b", broker.bootstrap_servers],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -271,7 +285,7 @@ def test_a_reader_that_goes_away_ends_consume_quietly(
     broker: KorvetProcess, piped: Korvet, topic: str, unbuffered: str
 ) -> None:
     piped("produce", topic, stdin="".join(f"line {number}\n" for number in range(100_000)))
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-m", "korvet", "consume", topic, "-b", broker.bootstrap_servers],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -290,11 +304,11 @@ def test_a_reader_that_goes_away_ends_consume_quietly(
 def test_typed_lines_are_sent_at_once(broker: KorvetProcess, korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic)
     with (
-        subprocess.Popen(
+        started(
             [sys.executable, "-m", "korvet", "produce", topic, "-b", broker.bootstrap_servers],
             stdin=subprocess.PIPE,
         ) as producer,
-        subprocess.Popen(
+        started(
             [sys.executable, "-m", "korvet", "consume", topic, "-f", "-b", broker.bootstrap_servers],
             stdout=subprocess.PIPE,
         ) as consumer,
