@@ -1,0 +1,112 @@
+"""What Redis is relieved of: expired pieces of a log, and what is remembered of producers and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+
+from korvet.storage.interface import Storage, StorageDefaults, Topic, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.contract.base import eventually
+from korvet.testing.records import Producer, Record, append, numbered, records_from
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+TP = TopicPartition("orders", 0)
+KEY = "korvet:orders:0"
+STATE = f"{{{KEY}}}:$state"
+HOUR_MS = "3600000"
+YEAR_2100 = 4_102_444_800_000
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def storage(redis_server: RedisServer) -> AsyncIterator[Storage]:
+    defaults = StorageDefaults(retention_check_interval_ms=0, producer_id_expiration_ms=1)
+    async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
+        yield storage
+
+
+@pytest.fixture(params=["record", "batch"])
+async def topic(storage: Storage, request: pytest.FixtureRequest) -> Topic:
+    return await storage.create_topic("orders", 1, {"storage.layout": request.param, "retention.ms": "-1"})
+
+
+async def test_old_records_go_when_a_young_one_joins_them(storage: Storage, topic: Topic) -> None:
+    """However few they are: as part of one piece they would stay as long as young ones keep coming."""
+    await append(storage, TP, numbered(3))
+    await storage.alter_topic(topic, settings={**topic.settings, "retention.ms": HOUR_MS})
+    young = await append(storage, TP, [Record(b"young", timestamp=YEAR_2100)])
+
+    assert [record.value for record in await records_from(storage, TP)] == [b"young"]
+    assert (await storage.latest(TP)).log_start_offset <= young.base_offset
+
+
+async def test_lowered_retention_is_applied_to_all_there_is(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    for _ in range(20):
+        await append(storage, TP, [Record(b"x" * 10_000)] * 50)
+    before = client.xlen(KEY)
+    await storage.alter_topic(topic, settings={**topic.settings, "retention.bytes": "100000"})
+    await append(storage, TP, numbered(1))
+
+    async def kept_bytes() -> bool:
+        sizes = await storage.sizes([TP])
+        size = sizes[TP]
+        return isinstance(size, int) and size < 700_000
+
+    await eventually(kept_bytes, expected=True)
+    assert client.xlen(KEY) < before / 5
+    assert client.xlen(f"{{{KEY}}}:$index") < 10
+
+
+async def test_trimming_keeps_index_and_stream_in_step(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    await storage.alter_topic(topic, settings={**topic.settings, "retention.bytes": "300000"})
+    for number in range(60):
+        await append(storage, TP, [Record(b"%06d" % number * 1000)] * 5)
+        first = client.xrange(KEY, count=1)[0][0]
+        pieces = client.xrange(f"{{{KEY}}}:$index")
+        state = client.hgetall(STATE)
+
+        assert int(state[b"length"]) == client.xlen(KEY)
+        assert all(id_of(piece_id) >= id_of(first) for piece_id, _ in pieces)
+        assert int(state[b"bytes"]) - int(state[b"trimmed"]) < 500_000
+
+
+def id_of(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
+
+
+async def test_expired_producers_are_forgotten_as_new_ones_come(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    for producer_id in range(400):
+        await append(storage, TP, numbered(1), producer=Producer(producer_id))
+
+    assert client.hlen(f"{{{KEY}}}:$producers") < 200
+
+
+async def test_brokers_of_long_ago_are_forgotten(
+    storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    await append(storage, TP, numbered(1))
+    for number in range(40):
+        client.hset(STATE, f"w:{number:016}", "7 1600000000000 ok|1-0|1600000000000|0-0|0|1-1|0")
+    async with open_redis_storage(redis_server.url) as other:
+        await append(other, TP, numbered(1))
+    writers = [field for field in client.hkeys(STATE) if field.startswith(b"w:")]
+
+    assert len(writers) == 2
