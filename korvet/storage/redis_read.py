@@ -24,9 +24,10 @@ from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRan
 from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import Pending, RedisUnavailable
+from korvet.storage.redis_entries import Entry
 from korvet.storage.redis_partition import Partition, PartitionState
 from korvet.storage.redis_partitions import ATTEMPTS, Partitions
-from korvet.storage.redis_rebuild import Entry, Rebuilt, rebuild_batches, rebuild_records
+from korvet.storage.redis_rebuild import Rebuilt, rebuild_batches, rebuild_records
 from korvet.storage.redis_replies import Command, Reply
 
 logger = logging.getLogger(__name__)

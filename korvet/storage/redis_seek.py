@@ -16,13 +16,9 @@ from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import RecordBatch, decode_records, first_offset_at
 from korvet.storage.interface import OffsetAndTimestamp, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
-from korvet.storage.redis_partition import Partition
-from korvet.storage.redis_partitions import Answer, Partitions
-from korvet.storage.redis_read import WORST_SLICE_BYTES
-from korvet.storage.redis_rebuild import (
+from korvet.storage.redis_entries import (
     Entry,
     Fields,
-    epoch_at,
     last_offset_delta,
     log_append_time,
     milliseconds_of,
@@ -31,6 +27,10 @@ from korvet.storage.redis_rebuild import (
     timestamp_of,
     whole_batch,
 )
+from korvet.storage.redis_partition import Partition
+from korvet.storage.redis_partitions import Answer, Partitions
+from korvet.storage.redis_read import WORST_SLICE_BYTES
+from korvet.storage.redis_rebuild import epoch_at
 from korvet.storage.redis_scripts import EARLIEST, SEEK
 
 BEGINNING = b"0-0"

@@ -4,8 +4,8 @@ The verbs are in the modules beside this one; here they are joined, opened and c
 
     redis_keys, redis_scripts, scripts/    the keyspace, and what has to be atomic
     redis_partition, redis_partitions      what is known of partitions
-    redis_layouts, redis_rebuild           record batches to entries and back
-    redis_append, redis_writers            append
+    redis_layouts, …_entries, …_rebuild    record batches to entries and back
+    redis_append, …_queue, redis_writers   append
     redis_read, redis_seek                 read, latest; earliest and by time
     redis_catalogue, redis_documents       topics, documents
     redis_watch, redis_groups              who waits for growth; groups' positions
@@ -42,7 +42,8 @@ from korvet.storage.interface import (
     TopicPartition,
     Watch,
 )
-from korvet.storage.redis_append import AppendContext, Appender
+from korvet.storage.redis_append import Appender
+from korvet.storage.redis_append_queue import AppendContext
 from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis_catalogue import Catalogue, partitions_of
 from korvet.storage.redis_connection import RedisConnection

@@ -14,16 +14,9 @@ from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches, validate
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
+from korvet.storage.redis_entries import Entry, Fields, parse
 from korvet.storage.redis_layouts import Packed, Piece, pack_batch
-from korvet.storage.redis_rebuild import (
-    Entry,
-    Epoch,
-    Fields,
-    Rebuilt,
-    parse,
-    rebuild_batches,
-    rebuild_records,
-)
+from korvet.storage.redis_rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30
