@@ -66,8 +66,8 @@ TEMPORARY = frozenset({
 })  # fmt: skip
 
 # Redis 6.2 says "ERR Error running script (call to f_…): @user_script:1: -OOM command not allowed …" where later
-# ones answer the inner error.
-WRAPPED = re.compile(r"^ERR Error running script .*? -([A-Z]+ .*)", re.DOTALL)
+# ones answer the inner error, and "@user_script: 1: -OOM command …" where a script returns what it has caught.
+WRAPPED = re.compile(r"^(?:ERR Error running script .*?|@user_script: \d+:) -([A-Z]+ .*)", re.DOTALL)
 
 
 def pack(command: Command) -> list[Buffer]:

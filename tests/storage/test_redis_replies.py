@@ -68,6 +68,7 @@ def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
             "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
             exceptions.OutOfMemoryError,
         ),
+        ("@user_script: 477: -OOM command not allowed when used memory", exceptions.OutOfMemoryError),
         ("ERR unknown command", exceptions.ResponseError),
         ("BUSYGROUP Consumer Group name already exists", exceptions.ResponseError),
     ],
