@@ -1,0 +1,53 @@
+"""Names of keys: what they are, and that a partition's lie in one slot of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+from redis.crc import key_slot
+
+from korvet.storage.interface import TopicPartition
+from korvet.storage.redis_keys import Keyspace
+
+KEYS = Keyspace()
+
+
+def test_a_stream_is_named_after_its_partition() -> None:
+    assert KEYS.stream(TopicPartition("orders.eu", 12)) == b"korvet:orders.eu:12"
+
+
+def test_a_partition_s_own_keys_carry_the_stream_s_name_as_hash_tag() -> None:
+    keys = KEYS.partition(TopicPartition("orders", 0))
+
+    assert keys.stream == b"korvet:orders:0"
+    assert keys.state == b"{korvet:orders:0}:$state"
+    assert keys.all == (keys.stream, keys.state, keys.index, keys.summary, keys.producers)
+
+
+@pytest.mark.parametrize("topic", ["orders", "a.b_c-D", "0", "__x"])
+def test_a_partition_s_keys_share_a_slot(topic: str) -> None:
+    for partition in range(20):
+        keys = KEYS.partition(TopicPartition(topic, partition))
+
+        assert len({key_slot(key) for key in keys.all}) == 1
+
+
+def test_the_rights_document_s_patterns_cover_all_keys() -> None:
+    partition = KEYS.partition(TopicPartition("orders", 0))
+    keys = [*partition.all, KEYS.format, KEYS.topics, KEYS.changes, KEYS.groups]
+    keys += [KEYS.group("billing"), KEYS.document("kind", "key"), KEYS.documents("kind")]
+
+    assert all(key.startswith((b"korvet:", b"{korvet:")) for key in keys)
+
+
+def test_documents_are_told_apart_whatever_their_names() -> None:
+    addresses = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b%3Ac"), ("", "a:b:c")]
+
+    assert len({KEYS.document(kind, key) for kind, key in addresses}) == len(addresses)
+
+
+def test_a_topic_s_prefix_is_not_another_s() -> None:
+    stream = KEYS.stream(TopicPartition("orders.eu", 0))
+
+    assert stream.startswith(KEYS.stream_prefix("orders.eu"))
+    assert not stream.startswith(KEYS.stream_prefix("orders"))
+    assert not KEYS.stream(TopicPartition("orders2", 0)).startswith(KEYS.stream_prefix("orders"))
