@@ -159,7 +159,7 @@ class Reader:
             read.limit = min(read.limit, left)
             read.at_least_one = is_first
             size += 0 if read.expects_nothing else min(max(read.limit, 0), SLICE_BYTES)
-            if size > WAVE_BYTES and index:
+            if (size > WAVE_BYTES and index) or index == STATES_AT_ONCE:
                 return waiting[:index], waiting[index:]
         return waiting, []
 
@@ -187,6 +187,8 @@ class Reader:
             if read.offsets is None:
                 self._check_bounds(read, state)
             read.offsets = state.offsets
+            if not entries:
+                return
             ahead = self._send_next(read, entries)
             rebuilt = read.rebuild(entries, state)
             self._note_skipped(read.partition, rebuilt)
