@@ -12,9 +12,9 @@ import trio
 from attrs import define, field
 from redis.exceptions import RedisError
 
-from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.errors import KafkaStorageError, NotEnoughReplicas
 from korvet.storage.redis_address import RedisAddress
-from korvet.storage.redis_connection import NotConnected, RedisConnection, open_connection
+from korvet.storage.redis_connection import NotConnected, RedisConnection, RedisUnavailable, open_connection
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +30,31 @@ class WaitingConnections:
     patience_s: float
     _waits: dict[RedisConnection, int] = field(factory=dict)
     _opening: bool = False
-    _opened: trio.Event = field(factory=trio.Event)
+    _tried: trio.Event = field(factory=trio.Event)
+    _may_wait: bool = False
 
     async def open(self) -> None:
-        """Make sure that there is at least one connection."""
-        if self._waits:
+        """Make sure that there is a connection, and that WAIT is to be had: some services and users do without.
+
+        Raises NotEnoughReplicas before anything is written that nobody could confirm; KafkaStorageError.
+        """
+        if self._may_wait:
             return
+        if not self._waits:
+            await self._open_first()
+        try:
+            await next(iter(self._waits)).execute(b"WAIT", 0, 1)
+        except RedisUnavailable as error:
+            raise KafkaStorageError(str(error)) from error
+        except RedisError as error:
+            raise NotEnoughReplicas(f"min.insync.replicas above 1 needs WAIT, but: {error}") from error
+        self._may_wait = True
+
+    async def _open_first(self) -> None:
         if not self._opening:
             self._open_another()
         with trio.move_on_after(self.patience_s):
-            await self._opened.wait()
+            await self._tried.wait()
         if not self._waits:
             raise KafkaStorageError(f"no second connection to Redis at {self.address.description}")
 
@@ -73,16 +88,20 @@ class WaitingConnections:
 
     def _open_another(self) -> None:
         self._opening = True
+        self._tried = trio.Event()
         self.nursery.start_soon(self._hold_open)
 
     async def _hold_open(self) -> None:
         try:
             async with open_connection(self.address, name="wait", announce=False) as connection:
-                self._opening = False
                 self._waits[connection] = 0
-                self._opened.set()
+                self._has_tried()
                 await trio.sleep_forever()
         except RedisError as error:
             # The first connection got in; since then somebody has changed the password, or the server.
             logger.warning("no second connection to Redis at %s: %s", self.address.description, error)
-            self._opening = False
+            self._has_tried()
+
+    def _has_tried(self) -> None:
+        self._opening = False
+        self._tried.set()

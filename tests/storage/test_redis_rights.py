@@ -12,11 +12,22 @@ import redis
 import trio
 from redis.exceptions import NoPermissionError
 
-from korvet.protocol.errors import KafkaStorageError
-from korvet.storage.interface import OffsetAndMetadata, Storage, StorageUsageError, TopicPartition
+from korvet.protocol.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+)
+from korvet.storage.interface import (
+    AppendResult,
+    OffsetAndMetadata,
+    Storage,
+    StorageUsageError,
+    TopicPartition,
+)
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.base import eventually
-from korvet.testing.records import Producer, Record, append, numbered, records_from
+from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -181,3 +192,26 @@ async def test_a_user_who_may_too_little_is_told_at_the_start(
     with trio.fail_after(5), pytest.raises(StorageUsageError, match=r"NOPERM .* no permissions"):
         async with open_redis_storage(url_of(redis_server)):
             pass
+
+
+async def test_without_wait_nothing_is_written_that_no_replica_could_confirm(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    allow(client, documented_rights())
+    async with open_redis_storage(url_of(redis_server)) as storage:
+        await storage.create_topic("orders", 1, {"min.insync.replicas": "2"})
+        with pytest.raises(NotEnoughReplicas, match="WAIT"):
+            await append(storage, TP, numbered(1))
+        await append_batch(storage, TP, batch(numbered(1, first=1)), acks=1)
+        found = [record.value for record in await records_from(storage, TP)]
+        client.execute_command("ACL", "SETUSER", "korvet", "+wait")
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            raise_error(await storage.append({TP: batch(numbered(1, first=2))}, timeout_s=0.2))
+
+    assert found == [b"1"]
+
+
+def raise_error(results: dict[TopicPartition, AppendResult | KafkaError]) -> None:
+    for result in results.values():
+        if isinstance(result, KafkaError):
+            raise result
