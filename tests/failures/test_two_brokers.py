@@ -9,20 +9,18 @@ from korvet.protocol.errors import UnknownTopicOrPartition
 from korvet.protocol.record_batch import build_batch
 from tests.clients.confluent import Confluent
 from tests.clients.interface import Record
-from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
+from tests.failures.conftest import StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import StartServer
 
 TIMES = 5
 Brokers = tuple[KorvetProcess, KorvetProcess]
 
-pytestmark = EACH_LAYOUT
-
 
 @pytest.fixture
-def brokers(new_server: StartServer, start_broker: StartBroker, kept: Kept) -> Brokers:
+def brokers(new_server: StartServer, start_broker: StartBroker) -> Brokers:
     server = new_server()
-    settings = {**kept.settings, "auto.create.topics.enable": "false"}
+    settings = {"auto.create.topics.enable": "false"}
     return start_broker(server.url, settings), start_broker(server.url, settings)
 
 
