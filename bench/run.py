@@ -187,7 +187,7 @@ def throughput(bench: Bench, load: Load) -> None:
                     port, topic, partitions=load.partitions, records=records, record_bytes=load.record_bytes
                 )
             bench.results.add(out, system, out_rate)
-    if load.partitions == 1:
+    if (load.partitions, load.batch_bytes) == (1, 1_000_000):
         floors(bench, load)
 
 
