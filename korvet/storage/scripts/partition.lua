@@ -15,7 +15,7 @@
 -- A script that fails halfway is not rolled back. So: first everything that can be refused is checked, then
 -- comes the one write that Redis may refuse (full, read-only, …), then those that cannot fail any more.
 
-local call, pcall = redis.call, redis.pcall
+local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
 local stream, state_key, index, summary, producers_key = unpack(KEYS)
