@@ -1,0 +1,302 @@
+"""Apache Kafka, as plain jars from Maven: one node that is broker and controller, and its command line tools.
+
+`pom.xml` names the jars, and Maven's usual client copies them once into the user's cache folder
+(`$XDG_CACHE_HOME/korvet`, else `~/.cache/korvet`; about 90 jars, 130 MB). Java 17 and `mvn` are needed.
+
+Kafka is run with its documented defaults, but for what one node on loopback cannot have (replicas), and what
+costs a test seconds (50 partitions of `__consumer_offsets`). Any setting can be given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from attrs import define, field
+
+from tests.servers import dying_with_us, free_port
+
+POM = Path(__file__).with_name("pom.xml")
+FETCH_LIMIT_S = 900.0
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 30.0
+TOOL_LIMIT_S = 120.0
+# Size, ApiVersions, version 0, correlation id 0, no client id.
+API_VERSIONS_REQUEST = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
+STARTED = re.compile(r"KafkaRaftServer nodeId=\d+\] Kafka Server started")
+
+#: Kafka's scripts (`bin/kafka-topics.sh`) and the classes they start.
+TOOLS: Mapping[str, str] = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+}
+
+
+class KafkaUnavailable(Exception):  # noqa: N818  it says what is missing
+    """Apache Kafka cannot be had on this machine, or did not start; the message says why."""
+
+
+def cache_folder() -> Path:
+    """Where the jars are kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet"
+
+
+def jars(pom: Path = POM) -> Path:
+    """The folder of the jars that a pom names; the first call has Maven fetch them, which takes a minute.
+
+    A pom's jars have a folder of their own, named by its content. Raises KafkaUnavailable.
+    """
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    folder = cache_folder() / f"jars-{digest}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailable("Apache Kafka's jars come through Maven: mvn is not on the search path")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        target = Path(temporary) / "jars"
+        done = subprocess.run(
+            [maven, "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={target}"],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_LIMIT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise KafkaUnavailable(f"Maven did not get Apache Kafka's jars:\n{done.stdout}{done.stderr}")
+        # Somebody else may have been faster; a folder is complete when it has its name.
+        if not folder.is_dir():
+            target.rename(folder)
+    return folder
+
+
+def java(*arguments: str | Path, classes: Path | None = None, heap_mb: int = 256) -> list[str]:
+    """The command that runs a class from the jars; `arguments` begin with the class's name.
+
+    `classes` is another folder of jars than Apache Kafka's own (see `jars`).
+    """
+    program = shutil.which("java")
+    if program is None:
+        raise KafkaUnavailable("Apache Kafka needs Java 17 or newer: java is not on the search path")
+    return [
+        program,
+        f"-Xmx{heap_mb}m",
+        "-XX:TieredStopAtLevel=1",  # starts fastest; nothing here is measured
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+        "-cp",
+        f"{classes or jars()}/*",
+        *(str(argument) for argument in arguments),
+    ]
+
+
+def java_tool(
+    name: str, *arguments: str | Path, given: str = "", classes: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command line tools to its end, with `given` on its standard input.
+
+    `name` is a script's (`kafka-topics`, see TOOLS) or a class's. The caller looks at `returncode`, `stdout` and
+    `stderr` (where the log goes). Raises subprocess.TimeoutExpired after two minutes.
+    """
+    return subprocess.run(
+        java(TOOLS.get(name, name), *arguments, classes=classes),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=TOOL_LIMIT_S,
+        check=False,
+    )
+
+
+@define
+class ApacheKafka:
+    """One node, in a folder of its own. `settings` are lines of server.properties, over those chosen here.
+
+    A context manager: it starts on entering; on leaving, the process has ended and its data is deleted.
+    """
+
+    settings: Mapping[str, str] = field(factory=dict)
+    heap_mb: int = 768
+    port: int = 0
+    process: subprocess.Popen[str] | None = None
+    log: list[str] = field(factory=list, repr=False)
+    _folder: Path | None = field(default=None, init=False)
+    _changed: threading.Condition = field(factory=threading.Condition, init=False, repr=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client is told."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start on two free ports, and return once ApiVersions is answered. Raises KafkaUnavailable with the log.
+
+        Kafka cannot be told to take any free port for its controller, so ports are picked first; when somebody
+        else took one meanwhile, another is picked.
+        """
+        for _attempt in range(5):
+            self._folder = Path(tempfile.mkdtemp(prefix="korvet-kafka-"))
+            try:
+                self._start()
+                return
+            except BaseException:
+                taken = any("Address already in use" in line for line in self.log)
+                self.stop()
+                if not taken:
+                    raise
+        raise KafkaUnavailable("no two loopback ports stayed free for long enough to start Apache Kafka")
+
+    def stop(self) -> None:
+        """End the process (SIGTERM, then SIGKILL) and delete its folder."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def log_tail(self, lines: int = 200) -> str:
+        """The end of what the process has logged, for the message of a failure."""
+        with self._changed:
+            return "\n".join(self.log[-lines:])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        with self._changed:
+            self.log.clear()
+        properties = self._write_properties()
+        self._format(properties)
+        self.process = subprocess.Popen(
+            [*dying_with_us(), *java("kafka.Kafka", properties, heap_mb=self.heap_mb)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=self._folder,
+        )
+        threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
+        self._wait_for_log(STARTED)
+        if not answers_api_versions(self.port):
+            raise KafkaUnavailable(f"Apache Kafka does not answer on port {self.port}:\n{self.log_tail()}")
+
+    def _write_properties(self) -> Path:
+        assert self._folder is not None
+        self.port, controller = free_port(), free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(self._folder / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            **self.settings,
+        }
+        properties = self._folder / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return properties
+
+    def _format(self, properties: Path) -> None:
+        cluster_id = "a29ydmV0LWNvbmZvcm1hbg"  # 16 bytes in URL-safe base64, as Kafka makes them
+        done = java_tool("kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", properties)
+        if done.returncode:
+            raise KafkaUnavailable(f"Apache Kafka's folder was not formatted:\n{done.stdout}{done.stderr}")
+
+    def _wait_for_log(self, pattern: re.Pattern[str]) -> None:
+        def found() -> bool:
+            return any(pattern.search(line) for line in self.log)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or self.log[-1:] == ["<end>"], START_LIMIT_S)
+            if found():
+                return
+        raise KafkaUnavailable(f"Apache Kafka did not start:\n{self.log_tail()}")
+
+    def _collect_log(self, process: subprocess.Popen[str]) -> None:
+        if process.stdout is None:
+            return
+        for line in process.stdout:
+            self._note(process, line.rstrip("\n"))
+        self._note(process, "<end>")
+        process.stdout.close()
+
+    def _note(self, process: subprocess.Popen[str], line: str) -> None:
+        with self._changed:
+            if process is self.process:
+                self.log.append(line)
+                self._changed.notify_all()
+
+
+def answers_api_versions(port: int) -> bool:
+    """Whether somebody on that port answers ApiVersions without an error, within ten seconds."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(API_VERSIONS_REQUEST)
+            answer = b""
+            while len(answer) < 10 and (data := connection.recv(4096)):
+                answer += data
+    except OSError:
+        return False
+    return answer[4:10] == bytes(6)  # behind the size: the correlation id and the error code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of Kafka's tools: `python -m conformance.apache_kafka kafka-topics --bootstrap-server …`."""
+    name, *rest = arguments
+    return subprocess.run(java(TOOLS.get(name, name), *rest), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
