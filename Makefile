@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check style types layers unit slow newest bench soak clean
+.PHONY: help setup run test check style types layers unit slow spark newest bench soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -29,7 +29,7 @@ run: $(runnable)
 # --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say.
 test: $(developed)
 	@.ci/system-packages
-	@$(MAKE) --no-print-directory --keep-going check slow newest
+	@$(MAKE) --no-print-directory --keep-going check slow spark newest
 
 check: style types layers unit
 
@@ -44,10 +44,14 @@ layers: $(developed)
 	$(python) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 unit: $(developed)
-	$(pytest) -n 2 -m 'not slow and not servers and not clients and not soak'
+	$(pytest) -n 2 -m 'not slow and not servers and not clients and not spark and not soak'
 
 slow: $(developed)
-	$(pytest) -n 2 --dist loadgroup -m '(slow or servers or clients) and not soak'
+	$(pytest) -n 2 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
+
+# In one process: starting Spark takes longer than most of what is asked of it.
+spark: $(developed)
+	$(pytest) -m 'spark and not soak'
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv.
 newest: $(developed)
