@@ -1,0 +1,95 @@
+"""A Spark session as the pipeline wants it: Java found, workers on our own Python, a quiet console.
+
+A job that has a session already (a notebook, a cluster's) need not come here: the data source works in any session.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+LOOPBACK = "127.0.0.1"
+
+SETTINGS = {
+    # Below its largest, Spark measures every row that comes from Python: five times slower with headers.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647b",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# Nobody outside this machine needs to reach a session that lives on it.
+LOCAL_SETTINGS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+
+
+class JavaNotFound(Exception):  # noqa: N818  it says what is missing
+    """There is no Java that Spark runs on; the message says how to get one."""
+
+
+def spark_session(
+    app_name: str = "korvet", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The running session, or a new one, on this machine's cores unless `master` or spark-submit says otherwise.
+
+    `settings` win over what is set here. Raises JavaNotFound. The caller stops it.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName(app_name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started a Java already
+        find_java()
+        master = master or os.environ.get("MASTER") or "local[*]"
+    if master is not None:
+        builder = builder.master(master)
+    chosen = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"}
+    chosen |= SETTINGS
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        # Otherwise workers are whatever `python3` the search path finds first.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        chosen |= LOCAL_SETTINGS
+    chosen |= settings or {}
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def find_java() -> Path:
+    """The Java that Spark will start. Raises JavaNotFound where there is none, or only one that is too old."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    if found is None:
+        where = f"JAVA_HOME={home} holds no bin/java" if home else "no java is on the search path"
+        raise JavaNotFound(f"{where}; {_advice()}")
+    version = _java_version(found)
+    if version < OLDEST_JAVA:
+        what = f"is Java {version}" if version else "does not start"
+        raise JavaNotFound(f"{found} {what}; {_advice()}")
+    return Path(found)
+
+
+def _java_version(java: str) -> int:
+    """The major version, 0 where it does not start. Before Java 9 it was called 1.8 and so on."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(version[1]) if version else 0
+
+
+def _advice() -> str:
+    return (
+        f"Spark needs Java {OLDEST_JAVA} or newer: "
+        "apt install default-jre-headless, brew install openjdk, or https://adoptium.net; "
+        "then have it on the search path, or set JAVA_HOME"
+    )
