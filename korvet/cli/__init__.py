@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "Start a broker.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
+    "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",

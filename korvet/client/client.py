@@ -7,7 +7,7 @@ opened again. Any call may be cancelled; what it had asked for may or may not ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -49,6 +49,7 @@ from korvet.protocol.messages.offset_fetch import (
 from korvet.protocol.schema import MAX_VERSION
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 # The versions that know a special timestamp; older brokers would take it for a time.
 LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
@@ -311,11 +312,28 @@ class Client:
 
     # --- Anything else ----------------------------------------------------------------------------------
 
-    async def request(self, message: object, response: type[R], *, node_id: int | None = None) -> R:
-        """Ask one broker, or any, something that no verb stands for. Nothing is repeated, no answer checked."""
+    async def request(
+        self,
+        message: object,
+        response: type[R],
+        *,
+        node_id: int | None = None,
+        group_id: str | None = None,
+        min_version: int = 0,
+    ) -> R:
+        """Ask one broker, or a group's coordinator, or any, something that no verb stands for.
+
+        Nothing is repeated, no answer checked.
+        """
+        if group_id is not None:
+            return await self._ask_coordinator(group_id, message, response)
         if node_id is None:
             return await self._cluster.ask_any(message, response)
-        return await self._cluster.request(self.brokers[node_id], message, response)
+        return await self._cluster.request(self.brokers[node_id], message, response, min_version=min_version)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Run `attempt` until it succeeds, or raises an error that will not pass, or time is up."""
+        return await self._cluster.retrying(attempt)
 
     async def _ask_controller(
         self, message: object, response: type[R], *, max_version: int = MAX_VERSION

@@ -1,0 +1,344 @@
+"""`korvet groups`: what kafka-consumer-groups does, list, describe, reset offsets, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from korvet.cli.options import as_json, bootstrap_servers, with_client
+from korvet.cli.output import print_json, print_table
+from korvet.cli.times import EXAMPLES, parse_time
+
+if TYPE_CHECKING:
+    from korvet.cli.positions import Position, Target
+    from korvet.client import Client
+    from korvet.client.groups import Group
+
+# As Kafka writes them; which of them a broker knows depends on its age.
+STATES = (
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Dead",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
+TYPES = ("classic", "consumer", "share", "streams")
+
+POSITION_COLUMNS = [
+    "group", "topic", "partition", "current-offset", "log-end-offset", "lag", "member-id", "host", "client-id"
+]  # fmt: skip
+MEMBER_COLUMNS = ["group", "member-id", "instance-id", "host", "client-id", "partitions", "assignment"]
+STATE_COLUMNS = ["group", "coordinator", "assignor", "type", "state", "members"]
+RESET_COLUMNS = ["group", "topic", "partition", "current-offset", "new-offset"]
+DASH = "-"
+
+
+@click.group(name="groups")
+def command() -> None:
+    """List, describe and delete consumer groups, and reset their offsets."""
+
+
+# --- list ---------------------------------------------------------------------------------------------------
+
+
+@command.command("list")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    multiple=True,
+    help="Only groups in this state; may be repeated.",
+)
+@click.option(
+    "--type",
+    "kinds",
+    type=click.Choice(TYPES, case_sensitive=False),
+    multiple=True,
+    help="Only groups of this type; may be repeated.",
+)
+@bootstrap_servers
+@as_json
+def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], servers: str, as_json: bool) -> None:
+    """List the groups."""
+    from korvet.client import groups
+
+    found = with_client(servers, lambda client: groups.list_groups(client, states=states, kinds=kinds))
+    rows = [
+        {
+            "group": group.group_id,
+            "type": group.kind,
+            "state": group.state,
+            "protocol-type": group.protocol_type,
+        }
+        for group in found
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table([dashed(row) for row in rows], ["group", "type", "state", "protocol-type"])
+
+
+# --- describe -----------------------------------------------------------------------------------------------
+
+
+@command.command("describe")
+@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every group there is.")
+@click.option("--members", is_flag=True, help="The members and what is assigned to them.")
+@click.option("--state", is_flag=True, help="The state, the coordinator and the number of members.")
+@bootstrap_servers
+@as_json
+def describe(
+    names: tuple[str, ...], everything: bool, members: bool, state: bool, servers: str, as_json: bool
+) -> None:
+    """Show where groups stand: each partition's offset, the log's end, the lag, and who reads it.
+
+    Where a topic's offsets follow the clock (offset.mapping=timestamp) their difference is no number of records;
+    then the lag is the time between the last record that was read and the last one there is.
+    """
+    if bool(names) == everything:
+        raise click.UsageError("Name groups, or --all.")
+    if members and state:
+        raise click.UsageError("--members and --state exclude each other.")
+
+    async def rows_of_all(client: Client) -> list[tuple[Group, list[dict[str, Any]]]]:
+        return [
+            (group, await rows_of(client, group, members=members, state=state))
+            for group in await described(client, names)
+        ]
+
+    found = with_client(servers, rows_of_all)
+    if as_json:
+        print_json([row for _, rows in found for row in rows])
+        return
+    if state:
+        print_table([dashed(row) for _, rows in found for row in rows], STATE_COLUMNS)
+        return
+    for index, (group, rows) in enumerate(found):
+        if index:
+            click.echo()
+        if not group.members:
+            click.echo(f"{group.group_id} has no members.", err=True)
+        print_table([printable(row) for row in rows], MEMBER_COLUMNS if members else POSITION_COLUMNS)
+
+
+async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
+    """The groups of these names, or all there are. Those that go while they are asked for are left out of all."""
+    from korvet.client import groups
+    from korvet.protocol.errors import GroupIdNotFound
+
+    if names:
+        return [await groups.describe_group(client, name) for name in dict.fromkeys(names)]
+    found = []
+    for listed in await groups.list_groups(client):
+        try:
+            found.append(await groups.describe_group(client, listed.group_id))
+        except GroupIdNotFound:
+            continue
+    return found
+
+
+async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -> list[dict[str, Any]]:
+    """What is told of a group, by its positions, its members or its state."""
+    if state:
+        return [
+            {
+                "group": group.group_id,
+                "coordinator": group.coordinator,
+                "assignor": group.assignor,
+                "type": group.protocol_type,
+                "state": group.state,
+                "members": len(group.members),
+            }
+        ]
+    if members:
+        return member_rows(group)
+    return await position_rows(client, group)
+
+
+def member_rows(group: Group) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group.group_id,
+            "member-id": member.member_id,
+            "instance-id": member.group_instance_id,
+            "host": member.client_host,
+            "client-id": member.client_id,
+            "partitions": len(member.assignment),
+            "assignment": [str(tp) for tp in member.assignment],
+        }
+        for member in group.members
+    ]
+
+
+async def position_rows(client: Client, group: Group) -> list[dict[str, Any]]:
+    """A row for each partition that is assigned or has a position, then one for each member without any."""
+    from korvet.cli.positions import positions
+
+    owners = {tp: member for member in group.members for tp in member.assignment}
+    found = await positions(client, group.group_id, owners)
+    rows = []
+    for position in found:
+        member = owners.get(position.tp)
+        rows.append(position_row(group.group_id, position) | owner_cells(member))
+    idle = [member for member in group.members if not member.assignment]
+    return rows + [position_row(group.group_id, None) | owner_cells(member) for member in idle]
+
+
+def position_row(group_id: str, position: Position | None) -> dict[str, Any]:
+    return {
+        "group": group_id,
+        "topic": position and position.tp.topic,
+        "partition": None if position is None else position.tp.partition,
+        "current-offset": None if position is None else position.offset,
+        "log-end-offset": None if position is None else position.end,
+        "lag": None if position is None else position.lag,
+        "lag-ms": None if position is None else position.lag_ms,
+    }
+
+
+def owner_cells(member: Any | None) -> dict[str, Any]:
+    return {
+        "member-id": member and member.member_id,
+        "instance-id": member and member.group_instance_id,
+        "host": member and member.client_host,
+        "client-id": member and member.client_id,
+    }
+
+
+def printable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table: a lag in time is told with its unit."""
+    texts = dashed(row)
+    if row.get("lag") is None and row.get("lag-ms") is not None:
+        texts["lag"] = duration(row["lag-ms"])
+    if "assignment" in row:
+        texts["assignment"] = ",".join(row["assignment"]) or DASH
+    return texts
+
+
+def dashed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: DASH if value in (None, "") else value for name, value in row.items()}
+
+
+def duration(milliseconds: int) -> str:
+    """A time with its unit, short enough for a column."""
+    seconds = milliseconds / 1000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if milliseconds >= 1000 else f"{milliseconds} ms"
+
+
+# --- reset-offsets ------------------------------------------------------------------------------------------
+
+
+@command.command("reset-offsets")
+@click.argument("group", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITION,…]",
+    multiple=True,
+    help="A topic, or some of its partitions; may be repeated.",
+)
+@click.option("--all-topics", is_flag=True, help="Every partition the group has a position in.")
+@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-current", is_flag=True, help="To where it stands, or behind the last record.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To an offset.")
+@click.option("--shift-by", type=int, metavar="NUMBER", help="So many offsets on, or back where negative.")
+@click.option(
+    "--to-datetime", "--to-time", "time_text", metavar="TIME",
+    help=f"To the first record at or after a time, such as {EXAMPLES}.",
+)  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it; otherwise it is only shown.")
+@bootstrap_servers
+@as_json
+def reset_offsets(
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    time_text: str | None,
+    execute: bool,
+    servers: str,
+    as_json: bool,
+) -> None:
+    """Let a group that has no members go on from elsewhere.
+
+    Shows where it would go on; --execute does it. What is outside of a log is moved to its nearer end.
+    """
+    from korvet.cli.positions import Target, reset
+
+    if bool(topics) == all_topics:
+        raise click.UsageError("Name --topic, or --all-topics.")
+    timestamp = None if time_text is None else parse_time(time_text)
+    target = only_one(
+        Target("earliest") if to_earliest else None,
+        Target("latest") if to_latest else None,
+        Target("current") if to_current else None,
+        None if to_offset is None else Target("offset", to_offset),
+        None if shift_by is None else Target("shift", shift_by),
+        None if timestamp is None else Target("time", timestamp),
+    )
+    done = with_client(servers, lambda client: reset(client, group, topics, target, execute=execute))
+    for warning in done.warnings:
+        click.echo(f"korvet: {warning}", err=True)
+    rows = [
+        {
+            "group": group,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "current-offset": done.before.get(tp),
+            "new-offset": offset,
+        }
+        for tp, offset in done.offsets.items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table([dashed(row) for row in rows], RESET_COLUMNS)
+    if not execute:
+        click.echo("Nothing was altered; --execute does it.", err=True)
+
+
+def only_one(*targets: Target | None) -> Target:
+    given = [target for target in targets if target is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            "Name one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime and --shift-by."
+        )
+    return given[0]
+
+
+# --- delete -------------------------------------------------------------------------------------------------
+
+
+@command.command("delete")
+@click.argument("names", metavar="GROUP…", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal.")
+@bootstrap_servers
+def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:
+    """Delete groups that have no members, with all their offsets.
+
+    Each on its own: one that cannot be deleted is named, and the others are deleted nevertheless.
+    """
+    from korvet.client import groups
+
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        click.confirm(f"Delete {', '.join(names)} with all offsets?", abort=True)
+    outcomes = with_client(servers, lambda client: groups.delete_groups(client, list(dict.fromkeys(names))))
+    errors = [error for error in outcomes.values() if error is not None]
+    for error in errors[:-1]:
+        click.echo(f"korvet: {error} ({error.error_code.name})", err=True)
+    if errors:
+        raise errors[-1]

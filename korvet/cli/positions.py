@@ -1,0 +1,203 @@
+"""Where a group stands in its partitions, and where it is to stand: the arithmetic of `korvet groups`.
+
+Lag is a difference of offsets only where these count records. A korvet topic with offset.mapping=timestamp is asked for
+that setting, and its lag is told in time, which such an offset holds; Apache Kafka has no such setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+from attrs import define, field, frozen
+
+from korvet.client import EARLIEST, LATEST, Client, OffsetAndMetadata, TopicPartition
+from korvet.client.administration import TOPIC, Resource, describe_settings
+from korvet.client.groups import describe_group
+from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from korvet.client import Topic
+
+MAPPING, BITS = "offset.mapping", "offset.sequence.bits"
+EMPTY = "Empty"
+
+
+# --- Where it stands ----------------------------------------------------------------------------------------
+
+
+@frozen
+class Position:
+    """A group in one partition; `offset` is None where it committed none. Of the lags one is None, or both are."""
+
+    tp: TopicPartition
+    offset: int | None
+    end: int | None
+    lag: int | None = None
+    lag_ms: int | None = None
+
+
+async def positions(client: Client, group_id: str, assigned: Iterable[TopicPartition]) -> list[Position]:
+    """The group's position in each partition that is assigned, or that it has committed one in, sorted."""
+    committed = await client.committed(group_id)
+    tps = sorted({*committed, *assigned})
+    ends = await bounds_of(client, tps, LATEST)
+    starts = await bounds_of(client, tps, EARLIEST)
+    bits = {topic: await clock_bits(client, topic) for topic in dict.fromkeys(tp.topic for tp in tps)}
+    found = []
+    for tp in tps:
+        offset = committed[tp].offset if tp in committed else None
+        end = ends.get(tp)
+        if offset is None or end is None:
+            found.append(Position(tp, offset, end))
+        elif bits[tp.topic] is None:
+            found.append(Position(tp, offset, end, lag=end - offset))
+        else:
+            lag_ms = time_between(max(offset, starts[tp]), end, bits[tp.topic] or 0)
+            found.append(Position(tp, offset, end, lag_ms=lag_ms))
+    return found
+
+
+async def bounds_of(
+    client: Client, tps: Sequence[TopicPartition], timestamp: int
+) -> dict[TopicPartition, int]:
+    """One end of each partition's log; without those that are gone."""
+    found: dict[TopicPartition, int] = {}
+    for topic in dict.fromkeys(tp.topic for tp in tps):
+        with suppress(UnknownTopicOrPartition):
+            listed = await client.list_offsets({tp: timestamp for tp in tps if tp.topic == topic})
+            found |= {tp: each.offset for tp, each in listed.items()}
+    return found
+
+
+async def clock_bits(client: Client, topic: str) -> int | None:
+    """How many bits of the topic's offsets are no milliseconds; None where offsets count records."""
+    try:
+        settings = await describe_settings(client, Resource(TOPIC, topic), [MAPPING, BITS])
+    except KafkaError:
+        return None  # not there any more, or not ours to ask for: then the plain difference has to do
+    values = {setting.name: setting.value for setting in settings}
+    return int(values.get(BITS) or 0) if values.get(MAPPING) == "timestamp" else None
+
+
+def time_between(offset: int, end: int, bits: int) -> int:
+    """Milliseconds from the last record that was read to the last there is; 0 where that is the same."""
+    if offset >= end:
+        return 0
+    return max(((end - 1) >> bits) - ((offset - 1) >> bits), 1) if offset else 1
+
+
+# --- Where it is to stand -----------------------------------------------------------------------------------
+
+
+@frozen
+class Target:
+    """Where to: earliest, latest, current; or an offset, a shift or a time (ms) with its number."""
+
+    kind: str
+    number: int = 0
+
+
+@define
+class Reset:
+    """Positions before and after, and what the operator should know of them."""
+
+    before: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int] = field(factory=dict)
+    warnings: list[str] = field(factory=list)
+
+
+async def reset(
+    client: Client, group_id: str, topics: Sequence[str], target: Target, *, execute: bool
+) -> Reset:
+    """Reckon a group's new positions, and commit them with `execute`.
+
+    `topics` are names with or without :partition,…; none of them means every partition with a position. Raises
+    ClickException for a group that has members.
+    """
+    await check_idle(client, group_id)
+    committed = await client.committed(group_id)
+    tps = [tp for text in topics for tp in await named(client, text)] if topics else sorted(committed)
+    if not tps:
+        raise click.ClickException(f"group {group_id} has no offsets; name a --topic.")
+    done = Reset({tp: position.offset for tp, position in committed.items() if tp in set(tps)})
+    starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
+    wanted = await offsets_at(client, tps, target, done)
+    for tp in tps:
+        start, end = starts[tp].offset, ends[tp].offset
+        offset = {"earliest": start, "latest": end}.get(target.kind, wanted.get(tp, end))
+        done.offsets[tp] = within(tp, offset, start, end, done.warnings)
+    if target.kind == "shift":
+        await warn_of_clock(client, tps, done.warnings)
+    if execute:
+        await client.commit(group_id, {tp: OffsetAndMetadata(offset) for tp, offset in done.offsets.items()})
+    return done
+
+
+async def check_idle(client: Client, group_id: str) -> None:
+    """Raise a ClickException where the group has members; one that is not there is as good as empty."""
+    with suppress(GroupIdNotFound):
+        group = await describe_group(client, group_id)
+        if group.state != EMPTY:
+            raise click.ClickException(
+                f"group {group_id} is {group.state} and has {len(group.members)} members; offsets can be reset"
+                " once all of them are gone."
+            )
+
+
+async def named(client: Client, text: str) -> list[TopicPartition]:
+    """The partitions that TOPIC or TOPIC:PARTITION,… names."""
+    name, colon, numbers = text.partition(":")
+    topic = await client.topic(name)
+    if not colon:
+        return [TopicPartition(name, partition.partition) for partition in topic.partitions]
+    return [TopicPartition(name, partition_number(topic, number)) for number in numbers.split(",")]
+
+
+def partition_number(topic: Topic, text: str) -> int:
+    there = {str(partition.partition) for partition in topic.partitions}
+    if text.strip() not in there:
+        raise click.BadParameter(
+            f"{topic.name} has {len(there)} partitions; there is no {text!r}.", param_hint="--topic"
+        )
+    return int(text)
+
+
+async def offsets_at(
+    client: Client, tps: Sequence[TopicPartition], target: Target, done: Reset
+) -> Mapping[TopicPartition, int]:
+    """What the target means in each partition; where it means nothing, the end of the log is meant."""
+    if target.kind == "offset":
+        return dict.fromkeys(tps, target.number)
+    if target.kind == "current":
+        return done.before
+    if target.kind == "shift":
+        if without := [tp for tp in tps if tp not in done.before]:
+            raise click.ClickException(f"{without[0]} cannot be shifted: the group has no offset there.")
+        return {tp: done.before[tp] + target.number for tp in tps}
+    if target.kind == "time":
+        listed = await client.list_offsets(dict.fromkeys(tps, target.number))
+        return {tp: each.offset for tp, each in listed.items() if each.offset >= 0}
+    return {}
+
+
+def within(tp: TopicPartition, offset: int, start: int, end: int, warnings: list[str]) -> int:
+    """The offset, or the log's nearer end, with a word on it."""
+    if offset < start:
+        warnings.append(f"{tp}: {offset} is below the first offset; it becomes {start}.")
+    if offset > end:
+        warnings.append(f"{tp}: {offset} is beyond the end; it becomes {end}.")
+    return min(max(offset, start), end)
+
+
+async def warn_of_clock(client: Client, tps: Sequence[TopicPartition], warnings: list[str]) -> None:
+    for topic in dict.fromkeys(tp.topic for tp in tps):
+        bits = await clock_bits(client, topic)
+        if bits is not None:
+            warnings.append(
+                f"{topic}: offsets follow the clock ({MAPPING}=timestamp), {1 << bits} to a millisecond; a shift"
+                " by a number is none by so many records."
+            )

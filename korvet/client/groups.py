@@ -1,0 +1,188 @@
+"""Groups listed, described and deleted: what the command line needs of them beside their positions.
+
+Whoever coordinates a group is asked about it. Errors that may pass are waited out as everywhere in the client;
+others are KafkaErrors that name the group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+from attrs import define, field, frozen
+
+from korvet.client.client import Client
+from korvet.client.cluster import raise_for
+from korvet.client.model import TopicPartition
+from korvet.protocol.errors import GroupIdNotFound, KafkaError
+from korvet.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from korvet.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from korvet.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+CONSUMER = "consumer"
+DEAD = "Dead"
+# The first versions of ListGroups that filter; an older broker would list everything.
+FILTERS_STATES = 4
+FILTERS_TYPES = 5
+
+
+@frozen
+class ListedGroup:
+    """A group in a list; state and type are empty where the broker is too old to tell."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+
+
+@frozen
+class GroupMember:
+    """A member. `assignment` is empty, too, where only the members themselves can read it (Kafka Connect's)."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@frozen
+class Group:
+    """A group as its coordinator describes it; `assignor` is the protocol its members agreed on, once Stable."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: str
+    members: tuple[GroupMember, ...]
+
+
+async def list_groups(
+    client: Client, *, states: Collection[str] = (), kinds: Collection[str] = ()
+) -> list[ListedGroup]:
+    """The groups of all brokers, by id. Raises UnsupportedVersion where a broker cannot filter."""
+    request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
+    min_version = FILTERS_TYPES if kinds else FILTERS_STATES if states else 0
+
+    async def ask(node_id: int) -> ListGroupsResponse:
+        answer = await client.request(request, ListGroupsResponse, node_id=node_id, min_version=min_version)
+        raise_for(answer.error_code, f"the groups of broker {node_id}")
+        return answer
+
+    found = {}
+    for node_id in list(client.brokers):
+        answer = await client.retrying(partial(ask, node_id))
+        for group in answer.groups:
+            found[group.group_id] = ListedGroup(
+                group.group_id, group.protocol_type, group.group_state, group.group_type
+            )
+    return [found[group_id] for group_id in sorted(found)]
+
+
+async def describe_group(client: Client, group_id: str) -> Group:
+    """One group. Raises GroupIdNotFound, also where an old broker calls what is not there Dead."""
+
+    async def ask() -> DescribedGroup:
+        answer = await client.request(
+            DescribeGroupsRequest(groups=[group_id]), DescribeGroupsResponse, group_id=group_id
+        )
+        (described,) = answer.groups
+        raise_for(described.error_code, f"group {group_id}", described.error_message)
+        return described
+
+    described = await client.retrying(ask)
+    if described.group_state == DEAD:
+        raise GroupIdNotFound(f"group {group_id}: there is no such group.")
+    is_consumer = described.protocol_type == CONSUMER
+    return Group(
+        group_id,
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        str(await client.find_coordinator(group_id)),
+        tuple(_member(each, is_consumer=is_consumer) for each in described.members),
+    )
+
+
+async def delete_group(client: Client, group_id: str) -> None:
+    """Delete a group without members, and its positions. Raises GroupIdNotFound, NonEmptyGroup."""
+
+    async def ask() -> None:
+        answer = await client.request(
+            DeleteGroupsRequest(groups_names=[group_id]), DeleteGroupsResponse, group_id=group_id
+        )
+        (result,) = answer.results
+        raise_for(result.error_code, f"group {group_id}")
+
+    await client.retrying(ask)
+
+
+async def delete_groups(client: Client, group_ids: Sequence[str]) -> dict[str, KafkaError | None]:
+    """Delete groups, each on its own; what became of each."""
+    outcomes: dict[str, KafkaError | None] = {}
+    for group_id in group_ids:
+        try:
+            await delete_group(client, group_id)
+            outcomes[group_id] = None
+        except KafkaError as error:
+            outcomes[group_id] = error
+    return outcomes
+
+
+def _member(described: DescribedGroupMember, *, is_consumer: bool) -> GroupMember:
+    assignment: tuple[TopicPartition, ...] = ()
+    if is_consumer:
+        with suppress(ValueError):  # some put words of their own in there; who they are is still to be told
+            assignment = assigned_partitions(described.member_assignment)
+    return GroupMember(
+        described.member_id,
+        described.group_instance_id,
+        described.client_id,
+        described.client_host,
+        assignment,
+    )
+
+
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """A consumer's partitions, sorted: int16 version, then an array of topic and array of int32, then user data.
+
+    None at all while a rebalance goes on. Raises ValueError for what is no assignment.
+    """
+    if not assignment:
+        return ()
+    reader = _Reader(assignment, 2)
+    found = []
+    try:
+        for _ in range(reader.number(">i")):
+            topic = reader.text(reader.number(">h"))
+            found += [TopicPartition(topic, reader.number(">i")) for _ in range(reader.number(">i"))]
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    return tuple(sorted(found))
+
+
+@define
+class _Reader:
+    data: bytes
+    position: int = field(default=0)
+
+    def number(self, form: str) -> int:
+        (number,) = struct.unpack_from(form, self.data, self.position)
+        self.position += struct.calcsize(form)
+        return int(number)
+
+    def text(self, size: int) -> str:
+        text = self.data[self.position : self.position + size]
+        if size < 0 or len(text) != size:
+            raise ValueError("a topic's name is longer than the assignment")
+        self.position += size
+        return text.decode()
