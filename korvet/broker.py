@@ -35,6 +35,7 @@ from korvet.protocol.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from korvet.retention import RetentionWorker
 from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
 from korvet.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 
@@ -141,6 +142,7 @@ class Broker:
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
     groups: GroupCoordinator = field(init=False, repr=False)
+    retention: RetentionWorker = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -149,6 +151,7 @@ class Broker:
 
     def __attrs_post_init__(self) -> None:
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
+        self.retention = RetentionWorker(self.storage, self.config, self.groups.leases)
 
     # --- Who this is ------------------------------------------------------------------------------------
 

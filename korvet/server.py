@@ -99,6 +99,7 @@ class Server:
                 await accepting.start(supervise, "sweep", self._sweep)
                 await accepting.start(supervise, "groups", self.broker.groups.run)
                 await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
+                await accepting.start(supervise, "retention", self.broker.retention.run)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener.name, shared)

@@ -29,6 +29,7 @@ from korvet.config import Config
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.document import UnreadableDocument, read, written
 from korvet.groups.members import NEVER, Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -113,12 +114,16 @@ class GroupCoordinator:
     storage: Storage
     config: Config
     clock: Callable[[], int]
+    leases: Leases = field(init=False, repr=False)
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
         factory=list
     )  # a heap; what is no longer armed for then is passed over
     _earlier: trio.Event = field(factory=trio.Event)
     _dropped: set[str] = field(factory=set)  # groups that are to be loaded again before long
+
+    def __attrs_post_init__(self) -> None:
+        self.leases = Leases(self.storage)
 
     # --- Members ----------------------------------------------------------------------------------------
 
@@ -389,7 +394,14 @@ class GroupCoordinator:
     # --- Expiry -----------------------------------------------------------------------------------------
 
     async def expire_positions(self) -> None:
-        """Delete positions that have expired, and groups that have none left, for ever, now and then."""
+        """Delete positions that have expired, and groups that have none left, for ever, now and then.
+
+        Of several brokers on one store one does it.
+        """
+        while True:
+            await self.leases.while_held("expired positions", self._expire_now_and_then)
+
+    async def _expire_now_and_then(self) -> None:
         while True:
             await trio.sleep(self.config.offsets_retention_check_interval_ms / 1000)
             for group in await self.groups():

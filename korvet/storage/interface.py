@@ -340,6 +340,13 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+        """Drop what retention.ms and retention.bytes give up, also where nobody appends.
+
+        The new log start offset; None where nothing was dropped.
+        """
+
+    @abstractmethod
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         """The bytes that the records of each topic-partition take, as they are kept.
 

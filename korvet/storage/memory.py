@@ -292,6 +292,13 @@ class MemoryStorage(Storage):
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
         return self._log(tp).truncate_before(offset)
 
+    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+        log = self._log(tp)
+        before, now_ms = log.log_start_offset, self.clock()
+        log.enforce_retention(now_ms)
+        log.expire_producers(now_ms)
+        return None if log.log_start_offset == before else log.log_start_offset
+
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return {tp: self._logs[tp].size if tp in self._logs else UnknownTopicOrPartition() for tp in tps}
 

@@ -212,6 +212,14 @@ class RedisStreamsStorage(Storage):
             has_more = rest[0]
         return partition.bound(start)
 
+    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+        partition = await self._partitions.find(tp)
+        dropped, has_more, start = 0, b"1", b""
+        while has_more == b"1":
+            _, start, has_more, entries = await self._partitions.call(partition, TRIM, b"")
+            dropped += int(entries)
+        return partition.bound(start) if dropped else None
+
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return await self._reader.sizes(tps)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from korvet.protocol.errors import UnknownTopicOrPartition
 from korvet.storage.interface import LogOffsets, Storage, StorageDefaults, TopicPartition
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
@@ -127,6 +128,35 @@ class RetentionContract(Contract):
         assert first is not None
         assert first.offset == found[0].offset
         assert last == first
+
+    async def test_what_nobody_writes_to_is_trimmed_when_asked(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {})
+        await append_mb(eager, tp, 1, timestamp=T0)
+        topic = await eager.topic(tp.topic)
+        assert topic is not None
+        await eager.alter_topic(topic, settings={**topic.settings, "retention.ms": "3600000"})
+        end = (await eager.latest(tp)).high_watermark
+        start = await eager.enforce_retention(tp)
+
+        assert start == end
+        assert await eager.latest(tp) == LogOffsets(end, end, end)
+        assert await eager.enforce_retention(tp) is None
+
+    async def test_asking_drops_nothing_that_retention_keeps(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(eager, environment, {"retention.bytes": str(2 * MB)})
+        await append_mb(eager, tp, 1)
+        start = await eager.enforce_retention(tp)
+
+        assert start is None
+        assert len(await records_from(eager, tp)) == 100
+
+    async def test_a_topic_that_is_not_there_cannot_be_trimmed(self, storage: Storage) -> None:
+        with pytest.raises(UnknownTopicOrPartition):
+            await storage.enforce_retention(TopicPartition("nothing", 0))
 
 
 async def topic_with(storage: Storage, environment: Environment, settings: dict[str, str]) -> TopicPartition:

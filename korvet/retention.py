@@ -1,0 +1,83 @@
+"""The worker that trims partitions nobody writes to; those that are written to are trimmed as they grow.
+
+Every `log.retention.check.interval.ms`, under a lease. What is dropped is the store's to say, by the settings of the
+topic and its own clock; a partition that cannot be trimmed is logged, and does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+from attrs import define
+
+from korvet.config import Config
+from korvet.leases import Leases
+from korvet.protocol.errors import KafkaError
+from korvet.storage.interface import Storage, Topic, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LEASE = "retention"
+
+
+def archived_up_to(topic: Topic, tp: TopicPartition) -> int | None:
+    """The offset up to which a partition is archived, where it must be before it may be trimmed; None elsewhere.
+
+    The one place that says so. No frontier is known as yet, so of a topic with `remote.storage.enable=true` nothing is
+    archived, and nothing is trimmed.
+    """
+    del tp
+    return 0 if topic.settings.get("remote.storage.enable", "false") == "true" else None
+
+
+@define(eq=False)
+class RetentionWorker:
+    """`run` goes on for ever, and belongs under `korvet.tasks.supervise`."""
+
+    storage: Storage
+    config: Config
+    leases: Leases
+
+    async def run(self) -> None:
+        """Trim now and then, for as long as the lease is ours."""
+        while True:
+            await self.leases.while_held(LEASE, self._trim_now_and_then)
+
+    async def _trim_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(self.config.log_retention_check_interval_ms / 1000)
+            try:
+                await self.trim_all()
+            except KafkaError as error:
+                logger.warning("retention: the topics cannot be listed: %s", error.message)
+
+    async def trim_all(self) -> None:
+        """Trim every partition once."""
+        topics = await self.storage.topics()
+        for topic in list(topics.values()):
+            if topic.config.retention_ms < 0 and topic.config.retention_bytes < 0:
+                continue
+            for number in range(topic.partitions):
+                await self._trim(topic, TopicPartition(topic.name, number))
+
+    async def _trim(self, topic: Topic, tp: TopicPartition) -> None:
+        if archived_up_to(topic, tp) is not None:
+            return
+        try:
+            start = await self.storage.enforce_retention(tp)
+        except KafkaError as error:
+            if await self._is_there(topic):
+                logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)
+            return
+        if start is not None:
+            logger.info("retention: %s-%d begins at offset %d now", *tp, start)
+        await trio.lowlevel.checkpoint()
+
+    async def _is_there(self, topic: Topic) -> bool:
+        """Whether the topic was not simply deleted meanwhile."""
+        try:
+            found = await self.storage.topic(topic.name)
+        except KafkaError:
+            return True
+        return found is not None and found.topic_id == topic.topic_id
