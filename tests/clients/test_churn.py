@@ -1,14 +1,11 @@
 """Consumers of one group that are killed and replaced while a broker is, too: nothing is lost, nobody is stuck.
 
-A minute of what `make soak` may do for longer. Consumers are processes of their own, since only those can be killed.
+Half a minute of what `tests/soak` does for longer.
 """
 
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -16,12 +13,12 @@ from contextlib import ExitStack
 from random import Random
 
 import pytest
-from attrs import define, field
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
 from tests.clients.confluent import Confluent
-from tests.clients.interface import LIMIT_S, Record, Timeout
+from tests.clients.interface import LIMIT_S, Record
+from tests.clients.workers import Workers
 from tests.processes import KorvetProcess
 
 PARTITIONS = 4
@@ -29,68 +26,6 @@ CONSUMERS = 4
 STEPS = 6
 BROKER_DIES_IN = (1, 4)
 SESSION_MS = 2000
-
-PROGRAM = """
-import sys
-from confluent_kafka import Consumer, KafkaException
-consumer = Consumer({
-    "bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest",
-    "enable.auto.commit": False, "session.timeout.ms": int(sys.argv[3]), "heartbeat.interval.ms": 300,
-    "partition.assignment.strategy": sys.argv[4], "reconnect.backoff.max.ms": 500, "log_level": 0,
-})
-consumer.subscribe([sys.argv[2]])
-while True:
-    message = consumer.poll(0.2)
-    if message is None or message.error():
-        continue
-    print(message.value().decode(), flush=True)
-    try:
-        consumer.commit(message, asynchronous=False)
-    except KafkaException:
-        pass  # not a member any longer, or no broker: whoever has the partition next reads it again
-"""
-
-
-@define
-class Workers:
-    """Consumers in processes, and what all of them have printed."""
-
-    bootstrap_servers: str
-    topic: str
-    strategy: str
-    alive: list[subprocess.Popen[str]] = field(factory=list)
-    processed: set[str] = field(factory=set)
-    _changed: threading.Condition = field(factory=threading.Condition)
-
-    def start(self) -> None:
-        command = [sys.executable, "-c", PROGRAM, self.bootstrap_servers, self.topic]
-        process = subprocess.Popen(
-            [*command, str(SESSION_MS), self.strategy], stdout=subprocess.PIPE, text=True
-        )
-        threading.Thread(target=self._collect, args=(process,), daemon=True).start()
-        self.alive.append(process)
-
-    def kill(self, number: int) -> None:
-        process = self.alive.pop(number)
-        process.kill()
-        assert -signal.SIGKILL == process.wait(LIMIT_S)
-
-    def kill_all(self) -> None:
-        while self.alive:
-            self.kill(0)
-
-    def wait_for(self, values: set[str]) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: values <= self.processed, 3 * LIMIT_S):
-                raise Timeout(f"{len(values - self.processed)} of {len(values)} records were not processed")
-
-    def _collect(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                with self._changed:
-                    self.processed.add(line.strip())
-                    self._changed.notify_all()
 
 
 @pytest.fixture
@@ -112,7 +47,7 @@ def test_every_record_is_processed_while_consumers_and_the_broker_are_killed(
     broker, random = broker_of_its_own, Random(strategy)
     client = Confluent(broker.bootstrap_servers)
     client.create_topic(topic, partitions=PARTITIONS)
-    workers = Workers(broker.bootstrap_servers, topic, strategy)
+    workers = Workers(broker.bootstrap_servers, topic, strategy, SESSION_MS)
     produced: set[str] = set()
     positions = [positions_of(client, topic)]
     with ExitStack() as stack:
