@@ -1,0 +1,62 @@
+"""Zigzag varints by the thousand: read and written with numpy, one pass per byte that the longest of them has.
+
+See `korvet.protocol.record` for what they look like.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from korvet.protocol.errors import InvalidRecord
+
+Bytes = NDArray[np.uint8]
+Int64s = NDArray[np.int64]
+
+LONGEST = 10  # bytes of a 64-bit number
+
+
+def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
+    """The numbers at `positions`, and the positions behind them.
+
+    Raises IndexError beyond the end of `data`, InvalidRecord for a number of more than 64 bits.
+    """
+    byte = data[positions]
+    behind = positions + 1
+    if byte.size == 0 or byte.max() < 128:  # nearly always
+        number = byte.astype(np.int64)
+        return number >> 1 ^ -(number & 1), behind
+    raw = (byte & 127).astype(np.uint64)
+    unfinished = np.flatnonzero(byte > 127)
+    shift = 7
+    while unfinished.size:
+        if shift > 63:
+            raise InvalidRecord("A number is longer than 64 bits.")
+        if unfinished.size == behind.size:  # all of them, as with values of a like size
+            byte = data[behind]
+            raw |= (byte & 127).astype(np.uint64) << np.uint64(shift)
+            behind += 1
+            unfinished = np.flatnonzero(byte > 127)
+        else:
+            byte = data[behind[unfinished]]
+            raw[unfinished] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
+            behind[unfinished] += 1
+            unfinished = unfinished[byte > 127]
+        shift += 7
+    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), behind
+
+
+def write_varints(numbers: Int64s) -> tuple[Bytes, Int64s]:
+    """A row of LONGEST bytes for each number, of which the first so many count: (rows, how many)."""
+    raw = (numbers << 1 ^ numbers >> 63).astype(np.uint64)
+    rows = np.zeros((len(numbers), LONGEST), np.uint8)
+    sizes = np.ones(len(numbers), np.int64)
+    for column in range(LONGEST):
+        rows[:, column] = (raw & np.uint64(127)).astype(np.uint8)
+        raw >>= np.uint64(7)
+        more = raw > 0
+        if not more.any():
+            break
+        rows[more, column] |= 128
+        sizes += more
+    return rows, sizes
