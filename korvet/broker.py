@@ -258,10 +258,10 @@ class Broker:
         try:
             return await self.topic(context, name, Operation.DESCRIBE)
         except UnknownTopicOrPartition:
-            planned = await self.plan_topic(context, NewTopic(name))
+            pass
         try:
-            return await self.create_topic(planned)
-        except TopicAlreadyExists:
+            return await self.create_topic(await self.plan_topic(context, NewTopic(name)))
+        except TopicAlreadyExists:  # somebody else was faster
             return await self.topic(context, name, Operation.DESCRIBE)
 
     async def delete_topic(self, topic: Topic) -> None:

@@ -97,6 +97,7 @@ class ServedConnection:
     _held: int = 0  # bytes of the budget that the request being received has
     _queued_s: float = 0.0  # how long that one waited for them
     _is_ending: bool = False
+    _is_lost: bool = False  # the client has gone: what it asked for and does not read is no news
     _is_sending: bool = False
     _active: float = field(factory=monotonic)  # when a request was read, or the client took part of an answer
     _progress: float = 0.0  # when bytes of a request last arrived
@@ -126,6 +127,7 @@ class ServedConnection:
         except (ProtocolError, Disconnect) as error:
             logger.warning("%s: connection closed: %s", self.peer, error)
         except OSError as error:
+            self._is_lost = True
             logger.debug("%s: connection lost: %s", self.peer, error)
         except Exception:
             logger.exception("%s: connection closed by an error in korvet", self.peer)
@@ -327,7 +329,8 @@ class ServedConnection:
 
     def _close(self) -> None:
         if self._taken != self._answered and self._is_ending:
-            logger.info("%s: %d requests unanswered", self.peer, self._taken - self._answered)
+            level = logging.DEBUG if self._is_lost else logging.INFO
+            logger.log(level, "%s: %d requests unanswered", self.peer, self._taken - self._answered)
         self.shared.budget.give_back(self._held)
         self.sock.close()
         self.closed(self)

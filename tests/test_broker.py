@@ -14,7 +14,7 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.storage.interface import DocumentConflict, TopicPartition
+from korvet.storage.interface import DocumentConflict, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, context, create, new_broker
 
@@ -154,3 +154,16 @@ async def test_a_cluster_id_that_another_broker_was_faster_to_give_is_taken() ->
     broker = await open_broker(Shim(storage, save=lose), Config())
 
     assert "theirs" == broker.cluster_id
+
+
+async def test_a_topic_that_somebody_else_creates_meanwhile_is_taken(broker: Broker) -> None:
+    created = await create(broker)
+    looked: list[str] = []
+
+    async def topic(name: str) -> Topic | None:
+        looked.append(name)
+        return created if len(looked) > 1 else None
+
+    racing = await open_broker(Shim(broker.storage, topic=topic), Config())
+
+    assert created == await racing.topic_or_new(context(0), "t")

@@ -395,7 +395,10 @@ async def test_a_fetch_does_not_wait_for_a_client_that_went(behind: bool) -> Non
         await seen(server).until(lambda: seen(server).connections == 0)
 
 
-async def test_a_fetch_does_not_wait_for_a_client_that_crashed() -> None:
+async def test_a_fetch_does_not_wait_for_a_client_that_crashed_nor_is_it_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     async with serving(storage=await with_topic(), sweep_interval_s=0.01) as server:
         async with connect(server) as client:
             await client.send(client.frame_of(fetch(), 12))
@@ -404,6 +407,8 @@ async def test_a_fetch_does_not_wait_for_a_client_that_crashed() -> None:
             reset(client)
 
         await seen(server).until(lambda: seen(server).connections == 0)
+
+    assert not [record for record in caplog.records if "unanswered" in record.getMessage()]
 
 
 async def test_a_client_that_closed_one_direction_gets_its_answers() -> None:

@@ -5,6 +5,10 @@ Whoever alters the catalogue writes that entry right after it, in the same write
 nobody; then the others learn it from the scripts, which refuse a topic id that is not the partition's, and from a
 look at the store before a topic is said not to exist.
 
+What was known is kept beside for as long as the store cannot be asked: a topic that is there must not seem to be gone
+because Redis is away for a moment, since consumers would give up its partitions. Whatever is then done with such a
+topic goes to Redis itself, and waits, or fails, there.
+
 Every creation gets a number, so that of two topics of one name the later can be told from the earlier.
 """
 
@@ -19,7 +23,12 @@ from uuid import UUID, uuid4
 from attrs import define, field
 from cattrs.preconf.json import make_converter
 
-from korvet.protocol.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
+from korvet.protocol.errors import (
+    InvalidPartitions,
+    KafkaStorageError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_keys import Keyspace
@@ -60,9 +69,11 @@ class Catalogue:
     defaults: StorageDefaults
     _topics: dict[str, CataloguedTopic] = field(factory=dict)
     _is_complete: bool = False  # whether a name that is not among them is no topic
-    _changes: int = (
-        0  # how often we were told of; what was asked for before may be answered too late to be kept
-    )
+    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before we were told to forget it
+    _was_complete: bool = False  # whether all topics were among those
+    # How often something was altered, by others or by ourselves: an answer that was asked for before is too old to be
+    # kept, and tasks take up their answers in any order.
+    _changes: int = 0
 
     # --- Looking up -------------------------------------------------------------------------------------
 
@@ -72,28 +83,48 @@ class Catalogue:
 
     def forget(self) -> None:
         """Somebody has altered the catalogue: what is known is no longer to be relied on."""
+        self._last_known = self._topics if self._is_complete else {**self._last_known, **self._topics}
+        self._was_complete |= self._is_complete
         self._topics = {}
         self._is_complete = False
         self._changes += 1
 
     async def all(self) -> Mapping[str, Topic]:
-        """All topics by name."""
-        if not self._is_complete:
-            await self.load()
-        return MappingProxyType({name: each.topic for name, each in self._topics.items()})
+        """All topics by name; as they were known last, where the store cannot be asked."""
+        topics = self._topics if self._is_complete else await self._loaded()
+        return MappingProxyType({name: each.topic for name, each in topics.items()})
 
     async def find(self, name: str) -> CataloguedTopic | None:
-        """A topic by name; as known, else as the store has it."""
-        return self._topics.get(name) or await self.reload(name)
+        """A topic by name; as known, else as the store has it, else as it was known last."""
+        last_known = self._last_known.get(name)
+        if name in self._topics:
+            return self._topics[name]
+        if last_known is not None and not self.redis.connection.is_connected:
+            return last_known
+        try:
+            return await self.reload(name)
+        except KafkaStorageError:
+            if last_known is None:
+                raise
+            return last_known
 
     async def find_by_id(self, topic_id: UUID) -> Topic | None:
-        """A topic by its id."""
-        for _ in range(2):
-            for each in self._topics.values():
-                if each.topic.topic_id == topic_id:
-                    return each.topic
-            await self.load()
-        return None
+        """A topic by its id; as `find`."""
+        found = with_id(self._topics, topic_id)
+        if found is None and not self.redis.connection.is_connected:
+            found = with_id(self._last_known, topic_id)
+        return found or with_id(await self._loaded(), topic_id)
+
+    async def _loaded(self) -> Mapping[str, CataloguedTopic]:
+        """All topics as the store has them, or as they were known last."""
+        try:
+            if self.redis.connection.is_connected or not self._was_complete:
+                await self.load()
+                return self._topics
+        except KafkaStorageError:
+            if not self._was_complete:
+                raise
+        return {**self._last_known, **self._topics}
 
     async def reload(self, name: str) -> CataloguedTopic | None:
         """A topic as the store has it."""
@@ -104,6 +135,7 @@ class Catalogue:
         stored = cast(bytes | None, reply)
         if stored is None:
             self._topics.pop(name, None)
+            self._last_known.pop(name, None)
             return None
         return self._note(name, stored)
 
@@ -176,6 +208,7 @@ class Catalogue:
             present, stored = await self._stored(topic)
             if await self._replace(topic.name, stored, b""):
                 self._topics.pop(topic.name, None)
+                self._last_known.pop(topic.name, None)
                 return present
 
     async def _stored(self, topic: Topic) -> tuple[CataloguedTopic, bytes]:
@@ -192,7 +225,13 @@ class Catalogue:
         replaced = await self.redis.run_then(
             REPLACE, [self.keyspace.topics], [name, expected, new], announcement
         )
+        self._changes += 1
         return replaced == 1
+
+
+def with_id(topics: Mapping[str, CataloguedTopic], topic_id: UUID) -> Topic | None:
+    """The topic with that id among some."""
+    return next((each.topic for each in topics.values() if each.topic.topic_id == topic_id), None)
 
 
 def as_json(topic: StoredTopic) -> bytes:
