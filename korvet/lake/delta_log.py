@@ -1,0 +1,104 @@
+"""What deltalake does not tell of a table's log: all `txn` actions at once, and what each commit said of itself.
+
+The protocol's words: commits are <20 digits>.json, one action a line; now and then a checkpoint sums up all of
+them, as one Parquet file or several. To read 1,000 numbers one by one through deltalake would read the log 1,000 times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from attrs import define, field
+
+from korvet.lake.errors import Unreachable
+from korvet.lake.location import Location
+
+COMMIT = re.compile(r"(\d{20})\.json")
+# Classic, in parts, and of the second kind (whose own actions, txn among them, are in the file of this name).
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^/]+)?\.(parquet|json)")
+
+
+@define
+class DeltaLog:
+    """The log of the table at a location. Reading it raises OSError as the filesystem does."""
+
+    location: Location
+    _filesystem: pafs.FileSystem = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._filesystem = self.location.filesystem()
+
+    @property
+    def folder(self) -> str:
+        return f"{self.location.path}/_delta_log"
+
+    def transactions(
+        self, version: int, *, since: tuple[int, Mapping[str, int]] | None = None
+    ) -> dict[str, int]:
+        """The last version of each application id at a version of the table.
+
+        `since`, the same of an earlier version, saves reading what lies before it.
+        """
+        if since is not None and since[0] <= version:
+            first, found = since[0] + 1, dict(since[1])
+        else:
+            first, found = self._checkpointed(version)
+        for number in range(first, version + 1):
+            for action in self._actions(number, "txn"):
+                found[action["appId"]] = action["version"]
+        return found
+
+    def commits(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and commitInfo of the commits between two versions, both included, whose entries still exist."""
+        there = {int(match[1]) for name in self._names() if (match := COMMIT.fullmatch(name))}
+        for number in sorted(there.intersection(range(first, last + 1))):
+            for action in self._actions(number, "commitInfo"):
+                yield number, action
+
+    def _checkpointed(self, version: int) -> tuple[int, dict[str, int]]:
+        """The first version that is behind the last checkpoint, and what that says."""
+        parts: dict[int, list[str]] = {}
+        for name in self._names():
+            match = CHECKPOINT.fullmatch(name)
+            if match is not None and int(match[1]) <= version:
+                parts.setdefault(int(match[1]), []).append(name)
+        if not parts:
+            return 0, {}
+        last = max(parts)
+        found: dict[str, int] = {}
+        for name in parts[last]:
+            found.update(self._checkpoint(f"{self.folder}/{name}"))
+        return last + 1, found
+
+    def _checkpoint(self, path: str) -> dict[str, int]:
+        if path.endswith(".json"):
+            return {action["appId"]: action["version"] for action in self._lines(path, "txn")}
+        rows = pq.read_table(path, columns=["txn"], filesystem=self._filesystem).column("txn").drop_null()
+        return {action["appId"]: action["version"] for action in rows.to_pylist()}
+
+    def _actions(self, version: int, kind: str) -> Iterator[dict[str, Any]]:
+        try:
+            yield from self._lines(f"{self.folder}/{version:020d}.json", kind)
+        except FileNotFoundError:
+            raise Unreachable(
+                f"{self.location}: version {version} has gone from the table's log meanwhile; try again."
+            ) from None
+
+    def _lines(self, path: str, kind: str) -> Iterator[dict[str, Any]]:
+        mark = f'"{kind}"'.encode()
+        with self._filesystem.open_input_stream(path) as stream:
+            content = stream.read()
+        for line in content.splitlines():
+            if mark in line[:32]:
+                action = json.loads(line).get(kind)
+                if action is not None:
+                    yield action
+
+    def _names(self) -> list[str]:
+        selector = pafs.FileSelector(self.folder, allow_not_found=True)
+        return [info.base_name for info in self._filesystem.get_file_info(selector)]

@@ -1,0 +1,96 @@
+"""A table's files, and what their names say.
+
+A file holds records of one topic-partition and one date, sorted by offset. Its name tells which offsets it stands for:
+
+    date=2026-01-31/00007-00000000000000000100-00000000000000000200-1of2-<random>.parquet
+
+Together with the other of the two files (another date), it holds everything that partition 7 had from offset 100
+up to, and without, 200. So whoever looks at a snapshot's names alone sees whether anything is missing from it, also
+when offsets have holes (aborted transactions, compaction), and after commits long forgotten. Ranges that held no
+records have no file: the next file's range begins where the last one ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from attrs import asdict, frozen
+
+NULL_DATE_FOLDER = "date=__HIVE_DEFAULT_PARTITION__"
+NAME = re.compile(r"(?:.*/)?(\d{5,})-(\d{20})-(\d{20})-(\d+)of(\d+)-[0-9a-f]+\.parquet")
+
+
+@frozen(order=True)
+class FileRange:
+    """What a file's name says: piece `piece` of `pieces` of the offsets from `start` up to, without, `end`."""
+
+    partition: int
+    start: int
+    end: int
+    piece: int
+    pieces: int
+
+
+def file_path(held: FileRange, date: str | None) -> str:
+    """A path inside the table that nobody has used: attempts that failed may have left files of the same range."""
+    folder = NULL_DATE_FOLDER if date is None else f"date={date}"
+    name = f"{held.partition:05d}-{held.start:020d}-{held.end:020d}-{held.piece}of{held.pieces}"
+    return f"{folder}/{name}-{uuid4().hex}.parquet"
+
+
+def file_range(path: str) -> FileRange | None:
+    """What a path says, None for one that somebody else has named (a foreign OPTIMIZE, for one)."""
+    match = NAME.fullmatch(path)
+    if match is None:
+        return None
+    return FileRange(*map(int, match.groups()))
+
+
+@frozen
+class DataFile:
+    """A file that was written and is to be committed: all that an `add` action says of it."""
+
+    path: str  # inside the table
+    size: int
+    modified_ms: int
+    date: str | None
+    partition: int
+    count: int
+    first_offset: int
+    last_offset: int
+    first_ms: int  # least and greatest timestamp_ms
+    last_ms: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DataFile:
+        return cls(**values)
+
+
+@frozen
+class ArchivedRange:
+    """A partition's offsets from `start` up to, without, `end`, as they are in these files, ready to be committed.
+
+    `count` and `checksum` are those of the records (see `writing.checksum`). Without records there are no files.
+    """
+
+    partition: int
+    start: int
+    end: int
+    count: int = 0
+    checksum: int = 0
+    files: tuple[DataFile, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ArchivedRange:
+        files = tuple(DataFile.from_dict(file) for file in values["files"])
+        return cls(**{**values, "files": files})

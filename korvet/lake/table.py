@@ -1,0 +1,366 @@
+"""The archive of a topic: a Delta table that is its own checkpoint.
+
+How far a partition has been archived is written by the very commit that adds its records, as `txn` actions, which
+no checkpoint of the log and no optimization drops:
+
+    korvet/<topic id>/<partition>               archived up to this offset: what is below it is in the table
+    korvet/<topic id>/<partition>/start         the offset the archive begins with
+    korvet/<topic id>/<partition>/covered       where the last range that had records ended; file names go on there
+    korvet/<topic id>/<partition>/gap/<offset>  a gap somebody has accepted: from <offset> up to this number
+
+A handle is one snapshot, and stays it. deltalake checks no order, so it is done here: ranges are committed only where
+they begin exactly at the snapshot's number, by a commit on that same snapshot, which the store refuses when there was
+another in between. After a commit, or a conflict, open the table anew.
+
+What a table belongs to is in its properties: korvet.kind, korvet.topic, korvet.topic.id, korvet.format.version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+from attrs import define, evolve, field, frozen
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from korvet.lake.delta_log import DeltaLog
+from korvet.lake.errors import CommitConflict, NewerFormat, NoTable, OutOfOrder, Unreachable, WrongTable
+from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_range
+from korvet.lake.location import Location
+from korvet.lake.schema import ARCHIVE_SCHEMA
+
+FORMAT_VERSION = 1
+ARCHIVE = "archive"
+KIND, TOPIC, TOPIC_ID, VERSION = "korvet.kind", "korvet.topic", "korvet.topic.id", "korvet.format.version"
+# What commits say of themselves, in commitInfo.
+COMMIT_ID, RANGES, GAPS = "korvet.commit", "korvet.ranges", "korvet.gaps"
+# Every opening reads the log from the last checkpoint on; deltalake's 100 entries are many, one request each.
+CHECKPOINT_INTERVAL = "20"
+
+
+@frozen(order=True)
+class Gap:
+    """Offsets of a partition, from `start` up to, without, `end`, that were gone before they could be archived."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@frozen
+class TableFile:
+    """A file of a snapshot. What its statistics do not say is None; `held` is what its name says, if it is ours."""
+
+    path: str
+    size: int
+    date: str | None
+    count: int | None
+    first_partition: int | None
+    last_partition: int | None
+    first_offset: int | None
+    last_offset: int | None
+    held: FileRange | None
+
+    def may_hold(self, partition: int, start: int, end: int) -> bool:
+        """Whether records of the partition from `start` up to, without, `end` may be in it."""
+        if self.first_partition is None or self.last_partition is None:
+            return True
+        if not self.first_partition <= partition <= self.last_partition:
+            return False
+        if self.first_offset is None or self.last_offset is None:
+            return True
+        return self.first_offset < end and start <= self.last_offset
+
+
+@define(slots=False)
+class LakeTable:
+    """One snapshot of a topic's archive, made by `open` or `open_or_create`. Nothing needs to be closed."""
+
+    location: Location  # of the table itself
+    topic: str
+    topic_id: UUID
+    version: int
+    #: deltalake's handle of this snapshot, for what is not offered here. It must not be refreshed.
+    delta: DeltaTable = field(repr=False)
+    #: The last version of every application id.
+    transactions: Mapping[str, int] = field(repr=False)
+
+    # --- Opening ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, lake: Location, topic: str, topic_id: UUID | None = None, *, previous: LakeTable | None = None
+    ) -> Self:
+        """The newest snapshot of the archive that a topic has in a lake.
+
+        Without `topic_id`, that of whatever incarnation of the topic was archived. `previous`, a snapshot of the same
+        table, saves reading its part of the log again. Raises NoTable, WrongTable, NewerFormat, Unreachable.
+        """
+        location = lake.child(topic)
+        with store_errors(location):
+            delta = DeltaTable(location.url, storage_options=location.storage_options())
+            found_id = _check(location, delta, topic, topic_id)
+            known = None
+            if previous is not None and previous.delta.metadata().id == delta.metadata().id:
+                known = (previous.version, previous.transactions)
+            transactions = DeltaLog(location).transactions(delta.version(), since=known)
+        return cls(location, topic, found_id, delta.version(), delta, transactions)
+
+    @classmethod
+    def open_or_create(cls, lake: Location, topic: str, topic_id: UUID) -> Self:
+        """The same, with an empty table made where there is nothing yet.
+
+        Raises NoTable where there is something that is no table.
+        """
+        location = lake.child(topic)
+        try:
+            return cls.open(lake, topic, topic_id)
+        except NoTable:
+            refuse_other_things(location)
+        with store_errors(location):
+            try:
+                DeltaTable.create(
+                    location.url,
+                    ARCHIVE_SCHEMA,
+                    mode="error",
+                    partition_by=["date"],
+                    name=topic,
+                    description=f"The records of topic {topic}, archived by korvet.",
+                    configuration={
+                        KIND: ARCHIVE,
+                        TOPIC: topic,
+                        TOPIC_ID: str(topic_id),
+                        VERSION: str(FORMAT_VERSION),
+                        "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+                    },
+                    storage_options=location.storage_options(),
+                    raise_if_key_not_exists=False,
+                )
+            except DeltaError:
+                # Somebody else was first, or it cannot be made: opening tells.
+                if not DeltaTable.is_deltatable(location.url, location.storage_options()):
+                    raise
+        return cls.open(lake, topic, topic_id)
+
+    # --- What it knows ------------------------------------------------------------------------------------
+
+    @property
+    def app_id(self) -> str:
+        """What the application ids of its `txn` actions begin with."""
+        return f"korvet/{self.topic_id}"
+
+    @cached_property
+    def archived_up_to(self) -> dict[int, int]:
+        """For each partition that was ever archived: the offset up to which, without it, it was."""
+        numbers = {}
+        prefix = f"{self.app_id}/"
+        for app_id, number in self.transactions.items():
+            rest = app_id.removeprefix(prefix)
+            if rest != app_id and rest.isdecimal():
+                numbers[int(rest)] = number
+        return dict(sorted(numbers.items()))
+
+    def start(self, partition: int) -> int | None:
+        """The offset a partition's archive begins with, None where it was never archived."""
+        return self.transactions.get(f"{self.app_id}/{partition}/start")
+
+    def covered(self, partition: int) -> int | None:
+        """Where the partition's last range that had records ended: names of files tell of all up to here."""
+        return self.transactions.get(f"{self.app_id}/{partition}/covered", self.start(partition))
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """The gaps that were accepted, sorted."""
+        gaps = []
+        prefix = f"{self.app_id}/"
+        for app_id, end in self.transactions.items():
+            partition, _, start = app_id.removeprefix(prefix).partition("/gap/")
+            if start.isdecimal() and partition.isdecimal():
+                gaps.append(Gap(int(partition), int(start), end))
+        return sorted(gaps)
+
+    @cached_property
+    def files(self) -> list[TableFile]:
+        """The files of this snapshot, by path."""
+        rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        files = [
+            TableFile(
+                path=row["path"],
+                size=row["size_bytes"],
+                date=None if row.get("partition.date") is None else str(row["partition.date"]),
+                count=row.get("num_records"),
+                first_partition=row.get("min.partition"),
+                last_partition=row.get("max.partition"),
+                first_offset=row.get("min.offset"),
+                last_offset=row.get("max.offset"),
+                held=file_range(row["path"]),
+            )
+            for row in rows
+        ]
+        return sorted(files, key=lambda file: file.path)
+
+    def files_of(self, partition: int, start: int, end: int) -> list[TableFile]:
+        """The files that may hold records of a partition from `start` up to, without, `end`, by their first offset.
+
+        Files of several dates overlap: in order are only all of them merged.
+        """
+        found = [file for file in self.files if file.may_hold(partition, start, end)]
+        return sorted(found, key=lambda file: (file.first_offset or 0, file.path))
+
+    def absolute(self, file: TableFile | DataFile) -> str:
+        """A file's path on the filesystem of `location`."""
+        return f"{self.location.path}/{file.path}"
+
+    def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and commitInfo of each commit from version `first` up to this snapshot that the log still holds."""
+        with store_errors(self.location):
+            yield from DeltaLog(self.location).commits(first, self.version)
+
+    # --- Committing ---------------------------------------------------------------------------------------
+
+    def commit(self, ranges: Sequence[ArchivedRange], gaps: Sequence[Gap] = ()) -> Self:
+        """Add ranges' files and move their partitions' numbers on, all in one commit; the snapshot that has it.
+
+        A partition's ranges and gaps must follow each other, beginning at its number; a partition without a number
+        begins where its first range does. Raises OutOfOrder, or CommitConflict when somebody else has committed
+        since this snapshot was taken, or Unreachable; then nothing was committed, as far as can be known.
+        """
+        transactions = self._next_transactions(ranges, gaps)
+        commit_id = uuid4().hex
+        properties = CommitProperties(
+            custom_metadata={
+                COMMIT_ID: commit_id,
+                RANGES: [[r.partition, r.start, r.end, r.count, str(r.checksum)] for r in ranges],
+                GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
+            },
+            app_transactions=[Transaction(app_id, number) for app_id, number in transactions.items()],
+        )
+        with store_errors(self.location):
+            try:
+                self.delta.create_write_transaction(
+                    [_add_action(file) for item in ranges for file in item.files],
+                    "append",
+                    self.delta.schema(),
+                    partition_by=["date"],
+                    commit_properties=properties,
+                )
+            except CommitFailedError as error:
+                newer = self.reopened()
+                if not newer.has_commit(commit_id, self.version + 1):
+                    raise CommitConflict(f"{self.location}: {_first_line(error)}") from error
+                return newer
+        return self.reopened()
+
+    def reopened(self) -> Self:
+        """The newest snapshot of the same table."""
+        lake = evolve(self.location, url=self.location.url.rpartition("/")[0])
+        return type(self).open(lake, self.topic, self.topic_id, previous=self)
+
+    def has_commit(self, commit_id: str, first: int) -> bool:
+        """Whether one of the commits from version `first` on is that one: an answer may be lost on its way."""
+        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
+
+    def _next_transactions(self, ranges: Iterable[ArchivedRange], gaps: Iterable[Gap]) -> dict[str, int]:
+        """The numbers after a commit of these. Raises OutOfOrder."""
+        positions = dict(self.archived_up_to)
+        changed: dict[str, int] = {}
+        items: list[ArchivedRange | Gap] = [*ranges, *gaps]
+        for item in sorted(items, key=lambda item: (item.partition, item.start, item.end)):
+            name = f"{self.app_id}/{item.partition}"
+            number = positions.get(item.partition)
+            if number is None:
+                number = changed[f"{name}/start"] = item.start
+            if item.start != number or item.end < item.start:
+                what = "was archived before" if item.start < number else "would leave a gap"
+                raise OutOfOrder(
+                    f"{self.topic}-{item.partition}: {item.start} to {item.end} {what}; "
+                    f"the table's number is {number}."
+                )
+            positions[item.partition] = changed[name] = item.end
+            if isinstance(item, Gap):
+                changed[f"{name}/gap/{item.start}"] = item.end
+            elif item.files:
+                changed[f"{name}/covered"] = item.end
+        return changed
+
+
+@contextmanager
+def store_errors(location: Location) -> Iterator[None]:
+    """Let what deltalake and pyarrow raise be one of ours, in one line that names the place."""
+    try:
+        yield
+    except TableNotFoundError:
+        raise NoTable(f"There is no Delta table at {location}.") from None
+    except DeltaProtocolError as error:
+        raise NewerFormat(f"{location}: {_first_line(error)}") from error
+    except (OSError, DeltaError) as error:
+        if "Unsupported" in str(error):  # what readers of the protocol must understand, and this one does not
+            raise NewerFormat(f"{location}: {_first_line(error)}") from error
+        raise Unreachable(f"{location}: {_first_line(error)}") from error
+
+
+def refuse_other_things(location: Location) -> None:
+    """Raise NoTable where there are files already, of which none is a Delta table's."""
+    with store_errors(location):
+        filesystem = location.filesystem()
+        info = filesystem.get_file_info(location.path)
+        if info.type == pafs.FileType.NotFound:
+            return
+        if info.type != pafs.FileType.Directory or filesystem.get_file_info(
+            pafs.FileSelector(location.path, allow_not_found=True)
+        ):
+            raise NoTable(f"{location} is not a Delta table, and not empty; choose another place with --to.")
+
+
+def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | None) -> UUID:
+    """The topic id a table was made for. Raises WrongTable and NewerFormat."""
+    told: Mapping[str, str] = delta.metadata().configuration
+    if told.get(KIND) != ARCHIVE:
+        raise WrongTable(
+            f"{location} is a Delta table, but no archive of korvet's; choose another place with --to."
+        )
+    if not told.get(VERSION, "").isdecimal() or int(told[VERSION]) > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{location} is of format version {told.get(VERSION)}; this korvet knows up to {FORMAT_VERSION}. Update it."
+        )
+    if told.get(TOPIC) != topic:
+        raise WrongTable(f"{location} is the archive of topic {told.get(TOPIC)}, not of {topic}.")
+    found_id = UUID(told[TOPIC_ID])
+    if topic_id is not None and topic_id != found_id:
+        raise WrongTable(
+            f"{location} is the archive of an earlier topic {topic}, which was deleted and created anew since "
+            f"(its id was {found_id}, now it is {topic_id}); archive the new one to another place, "
+            "or move the old table away."
+        )
+    return found_id
+
+
+def _add_action(file: DataFile) -> AddAction:
+    least: dict[str, Any] = {"partition": file.partition, "offset": file.first_offset}
+    greatest: dict[str, Any] = {"partition": file.partition, "offset": file.last_offset}
+    least["timestamp_ms"], greatest["timestamp_ms"] = file.first_ms, file.last_ms
+    nulls = {"partition": 0, "offset": 0, "timestamp_ms": 0}
+    if file.date is not None:
+        least["timestamp"], greatest["timestamp"] = _time_text(file.first_ms), _time_text(file.last_ms)
+        nulls["timestamp"] = 0
+    else:
+        nulls["timestamp"] = file.count
+    stats = {"numRecords": file.count, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return AddAction(file.path, file.size, {"date": file.date}, file.modified_ms, True, json.dumps(stats))  # noqa: FBT003  data_change
+
+
+def _time_text(milliseconds: int) -> str:
+    return f"{np.datetime64(milliseconds, 'ms')}Z"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") + "."

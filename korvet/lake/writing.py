@@ -1,0 +1,163 @@
+"""Records to Parquet files. Spark's workers do this; whoever commits is told what they wrote.
+
+A file that was written is no part of a table before it is committed, so a worker may die at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from attrs import define, field
+
+from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
+from korvet.lake.location import Location
+from korvet.lake.schema import Int64s, date_text, days
+
+# A reader that wants a thousand records takes one or two row groups; what is fetched for them is bounded.
+ROW_GROUP_BYTES = 1_500_000
+ROW_GROUP_ROWS = 8192
+# Strings that repeat are worth a dictionary; to try one on payloads would cost more than writing them.
+DICTIONARY_COLUMNS = ["topic", "partition", "timestampType", "headers.list.element.key"]
+NUMBER_ENCODINGS = {
+    "offset": "DELTA_BINARY_PACKED",
+    "timestamp": "DELTA_BINARY_PACKED",
+    "timestamp_ms": "DELTA_BINARY_PACKED",
+}
+STATISTICS_COLUMNS = ["partition", "offset", "timestamp", "timestamp_ms"]
+COMPRESSION = "zstd"
+
+
+@define
+class RangeWriter:
+    """Writes one partition's records, range by range, to the files of a table at `location`.
+
+    `covered` is where the last range with files ended: the names of the next files begin there, so that ranges without
+    records leave no gap between names. Each `write` is one range of its own, all in memory.
+    """
+
+    location: Location
+    partition: int
+    covered: int
+    _filesystem: pafs.FileSystem = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._filesystem = self.location.filesystem()
+
+    def write(self, rows: pa.Table, start: int, end: int) -> ArchivedRange:
+        """Write rows in FILE_SCHEMA, sorted by offset: all that the partition has from `start` up to `end`.
+
+        Returns what to commit. Raises OSError when the store does not take a file.
+        """
+        if not rows.num_rows:
+            return ArchivedRange(self.partition, start, end)
+        pieces = list(_by_date(rows))
+        files = tuple(
+            self._write_file(piece, date, FileRange(self.partition, self.covered, end, number, len(pieces)))
+            for number, (date, piece) in enumerate(pieces, 1)
+        )
+        self.covered = end
+        return ArchivedRange(self.partition, start, end, rows.num_rows, checksum(rows), files)
+
+    def _write_file(self, rows: pa.Table, date: str | None, held: FileRange) -> DataFile:
+        path = file_path(held, date)
+        whole = f"{self.location.path}/{path}"
+        if self.location.is_local:
+            os.makedirs(os.path.dirname(whole), exist_ok=True)  # noqa: PTH103, PTH120  the filesystem's own paths
+        with self._filesystem.open_output_stream(whole) as sink:
+            pq.write_table(
+                rows,
+                sink,
+                row_group_size=rows_of_a_group(rows),
+                compression=COMPRESSION,
+                use_dictionary=DICTIONARY_COLUMNS,
+                column_encoding=NUMBER_ENCODINGS,
+                write_statistics=STATISTICS_COLUMNS,
+                write_page_checksum=True,
+                store_schema=False,
+            )
+            size = sink.tell()
+        if self.location.is_local:
+            _sync(whole)
+        offsets = _numbers(rows, "offset")
+        timestamps = _numbers(rows, "timestamp_ms")
+        return DataFile(
+            path=path,
+            size=size,
+            modified_ms=time.time_ns() // 1_000_000,
+            date=date,
+            partition=held.partition,
+            count=rows.num_rows,
+            first_offset=int(offsets[0]),
+            last_offset=int(offsets[-1]),
+            first_ms=int(timestamps.min()),
+            last_ms=int(timestamps.max()),
+        )
+
+
+def rows_of_a_group(rows: pa.Table) -> int:
+    """How many rows a group is to have: about ROW_GROUP_BYTES, at least one."""
+    size: int = max(1, rows.nbytes // max(1, rows.num_rows))
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // size))
+
+
+def checksum(rows: pa.Table) -> int:
+    """A number that says which records these are, in whatever order and however they are split into files.
+
+    The sum (modulo 2^64) over the rows of a mix of offset, timestamp_ms, and the lengths of key and value. What is
+    inside of them, the pages' own checksums guard.
+    """
+    offsets = _numbers(rows, "offset").astype(np.uint64)
+    mixed = _mix(offsets)
+    mixed = _mix(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
+    for name in ("key", "value"):
+        mixed = _mix(mixed ^ _lengths(rows, name).astype(np.uint64))
+    return int(np.sum(mixed, dtype=np.uint64))
+
+
+def _mix(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """The finalizer of splitmix64: every bit of the number has a say in every bit of the result."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def _by_date(rows: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
+    """The rows of each date, in the order of their offsets; dates ascending, the one that is none first."""
+    day = days(_numbers(rows, "timestamp_ms"))
+    if (day == day[0]).all():
+        yield date_text(int(day[0])), rows
+        return
+    order = np.argsort(day, kind="stable")
+    distinct, starts = np.unique(day[order], return_index=True)
+    bounds = [*starts.tolist(), len(order)]
+    for index, value in enumerate(distinct.tolist()):
+        yield date_text(value), rows.take(pa.array(order[bounds[index] : bounds[index + 1]]))
+
+
+def _numbers(rows: pa.Table, name: str) -> Int64s:
+    numbers: Int64s = rows.column(name).to_numpy()
+    return numbers
+
+
+def _lengths(rows: pa.Table, name: str) -> Int64s:
+    """Bytes of each row's binary, -1 for null."""
+    lengths = pc.fill_null(pc.binary_length(rows.column(name)).cast(pa.int64()), -1)
+    numbers: Int64s = lengths.to_numpy()
+    return numbers
+
+
+def _sync(path: str) -> None:
+    """Have a file on the disk before anybody may rely on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

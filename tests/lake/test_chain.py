@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from korvet.lake.chain import Stretch, chained_up_to, missing_stretches
+from korvet.lake.files import ArchivedRange
+from korvet.lake.table import Gap, LakeTable
+from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    return LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+
+
+def test_a_partition_never_archived_has_no_chain(table: LakeTable) -> None:
+    assert chained_up_to(table, 0) is None
+
+
+def test_the_chain_goes_up_to_the_number_also_over_holes_and_ranges_without_records(table: LakeTable) -> None:
+    table = table.commit([written(table, 5, 20, offsets=[7, 9, 12])])
+    table = table.commit([ArchivedRange(0, 20, 30)])
+    table = table.commit([written(table, 30, 40)])
+    table = table.commit([ArchivedRange(0, 40, 41)])
+
+    assert chained_up_to(table, 0) == 41
+    assert missing_stretches(table, 0) == []
+
+
+def test_a_foreign_delete_ends_the_chain_where_rows_are_missing(table: LakeTable) -> None:
+    for start in range(0, 50, 10):
+        table = table.commit([written(table, start, start + 10, timestamps=[NOON + start * DAY_MS] * 10)])
+    table.delta.delete("date = '2026-02-20'")
+    table = table.reopened()
+
+    assert table.archived_up_to == {0: 50}
+    assert chained_up_to(table, 0) == 20
+    assert missing_stretches(table, 0) == [Stretch(20, 30)]
+
+
+def test_one_date_of_a_range_missing_is_the_range_missing(table: LakeTable) -> None:
+    days = [NOON + (offset % 2) * DAY_MS for offset in range(10)]
+    table = table.commit([written(table, 0, 10, timestamps=days)])
+    table.delta.delete("date = '2026-02-01'")
+
+    assert missing_stretches(table.reopened(), 0) == [Stretch(0, 10)]
+
+
+def test_restore_keeps_the_number_and_not_the_chain(table: LakeTable) -> None:
+    table = table.commit([written(table, 0, 10)])
+    version = table.version
+    table = table.commit([written(table, 10, 20)])
+    table.delta.restore(version)
+    table = table.reopened()
+
+    assert table.archived_up_to == {0: 20}
+    assert chained_up_to(table, 0) == 10
+
+
+def test_what_is_written_after_a_loss_does_not_hide_it(table: LakeTable) -> None:
+    table = table.commit([written(table, 0, 10)])
+    version = table.version
+    table = table.commit([written(table, 10, 20)])
+    table.delta.restore(version)
+    table = table.reopened()
+    table = table.commit([written(table, 20, 30)])
+
+    assert missing_stretches(table, 0) == [Stretch(10, 20)]
+
+
+def test_an_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
+    table = table.commit([written(table, 0, 10)])
+    table = table.commit([ArchivedRange(0, 20, 20)], [Gap(0, 10, 20)])
+    table = table.commit([written(table, 20, 25)])
+
+    assert chained_up_to(table, 0) == 25
