@@ -65,6 +65,19 @@ def decode(
             yield columns
 
 
+def decode_offsets(batches: Iterable[RecordBatch], *, start: int, end: int) -> Int64s:
+    """The offsets alone of these batches' records from `start` on and below `end`."""
+    found = [np.empty(0, np.int64)]
+    for batch in batches:
+        if batch.record_count == batch.last_offset_delta + 1:
+            offsets = np.arange(batch.base_offset, batch.last_offset + 1, dtype=np.int64)
+        else:
+            everything = decode((batch,), start=batch.base_offset, end=batch.last_offset + 1)
+            offsets = np.concatenate([found[0], *(columns.offsets for columns in everything)])
+        found.append(offsets[(offsets >= start) & (offsets < end)])
+    return np.concatenate(found)
+
+
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[tuple[list[RecordBatch], list[memoryview | bytes]]]:
     """Batches with their records' bytes, decompressed, about DECODED_BYTES at a time."""
     group: list[RecordBatch] = []

@@ -1,0 +1,156 @@
+"""Counting records ahead of reading them, where offsets do not tell how many there are.
+
+Under korvet's timestamp mapping two records a second apart have offsets a million apart. There, records are fetched
+and counted as far as a plan needs it, and not further: to the end of what a trigger takes. Dense offsets are counted
+by subtraction, as Spark's own source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from attrs import define, field
+
+from korvet.client.model import TopicPartition
+from korvet.pipeline.batches import decode_offsets
+from korvet.pipeline.fetching import Fetcher
+from korvet.pipeline.offsets import Offsets
+from korvet.pipeline.varints import Int64s
+
+# No log that counts its records has got this far. As a time it is in 1978 (with 10 bits for sequences).
+FIRST_TIMESTAMP_OFFSET = 2**48
+
+ROUND_BYTES = 8 * 1024 * 1024
+PARTITION_BYTES = 512 * 1024
+
+
+def is_dense(end: int) -> bool:
+    """Whether a log that ends there counts its records."""
+    return end < FIRST_TIMESTAMP_OFFSET
+
+
+@define
+class Count:
+    """How many records follow a partition's start, as far as that is known."""
+
+    start: int
+    end: int  # as it was when last looked at
+    position: int  # up to which they are counted
+    _known: list[Int64s] = field(factory=list)  # the offsets of those counted
+
+    @property
+    def number(self) -> int:
+        if is_dense(self.end):
+            return max(self.end - self.start, 0)
+        return sum(map(len, self._known))
+
+    @property
+    def is_complete(self) -> bool:
+        return is_dense(self.end) or self.position >= self.end
+
+    def add(self, offsets: Int64s, position: int) -> None:
+        if len(offsets):
+            self._known.append(offsets)
+        self.position = position
+
+    def end_of(self, number: int) -> int:
+        """The offset behind so many records."""
+        if is_dense(self.end):
+            return min(self.start + number, self.end)
+        if number >= self.number and self.is_complete:
+            return self.end
+        return int(self.offsets()[number - 1]) + 1
+
+    def offsets(self) -> Int64s:
+        if len(self._known) > 1:
+            self._known = [np.concatenate(self._known)]
+        return self._known[0] if self._known else np.empty(0, np.int64)
+
+
+@define
+class Counts:
+    """Counts of several partitions from their starts on; goes on counting where it stopped."""
+
+    counts: dict[TopicPartition, Count] = field(factory=dict)
+
+    def begin(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        """Be about these ranges; what is known of a partition stays if it starts where it did."""
+        known = self.counts
+        self.counts = {}
+        for tp, start in starts.items():
+            count = known.get(tp)
+            if count is None or count.start != start:
+                count = Count(start, ends[tp], start)
+            count.end = ends[tp]
+            self.counts[tp] = count
+
+    async def at_least(self, fetcher: Fetcher, wanted: Mapping[TopicPartition, int]) -> None:
+        """Count on until so many records of each partition are known, or all there are."""
+        open_tps = [tp for tp, number in wanted.items() if self._lacks(tp, number)]
+        while open_tps:
+            positions = {tp: self.counts[tp].position for tp in open_tps}
+            answers = await fetcher.fetch_all(
+                positions, max_bytes=ROUND_BYTES, partition_bytes=PARTITION_BYTES
+            )
+            moved = {tp for tp, fetched in answers.items() if fetched.next_offset > positions[tp]}
+            for tp in moved or open_tps:
+                count = self.counts[tp]
+                # Nothing at all, and no limit that kept something back: there is no record up to the end.
+                position = answers[tp].next_offset if moved else count.end
+                offsets = decode_offsets(answers[tp].batches, start=positions[tp], end=count.end)
+                count.add(offsets, min(position, count.end))
+            rest = [tp for tp in open_tps if tp not in moved]
+            open_tps = [tp for tp in (*rest, *moved) if self._lacks(tp, wanted[tp])]
+
+    async def first(self, fetcher: Fetcher, limit: int) -> Offsets:
+        """Where about `limit` records end, dealt out to all partitions; each that has any gets at least one."""
+        taken = dict.fromkeys(self.counts, 0)
+        open_tps = [tp for tp, count in self.counts.items() if count.position < count.end]
+        left = limit
+        while open_tps and (left >= len(open_tps) or not any(taken.values())):
+            share = max(left // len(open_tps), 1)
+            await self.at_least(fetcher, {tp: taken[tp] + share for tp in open_tps})
+            for tp in open_tps:
+                more = min(share, self.counts[tp].number - taken[tp])
+                taken[tp] += more
+                left -= more
+            open_tps = [tp for tp in open_tps if self._has_more(tp, taken[tp])]
+        return {tp: self._end(tp, number) for tp, number in taken.items()}
+
+    def _end(self, tp: TopicPartition, number: int) -> int:
+        count = self.counts[tp]
+        return count.end_of(number) if number or count.is_complete else count.start
+
+    def _lacks(self, tp: TopicPartition, number: int) -> bool:
+        count = self.counts[tp]
+        return not count.is_complete and count.number < number
+
+    def _has_more(self, tp: TopicPartition, taken: int) -> bool:
+        count = self.counts[tp]
+        return count.number > taken or not count.is_complete
+
+
+def proportional(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
+) -> Offsets:
+    """Where about `limit` records end, dealt out as partitions are long: for dense offsets, as Spark does it."""
+    sizes = {tp: max(end - starts[tp], 0) for tp, end in ends.items()}
+    total = sum(sizes.values())
+    return {
+        tp: starts[tp] + min(size, max(limit * size // total, 1)) if size else ends[tp]
+        for tp, size in sizes.items()
+    }
+
+
+def all_dense(ends: Iterable[int]) -> bool:
+    return all(map(is_dense, ends))
+
+
+def evenly(offsets: Int64s | Sequence[int], start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """Ranges from `start` to `end` with as many of `offsets` in each, as far as that goes."""
+    number = len(offsets)
+    parts = max(min(parts, number), 1)
+    cuts = [start, *(int(offsets[number * part // parts]) for part in range(1, parts)), end]
+    return [(first, last) for first, last in pairwise(cuts) if first < last]

@@ -1,0 +1,113 @@
+"""Where reading begins and ends: the options of Spark's Kafka source, from text to what is asked of the broker.
+
+Offsets are written `{"orders": {"0": 23, "1": -1}}`, here and in checkpoints; -2 is the earliest and -1 the latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import NoReturn
+
+from attrs import frozen
+
+from korvet.client.model import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+
+
+class Bound(Enum):
+    """The two ends that have names."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@frozen
+class SpecificOffsets:
+    """An offset for every partition; -1 and -2 stand for the latest and the earliest."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@frozen
+class SpecificTimestamps:
+    """The first record at or after a time (ms), per partition, or one time for all of them.
+
+    Where no record is that late: the latest offset, if `or_latest`; otherwise an error.
+    """
+
+    timestamps: Mapping[TopicPartition, int] | int
+    or_latest: bool
+
+
+Position = Bound | SpecificOffsets | SpecificTimestamps
+
+
+class WrongOption(ValueError):  # noqa: N818  it says what is wrong
+    """An option that cannot be; the message says which, what was wrong, and what is accepted."""
+
+
+def parse_partitions(option: str, text: str) -> list[TopicPartition]:
+    """Read `{"orders": [0, 1]}`. Raises WrongOption."""
+    topics = _json(option, text, '{"orders":[0,1]}')
+    found = []
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, list) or not all(_is_partition(p) for p in partitions):
+            _refuse(option, text, '{"orders":[0,1]}')
+        found += [TopicPartition(topic, partition) for partition in partitions]
+    if not found:
+        raise WrongOption(f"{option}: no partition is named; accepted is, say, " + '{"orders":[0,1]}')
+    return found
+
+
+def parse_offsets(option: str, text: str, *, lowest: int = EARLIEST_OFFSET) -> dict[TopicPartition, int]:
+    """Read `{"orders": {"0": 23}}`, numbers of at least `lowest`. Raises WrongOption."""
+    example = '{"orders":{"0":23,"1":-1}}' if lowest < 0 else '{"orders":{"0":1700000000000}}'
+    found = {}
+    for topic, partitions in _json(option, text, example).items():
+        if not isinstance(partitions, dict):
+            _refuse(option, text, example)
+        for partition, offset in partitions.items():
+            if not partition.isdecimal() or type(offset) is not int or not lowest <= offset < 2**63:
+                _refuse(option, text, example)
+            found[TopicPartition(topic, int(partition))] = offset
+    return found
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Offsets as they stand in checkpoints, sorted: Spark compares their texts."""
+    found: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return found
+
+
+def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """What `to_json` made of them."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _json(option: str, text: str, example: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        _refuse(option, text, example)
+    return value
+
+
+def _is_partition(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _refuse(option: str, text: str, example: str) -> NoReturn:
+    raise WrongOption(f"{option}={text!r} is not JSON as it is accepted here: {example}")

@@ -1,0 +1,362 @@
+"""The options of the data source, which are those of Spark's Kafka source, checked all at once where it is made.
+
+Spark hands them over with names in lower case. An option that nobody knows is an error, as is one of Kafka's
+clients' (`kafka.*`) that would be without effect here and matters; those that only tune a client are taken and ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import NoReturn, TypeVar
+
+from attrs import field, frozen
+
+from korvet.client.connection import parse_address
+from korvet.client.model import TopicPartition
+from korvet.pipeline.offsets import (
+    Bound,
+    Position,
+    SpecificOffsets,
+    SpecificTimestamps,
+    WrongOption,
+    parse_offsets,
+    parse_partitions,
+)
+from korvet.protocol.compression import Codec
+
+V = TypeVar("V")
+
+READ_COMMITTED = 1
+READ_UNCOMMITTED = 0
+
+#: Options of both directions, of reading, and of writing, as they are written.
+COMMON = ("includeHeaders",)
+READING = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+WRITING = ("topic",)
+#: Of Kafka's clients' settings, those that have an effect here.
+HONOURED = (
+    "bootstrap.servers",
+    "client.id",
+    "isolation.level",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "request.timeout.ms",
+    "security.protocol",
+    "acks",
+    "compression.type",
+    "max.request.size",
+)
+#: Those that only tune Kafka's own clients, or name a group, which this source does not need.
+TUNING = """
+    group.id group.instance.id session.timeout.ms heartbeat.interval.ms max.poll.records
+    max.poll.interval.ms fetch.min.bytes fetch.max.wait.ms receive.buffer.bytes send.buffer.bytes
+    default.api.timeout.ms connections.max.idle.ms metadata.max.age.ms metadata.max.idle.ms metric.reporters
+    metrics.num.samples metrics.recording.level metrics.sample.window.ms reconnect.backoff.ms
+    reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms client.rack client.dns.lookup check.crcs
+    exclude.internal.topics allow.auto.create.topics partition.assignment.strategy batch.size linger.ms
+    buffer.memory max.block.ms retries delivery.timeout.ms max.in.flight.requests.per.connection
+    enable.idempotence socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
+    enable.metrics.push
+"""
+IGNORED = frozenset(TUNING.split())
+#: What Spark's own source refuses too, and why.
+REFUSED = {
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "offsets are kept in Spark's checkpoint",
+    "interceptor.classes": "there is no Java client to intercept",
+    "key.deserializer": "keys are bytes",
+    "value.deserializer": "values are bytes",
+    "key.serializer": "keys are bytes or text",
+    "value.serializer": "values are bytes or text",
+    "transactional.id": "writing is at least once",
+}
+
+UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+@frozen
+class Connecting:
+    """What both directions need to reach a cluster."""
+
+    bootstrap_servers: str
+    client_id: str
+    request_timeout_s: float
+
+
+@frozen
+class Subscription:
+    """Which partitions are read: exactly one of the three is given."""
+
+    assigned: tuple[TopicPartition, ...] = ()
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+    def matches(self, topic: str) -> bool:
+        return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
+
+
+@frozen
+class ReadOptions:
+    """How topics are read; `None` is no limit."""
+
+    connecting: Connecting
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    fail_on_data_loss: bool
+    include_headers: bool
+    isolation_level: int
+    fetch_bytes: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+
+
+@frozen
+class WriteOptions:
+    """How rows are written; without a topic every row names its own."""
+
+    connecting: Connecting
+    topic: str | None
+    include_headers: bool
+    acks: int
+    codec: Codec
+    max_batch_bytes: int = field(default=1_000_000)
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """The options of a batch or streaming read. Raises WrongOption."""
+    taken = _Options(options, (*COMMON, *READING))
+    if streaming:
+        taken.refuse(
+            "it is for batch reads; a stream has no end",
+            "endingOffsets",
+            "endingTimestamp",
+            "endingOffsetsByTimestamp",
+        )
+    or_latest = taken.one_of("startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, "error")
+    starting = taken.position("starting", Bound.LATEST if streaming else Bound.EARLIEST, or_latest=or_latest)
+    ending = taken.position("ending", Bound.LATEST, or_latest=True)
+    if not streaming and starting is Bound.LATEST:
+        raise WrongOption(
+            "startingOffsets=latest would read nothing; a batch read accepts earliest, or JSON with offsets"
+        )
+    if ending is Bound.EARLIEST:
+        raise WrongOption(
+            "endingOffsets=earliest would read nothing; accepted are latest, or JSON with offsets"
+        )
+    minimum, maximum = taken.number("minOffsetsPerTrigger"), taken.number("maxOffsetsPerTrigger")
+    if minimum and maximum and minimum > maximum:
+        raise WrongOption(f"minOffsetsPerTrigger={minimum} is more than maxOffsetsPerTrigger={maximum}")
+    fetch_bytes = min(
+        taken.number("kafka.fetch.max.bytes") or FETCH_BYTES,
+        taken.number("kafka.max.partition.fetch.bytes") or FETCH_BYTES,
+    )
+    return ReadOptions(
+        connecting=taken.connecting(),
+        subscription=taken.subscription(),
+        starting=starting,
+        ending=ending,
+        fail_on_data_loss=taken.boolean("failOnDataLoss", default=True),
+        include_headers=taken.boolean("includeHeaders", default=False),
+        isolation_level=taken.one_of(
+            "kafka.isolation.level",
+            {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED},
+            "read_uncommitted",
+        ),
+        fetch_bytes=fetch_bytes,
+        min_partitions=taken.number("minPartitions"),
+        max_records_per_partition=taken.number("maxRecordsPerPartition"),
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_s=taken.duration_s("maxTriggerDelay", "15m"),
+    )
+
+
+# What one Fetch is asked to bring.
+FETCH_BYTES = 8 * 1024 * 1024
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a batch or streaming write. Raises WrongOption."""
+    # A stream's own options come along.
+    ours = {
+        name: text
+        for name, text in options.items()
+        if name not in ("checkpointlocation", "path", "queryname")
+    }
+    taken = _Options(ours, (*COMMON, *WRITING))
+    return WriteOptions(
+        connecting=taken.connecting(),
+        topic=taken.text("topic"),
+        include_headers=taken.boolean("includeHeaders", default=False),
+        acks=taken.one_of("kafka.acks", {"all": -1, "-1": -1, "1": 1}, "all"),
+        codec=taken.one_of("kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"),
+        max_batch_bytes=taken.number("kafka.max.request.size") or MAX_BATCH_BYTES,
+    )
+
+
+# Below the 1,048,588 bytes that Kafka's topics take unless told otherwise.
+MAX_BATCH_BYTES = 1_000_000
+
+
+class _Options:
+    """Options while they are being read: each by its name, as it is written in the documentation."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._options = {name.lower(): text for name, text in options.items()}
+        self._known = known
+        for name in self._options:
+            self._check_name(name)
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def number(self, name: str) -> int | None:
+        """A whole number above 0."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) == 0:
+            raise WrongOption(f"{name}={text!r} is not accepted; a whole number above 0 is")
+        return int(text)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        return self.one_of(name, {"true": True, "false": False}, str(default).lower())
+
+    def one_of(self, name: str, values: Mapping[str, V], default: str) -> V:
+        text = self._options.get(name.lower(), default)
+        if text.strip().lower() not in values:
+            raise WrongOption(f"{name}={text!r} is not accepted; {_or(values)} is")
+        return values[text.strip().lower()]
+
+    def duration_s(self, name: str, default: str) -> float:
+        """A time as Spark writes it: 90s, 15m, 2h; a number alone is ms."""
+        text = self._options.get(name.lower(), default)
+        match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]*)\s*", text.lower())
+        unit = {"": "ms"}.get(match[2], match[2]) if match else ""
+        if match is None or unit not in UNITS_S:
+            raise WrongOption(f"{name}={text!r} is not accepted; a number with {_or(UNITS_S)} is, say 15m")
+        return int(match[1]) * UNITS_S[unit]
+
+    def refuse(self, reason: str, *names: str) -> None:
+        for name in names:
+            if name.lower() in self._options:
+                raise WrongOption(f"{name} is not accepted here: {reason}")
+
+    def connecting(self) -> Connecting:
+        servers = self.text("kafka.bootstrap.servers")
+        if not servers:
+            raise WrongOption(
+                "kafka.bootstrap.servers is missing; accepted is host:port, or several with commas"
+            )
+        for address in servers.split(","):
+            try:
+                parse_address(address)
+            except ValueError as error:
+                raise WrongOption(f"kafka.bootstrap.servers={servers!r}: {error}") from None
+        self.one_of("kafka.security.protocol", {"plaintext": None}, "plaintext")
+        timeout_ms = self.number("kafka.request.timeout.ms") or 30_000
+        return Connecting(servers, self.text("kafka.client.id") or "korvet-spark", timeout_ms / 1000)
+
+    def subscription(self) -> Subscription:
+        ways = ("assign", "subscribe", "subscribePattern")
+        given = [way for way in ways if self.text(way) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none"
+            raise WrongOption(
+                f"exactly one of assign, subscribe and subscribePattern is accepted, not {said}"
+            )
+        text = (self.text(given[0]) or "").strip()
+        if given[0] == "assign":
+            return Subscription(assigned=tuple(parse_partitions("assign", text)))
+        if not text:
+            raise WrongOption(f"{given[0]} is empty; accepted is {ACCEPTED_TOPICS[given[0]]}")
+        if given[0] == "subscribe":
+            return Subscription(topics=tuple(dict.fromkeys(_words(text))))
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise WrongOption(f"subscribePattern={text!r} is no regular expression: {error}") from None
+        return Subscription(pattern=text)
+
+    def position(self, which: str, default: Bound, *, or_latest: bool) -> Position:
+        """Where reading starts or ends: a time for all, times, offsets, or a name, in this order."""
+        text = self.text(f"{which}Timestamp")
+        if text is not None:
+            if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
+                raise WrongOption(f"{which}Timestamp={text!r} is not accepted; milliseconds since 1970 are")
+            return SpecificTimestamps(int(text), or_latest)
+        name = f"{which}OffsetsByTimestamp"
+        text = self.text(name)
+        if text is not None:
+            return SpecificTimestamps(parse_offsets(name, text, lowest=0), or_latest)
+        text = self.text(f"{which}Offsets")
+        if text is None:
+            return default
+        for bound in Bound:
+            if text.strip().lower() == bound.value:
+                return bound
+        if not text.lstrip().startswith("{"):
+            raise WrongOption(
+                f"{which}Offsets={text!r} is not accepted; earliest, latest, or JSON is, "
+                'say {"orders":{"0":23,"1":-1}}'
+            )
+        return SpecificOffsets(parse_offsets(f"{which}Offsets", text))
+
+    def _check_name(self, name: str) -> None:
+        if not name.startswith("kafka."):
+            if name not in map(str.lower, self._known):
+                _refuse_name(name, self._known)
+            return
+        setting = name.removeprefix("kafka.")
+        if setting in REFUSED:
+            raise WrongOption(f"{name} is not accepted: {REFUSED[setting]}")
+        if setting not in HONOURED and setting not in IGNORED:
+            _refuse_name(name, [f"kafka.{known}" for known in HONOURED])
+
+
+ACCEPTED_TOPICS = {
+    "subscribe": "a topic's name, or several with commas",
+    "subscribePattern": "a regular expression for topics' whole names",
+}
+
+
+def _refuse_name(name: str, known: tuple[str, ...] | list[str]) -> NoReturn:
+    close = difflib.get_close_matches(name, [each.lower() for each in known], 1)
+    hint = next((f" (did you mean {each}?)" for each in known if close and each.lower() == close[0]), "")
+    raise WrongOption(f"there is no option {name}{hint}; accepted are {', '.join(known)}")
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in map(str.strip, text.split(",")) if word]
+
+
+def _or(values: Mapping[str, object]) -> str:
+    *first, last = values
+    return f"{', '.join(first)} or {last}" if first else last

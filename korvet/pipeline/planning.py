@@ -1,0 +1,172 @@
+"""What the driver does: which partitions there are, where reading begins and ends, what a trigger takes.
+
+Everything is asked of the broker anew for each trigger; nothing but the offsets outlives one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+from korvet.client import Client, open_client
+from korvet.client.model import EARLIEST, LATEST, TopicPartition
+from korvet.pipeline.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Bound,
+    Offsets,
+    Position,
+    SpecificOffsets,
+    SpecificTimestamps,
+    WrongOption,
+)
+from korvet.pipeline.options import Connecting, ReadOptions, Subscription
+from korvet.pipeline.reading import DataLost, Range, lost
+from korvet.protocol.errors import UnknownTopicOrPartition
+
+
+@asynccontextmanager
+async def connected(connecting: Connecting) -> AsyncIterator[Client]:
+    """A client for one round of planning."""
+    async with open_client(
+        connecting.bootstrap_servers,
+        client_id=connecting.client_id,
+        request_timeout_s=connecting.request_timeout_s,
+    ) as client:
+        yield client
+
+
+async def find_partitions(
+    client: Client, subscription: Subscription, *, missing_ok: bool = False
+) -> list[TopicPartition]:
+    """The partitions that are subscribed to and exist now. Raises UnknownTopicOrPartition for those that do not.
+
+    With `missing_ok` they are left out: a topic that was deleted while a stream runs.
+    """
+    if subscription.pattern:
+        topics = await client.topics()
+        return [
+            TopicPartition(name, partition.partition)
+            for name, topic in topics.items()
+            if not topic.is_internal and subscription.matches(name)
+            for partition in topic.partitions
+        ]
+    names = subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.assigned))
+    found: list[TopicPartition] = []
+    for name in names:
+        try:
+            topic = await client.topic(name)
+        except UnknownTopicOrPartition:
+            if missing_ok:
+                continue
+            raise UnknownTopicOrPartition(f"There is no topic {name}.") from None
+        found += [TopicPartition(name, partition.partition) for partition in topic.partitions]
+    if not subscription.assigned:
+        return found
+    missing = set(subscription.assigned).difference(found)
+    if missing and not missing_ok:
+        raise UnknownTopicOrPartition(f"There is no {', '.join(map(str, sorted(missing)))}.")
+    return [tp for tp in subscription.assigned if tp not in missing]
+
+
+async def resolve(client: Client, options: ReadOptions, which: str, tps: Iterable[TopicPartition]) -> Offsets:
+    """The offsets that `startingOffsets` and its kin (`which` is "starting"), or the ending ones, stand for."""
+    position: Position = options.starting if which == "starting" else options.ending
+    tps = list(tps)
+    if position is Bound.EARLIEST:
+        return await earliest_offsets(client, tps)
+    if position is Bound.LATEST:
+        return await latest_offsets(client, options, tps)
+    if isinstance(position, SpecificOffsets):
+        _check_complete(f"{which}Offsets", position.offsets, tps)
+        offsets = dict(position.offsets)
+        offsets |= await earliest_offsets(client, _those(offsets, EARLIEST_OFFSET))
+        return offsets | await latest_offsets(client, options, _those(offsets, LATEST_OFFSET))
+    return await _at_timestamps(client, options, which, position, tps)
+
+
+async def earliest_offsets(client: Client, tps: Iterable[TopicPartition]) -> Offsets:
+    """Where the logs begin."""
+    return await _listed(client, dict.fromkeys(tps, EARLIEST))
+
+
+async def latest_offsets(client: Client, options: ReadOptions, tps: Iterable[TopicPartition]) -> Offsets:
+    """Where the logs end for this isolation level: at the high watermarks, or at the last stable offsets."""
+    return await _listed(client, dict.fromkeys(tps, LATEST), options.isolation_level)
+
+
+async def ranges_between(
+    client: Client,
+    options: ReadOptions,
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+) -> list[Range]:
+    """The offsets to be read; a partition without a start is new, and read from its beginning.
+
+    Raises DataLost, unless told not to, for offsets that are gone already, and for partitions that are.
+    """
+    gone = sorted(start.keys() - end.keys())
+    if gone and options.fail_on_data_loss:
+        raise DataLost(
+            f"{', '.join(map(str, gone))} cannot be read any more: deleted, or not subscribed to. "
+            "Set failOnDataLoss=false to go on without."
+        )
+    earliest = await earliest_offsets(client, end)
+    ranges = []
+    for tp in sorted(end):
+        first = start.get(tp, earliest[tp])
+        wanted = Range(tp, first, end[tp])
+        missing = None
+        if first > end[tp]:
+            missing = Range(tp, end[tp], first)
+        elif first < min(earliest[tp], end[tp]):
+            missing = Range(tp, first, min(earliest[tp], end[tp]))
+            wanted = Range(tp, missing.end, end[tp])
+        if missing is not None and options.fail_on_data_loss:
+            raise DataLost(lost(missing))
+        if wanted.start < wanted.end:
+            ranges.append(wanted)
+    return ranges
+
+
+async def _listed(
+    client: Client, timestamps: Mapping[TopicPartition, int], isolation_level: int = 0
+) -> Offsets:
+    if not timestamps:
+        return {}
+    listed = await client.list_offsets(timestamps, isolation_level=isolation_level)
+    return {tp: found.offset for tp, found in listed.items()}
+
+
+async def _at_timestamps(
+    client: Client, options: ReadOptions, which: str, position: SpecificTimestamps, tps: list[TopicPartition]
+) -> Offsets:
+    if isinstance(position.timestamps, int):
+        timestamps: Mapping[TopicPartition, int] = dict.fromkeys(tps, position.timestamps)
+    else:
+        _check_complete(f"{which}OffsetsByTimestamp", position.timestamps, tps)
+        timestamps = position.timestamps
+    offsets = await _listed(client, timestamps)
+    later = _those(offsets, -1)
+    if later and not position.or_latest:
+        raise WrongOption(
+            f"{later[0]} has no record at or after {timestamps[later[0]]} ms; "
+            "startingOffsetsByTimestampStrategy=latest begins at its end then"
+        )
+    latest = await latest_offsets(client, options, tps)
+    return {tp: latest[tp] if offset < 0 else min(offset, latest[tp]) for tp, offset in offsets.items()}
+
+
+def _those(offsets: Mapping[TopicPartition, int], value: int) -> list[TopicPartition]:
+    return [tp for tp, offset in offsets.items() if offset == value]
+
+
+def _check_complete(option: str, given: Iterable[TopicPartition], tps: Iterable[TopicPartition]) -> None:
+    missing, unknown = set(tps).difference(given), set(given).difference(tps)
+    if missing:
+        raise WrongOption(
+            f"{option} has to name every partition that is read, and lacks {', '.join(map(str, sorted(missing)))}; "
+            "-2 stands for the earliest offset, -1 for the latest"
+        )
+    if unknown:
+        raise WrongOption(f"{option} names {', '.join(map(str, sorted(unknown)))}, which is not read")

@@ -1,0 +1,203 @@
+"""What a task does: read a range of one partition and hand it to Spark as Arrow record batches.
+
+Fetching runs on Trio in a thread of its own, so the next answer is under way while one is decoded, and no more than
+two wait. The thread ends with the iterator.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import trio
+from attrs import define, field, frozen
+from pyspark.sql.datasource import InputPartition
+
+from korvet.client import open_client
+from korvet.client.model import EARLIEST, TopicPartition
+from korvet.pipeline.batches import HEADER_TYPE, Columns, decode
+from korvet.pipeline.fetching import Fetched, Fetcher
+from korvet.pipeline.options import ReadOptions
+from korvet.protocol.errors import OffsetOutOfRange
+
+# Answers that wait to be decoded.
+AHEAD = 2
+# So many answers without records in a row, from a log that goes on, mean that there are none up to its end.
+EMPTY_ANSWERS = 5
+# What a timestamp of Spark, in us, can hold of the ms on the wire.
+LAST_TIMESTAMP_MS = (2**63 - 1) // 1000
+
+FIELDS = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("timestampType", pa.int32()),
+]
+HEADERS_FIELD = pa.field("headers", pa.list_(HEADER_TYPE))
+
+
+class DataLost(Exception):  # noqa: N818  it says what happened
+    """Offsets that were to be read are no longer, or not any more, in the log."""
+
+
+@frozen
+class Range:
+    """Offsets of one partition from `start` up to `end`, which is not read."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.tp} offsets {self.start} to {self.end}"
+
+
+class RangePartition(InputPartition):
+    """What Spark sends to a task: one range, or nothing to be read."""
+
+    def __init__(self, wanted: Range | None) -> None:
+        self.range = wanted
+
+
+def arrow_schema(*, headers: bool) -> pa.Schema:
+    return pa.schema([*FIELDS, HEADERS_FIELD] if headers else FIELDS)
+
+
+def read_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The rows of a range. Raises DataLost, where that is to be an error, or a KafkaError."""
+    schema = arrow_schema(headers=options.include_headers)
+    for columns in read_columns(options, wanted):
+        yield to_arrow(columns, wanted.tp, schema)
+
+
+def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
+    """The records of a range, decoded, in the order of the log."""
+    fetching = Fetching(options, wanted)
+    fetching.start()
+    try:
+        for fetched in fetching.answers():
+            yield from decode(
+                fetched.batches, start=wanted.start, end=wanted.end, headers=options.include_headers
+            )
+    finally:
+        fetching.stop()
+
+
+def to_arrow(columns: Columns, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    """Columns as Spark wants them: with their address, and timestamps in us, null where none can hold them."""
+    count = len(columns.offsets)
+    topic = tp.topic.encode()
+    arrays = [
+        columns.keys,
+        columns.values,
+        pa.StringArray.from_buffers(
+            count,
+            pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(topic))),
+            pa.py_buffer(topic * count),
+        ),
+        pa.array(np.full(count, tp.partition, np.int32)),
+        pa.array(columns.offsets),
+        timestamps_us(columns.timestamps),
+        pa.array(columns.timestamp_types),
+    ]
+    if columns.headers is not None:
+        arrays.append(columns.headers)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def timestamps_us(timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+    """Timestamps as Spark's, null for those that it cannot hold."""
+    beyond = (timestamps_ms > LAST_TIMESTAMP_MS) | (timestamps_ms < -LAST_TIMESTAMP_MS)
+    if not beyond.any():
+        return pa.array(timestamps_ms * 1000).view(FIELDS[5].type)
+    return pa.array(np.where(beyond, 0, timestamps_ms) * 1000, mask=beyond).view(FIELDS[5].type)
+
+
+@define
+class Fetching:
+    """Fetches a range in a thread, ahead of who iterates over `answers`; `stop` has to be called at the end."""
+
+    options: ReadOptions
+    wanted: Range
+    _queue: queue.Queue[Fetched | BaseException | None] = field(
+        factory=lambda: queue.Queue(maxsize=AHEAD), init=False
+    )
+    _stopped: threading.Event = field(factory=threading.Event, init=False)
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"fetching {self.wanted}", daemon=True).start()
+
+    def answers(self) -> Iterator[Fetched]:
+        while (answer := self._queue.get()) is not None:
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+
+    def stop(self) -> None:
+        """Let the thread end, at the latest when the Fetch it waits for is answered."""
+        self._stopped.set()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._fetch)
+        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits for answers
+            self._put(error)
+        else:
+            self._put(None)
+
+    def _put(self, item: Fetched | BaseException | None) -> None:
+        # Nothing else runs on this Trio, so it may be held up.
+        if not self._stopped.is_set():
+            self._queue.put(item)
+
+    async def _fetch(self) -> None:
+        tp, position, end = self.wanted.tp, self.wanted.start, self.wanted.end
+        connecting = self.options.connecting
+        empty = 0
+        async with open_client(
+            connecting.bootstrap_servers,
+            client_id=connecting.client_id,
+            request_timeout_s=connecting.request_timeout_s,
+        ) as client:
+            fetcher = Fetcher(client, self.options.isolation_level)
+            while position < end and not self._stopped.is_set():
+                try:
+                    fetched = await fetcher.fetch(tp, position, max_bytes=self.options.fetch_bytes)
+                except OffsetOutOfRange:
+                    earliest = (await client.list_offsets({tp: EARLIEST}))[tp].offset
+                    self._lost(position, min(max(earliest, position), end))
+                    if earliest <= position:
+                        return  # the log ends before it
+                    position = earliest
+                    continue
+                if fetched.next_offset > position:
+                    empty = 0
+                    position = fetched.next_offset
+                    self._put(fetched)
+                    continue
+                empty += 1
+                if empty < EMPTY_ANSWERS:
+                    continue
+                if fetched.end_offset < end:
+                    self._lost(fetched.end_offset, end)
+                return
+
+    def _lost(self, start: int, end: int) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLost(lost(Range(self.wanted.tp, start, end)))
+
+
+def lost(missing: Range) -> str:
+    """What is said of offsets that cannot be read."""
+    return (
+        f"{missing} cannot be read: they have been deleted, by retention or by hand, or the topic is another one "
+        "of the same name. Set failOnDataLoss=false to go on without them."
+    )

@@ -1,0 +1,226 @@
+"""The data source `korvet`: what Spark asks, and in which process, and who answers.
+
+On the driver's machine Spark starts Python processes that plan: one for each batch query, and one for each stream that
+lives as long as the stream. Tasks run `read` and `write` in Spark's workers. What travels between them is pickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from korvet.pipeline.counting import Counts, all_dense, proportional
+from korvet.pipeline.fetching import Fetcher
+from korvet.pipeline.offsets import Offsets, WrongOption, from_json, to_json
+from korvet.pipeline.options import ReadOptions, read_options
+from korvet.pipeline.planning import (
+    connected,
+    earliest_offsets,
+    find_partitions,
+    latest_offsets,
+    ranges_between,
+    resolve,
+)
+from korvet.pipeline.reading import Range, RangePartition, arrow_schema, read_batches
+from korvet.pipeline.splitting import split
+
+
+class KorvetSource(DataSource):
+    """`spark.read.format("korvet")`, `readStream`, and the same for writing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "korvet"
+
+    def schema(self) -> StructType:
+        """The columns, as soon as `load` is called; what is wrong with the options is said then."""
+        return source_schema(_either_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options, streaming=False)
+        _check_schema(schema, options)
+        return BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        options = read_options(self.options, streaming=True)
+        _check_schema(schema, options)
+        return StreamReader(options)
+
+
+class BatchReader(DataSourceReader):
+    """Plans once, reads in tasks."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        return [RangePartition(each) for each in trio.run(self._plan)] or [RangePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self.options, partition)
+
+    async def _plan(self) -> list[Range]:
+        options = self.options
+        async with connected(options.connecting) as client:
+            tps = await find_partitions(client, options.subscription)
+            start = await resolve(client, options, "starting", tps)
+            end = await resolve(client, options, "ending", tps)
+            ranges = await ranges_between(client, options, start, end)
+            return await split(Fetcher(client, options.isolation_level), options, ranges, Counts())
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans trigger by trigger. Its state is a cache, and when the last trigger was; Spark keeps the offsets."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._target: Offsets | None = None  # with Trigger.AvailableNow: where it ends
+        self._latest: Offsets = {}
+        self._counts = Counts()
+        self._last_trigger = time.monotonic()
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
+        return to_json(trio.run(self._initial))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """One limit is all that Spark knows of; where both are set, `latestOffset` looks at the other one itself."""
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit
+    ) -> dict[str, dict[str, int]]:
+        """Where the next trigger ends: at `start`, when there is nothing, or not enough, to be read."""
+        return to_json(trio.run(self._next, from_json(start), not isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802  Spark's name
+        return to_json(self._latest) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        self._target = trio.run(self._find_latest)
+
+    def partitions(
+        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+    ) -> list[InputPartition]:
+        return [RangePartition(each) for each in trio.run(self._plan, from_json(start), from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self.options, partition)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: the options."""
+        return {"options": self.options}
+
+    async def _initial(self) -> Offsets:
+        options = self.options
+        async with connected(options.connecting) as client:
+            tps = await find_partitions(client, options.subscription)
+            return await resolve(client, options, "starting", tps)
+
+    async def _find_latest(self) -> Offsets:
+        async with connected(self.options.connecting) as client:
+            tps = await find_partitions(client, self.options.subscription, missing_ok=True)
+            return await latest_offsets(client, self.options, tps)
+
+    async def _next(self, start: Offsets, limited: bool) -> Offsets:  # noqa: FBT001  trio.run passes no names
+        options = self.options
+        async with connected(options.connecting) as client:
+            tps = await find_partitions(client, options.subscription, missing_ok=True)
+            self._latest = await latest_offsets(client, options, tps)
+            ends = self._ends(start)
+            if not limited:
+                return ends
+            earliest = await earliest_offsets(client, ends)
+            # New partitions are read from their beginning, and so are those whose beginning was deleted.
+            starts = {tp: min(max(start.get(tp, 0), earliest[tp]), end) for tp, end in ends.items()}
+            fetcher = Fetcher(client, options.isolation_level)
+            if not await self._is_enough(fetcher, starts, ends):
+                return start
+            self._last_trigger = time.monotonic()
+            maximum = options.max_offsets_per_trigger
+            if maximum is None or sum(end - starts[tp] for tp, end in ends.items()) <= maximum:
+                return ends
+            if all_dense(ends.values()):
+                return proportional(starts, ends, maximum)
+            self._counts.begin(starts, ends)
+            return await self._counts.first(fetcher, maximum)
+
+    def _ends(self, start: Offsets) -> Offsets:
+        """The logs' ends, but never before the start, nor behind where an AvailableNow is to end.
+
+        A start behind the end means that records are gone; `partitions` says so.
+        """
+        latest = self._latest
+        if self._target is None:
+            return dict(latest)
+        # Partitions that came since then are for the next run; what was deleted is missing in both.
+        target = self._target
+        return {
+            tp: max(min(target.get(tp, start.get(tp, 0)), end), start.get(tp, 0))
+            for tp, end in latest.items()
+            if tp in target or tp in start
+        }
+
+    async def _is_enough(self, fetcher: Fetcher, starts: Offsets, ends: Offsets) -> bool:
+        """Whether minOffsetsPerTrigger is reached, or need not be: long waited for, or a run that is to end."""
+        minimum = self.options.min_offsets_per_trigger
+        if minimum is None or self._target is not None:
+            return True
+        if time.monotonic() - self._last_trigger >= self.options.max_trigger_delay_s:
+            return True
+        if sum(end - starts[tp] for tp, end in ends.items()) < minimum:
+            return False
+        if all_dense(ends.values()):
+            return True
+        self._counts.begin(starts, ends)
+        await self._counts.at_least(fetcher, dict.fromkeys(starts, minimum))
+        return sum(count.number for count in self._counts.counts.values()) >= minimum
+
+    async def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
+        options = self.options
+        async with connected(options.connecting) as client:
+            ranges = await ranges_between(client, options, start, end)
+            return await split(Fetcher(client, options.isolation_level), options, ranges, self._counts)
+
+
+def source_schema(options: ReadOptions) -> StructType:
+    """The columns of Spark's Kafka source."""
+    return from_arrow_schema(arrow_schema(headers=options.include_headers))
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What a task reads; nothing where nothing is to be read, since Spark wants at least one partition."""
+    if not isinstance(partition, RangePartition) or partition.range is None:
+        return iter(())
+    return read_batches(options, partition.range)
+
+
+def _either_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options, if they are right for a stream or for a batch read: `load` does not say which it is."""
+    try:
+        return read_options(options, streaming=True)
+    except WrongOption:
+        return read_options(options, streaming=False)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    expected = source_schema(options)
+    if schema != expected:
+        raise WrongOption(f"the source's columns are {expected.simpleString()}; no other schema is accepted")
