@@ -37,3 +37,7 @@ class CommitConflict(LakeError):  # noqa: N818  it says what is wrong
 
 class OutOfOrder(LakeError):  # noqa: N818  it says what is wrong
     """Ranges that do not begin where the table's numbers are: below them it was done before, above is a gap."""
+
+
+class RowsMissing(LakeError):  # noqa: N818  it says what is wrong
+    """Rows that the table's numbers promise are not in its files."""
