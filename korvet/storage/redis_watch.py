@@ -285,7 +285,7 @@ class Watcher:
             return
         if is_lower(entry_id, stream.next_id):
             # They were told when it was appended; who waits now has seen it.
-            stream.is_awaited = any(watch.parked for watch in stream.watches)
+            stream.is_awaited = any(watch.parked is not None for watch in stream.watches)
         else:
             stream.next_id = b""  # there may be more behind this entry; whoever reads it will know
             stream.is_awaited = False

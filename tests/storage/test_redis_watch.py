@@ -149,6 +149,24 @@ async def test_own_growth_is_not_told_again_by_the_server(watching: Watching) ->
             assert (was_over, await is_set_soon(again)) == (False, True)
 
 
+async def test_who_waits_again_before_the_server_tells_of_own_growth_stays_covered(
+    watching: Watching,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        with watching.watcher.watch([b"a"]) as watch:
+            watching.watcher.note(b"a", b"0-0")
+            over = await parked(watch, nursery)
+            watching.watcher.grew(b"a", b"5-1")
+            await over.wait()
+            again = await parked(watch, nursery)
+            await watching.add(b"a", b"5-0")
+            await settled()
+            was_over = again.is_set()
+            await watching.add(b"a", b"5-1")
+
+            assert (was_over, await is_set_soon(again)) == (False, True)
+
+
 async def test_a_stream_added_while_the_server_blocks_is_covered_too(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as first, watching.watcher.watch([b"b"]) as second:
