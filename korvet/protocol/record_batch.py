@@ -382,6 +382,7 @@ def build_batch(
     base_sequence: int = -1,
     is_transactional: bool = False,
     is_control: bool = False,
+    last_offset_delta: int | None = None,
 ) -> bytearray:
     """Return a batch of (offset delta, timestamp, key, value, headers), at least one; deltas rise from 0 or above.
 
@@ -389,16 +390,19 @@ def build_batch(
     hands over the same tuple again and again, and `itertools.repeat(())` stands for no headers. Keys and
     values may be any buffers of bytes.
 
-    Under LogAppendTime readers give every record the *largest* of the timestamps. Deltas are 32 bits wide on the wire:
+    `last_offset_delta` is for batches whose last records were compacted away: their offsets stay theirs. Under
+    LogAppendTime readers give every record the *largest* of the timestamps. Deltas are 32 bits wide on the wire:
     whoever joins records of distant offsets splits them at MAX_OFFSET_DELTA. Raises ValueError beyond it.
     """
     records = iter(records)
     first = next(records)
     base_timestamp = first[1]
     batch = bytearray(HEADER_BYTES)
-    count, last_offset_delta, max_timestamp = record.encode(
+    count, last_delta, max_timestamp = record.encode(
         chain((first,), records), base_timestamp=base_timestamp, into=batch
     )
+    if last_offset_delta is None:
+        last_offset_delta = last_delta
     if last_offset_delta > MAX_OFFSET_DELTA:
         raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")
     if codec is not Codec.NONE:

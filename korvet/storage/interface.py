@@ -78,6 +78,11 @@ class TopicConfig:
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
     min_insync_replicas: int = 1
+    is_compacted: bool = False
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    min_cleanable_dirty_ratio: float = 0.5
 
 
 @frozen
@@ -92,6 +97,8 @@ class StorageDefaults:
     # Where a header becomes a field of a stream entry, as many as one script can hand to Redis at once and more
     # than anybody needs; opaque batches are not looked into.
     record_max_headers: int = 1_000
+    # Of so many keys compaction remembers the last offset at a time; for more it goes over the log again.
+    compaction_max_keys: int = 600_000
 
 
 @frozen
@@ -172,6 +179,15 @@ class ReadResult:
     batches: Sequence[Buffer]
     size: int  # bytes in `batches`
     offsets: LogOffsets
+
+
+@frozen
+class Compacted:
+    """What compaction has made of a log."""
+
+    end: int  # every key comes once below this offset
+    size_before: int  # bytes, as `Storage.sizes` counts them
+    size_after: int
 
 
 @frozen
@@ -344,6 +360,16 @@ class Storage(ABC):
         """Drop what retention.ms and retention.bytes give up, also where nobody appends.
 
         The new log start offset; None where nothing was dropped.
+        """
+
+    @abstractmethod
+    async def compact(self, tp: TopicPartition) -> Compacted | None:
+        """Leave of each key the last record, where the topic is compacted and the log is dirty enough for it.
+
+        None where nothing was done. The rules are those of `korvet.storage.compaction`; offsets never change, and the
+        newest record stays. Takes its time, in bounded steps beside which everything else goes on. Whatever is
+        interrupted (cancelled, killed, overtaken by another broker's run) leaves the log as it was; the next call
+        removes the leavings. Raises KafkaStorageError, UnknownTopicOrPartition when the topic is deleted meanwhile.
         """
 
     @abstractmethod

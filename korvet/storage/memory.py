@@ -5,7 +5,7 @@ is bounded: beyond `max_bytes` (`memory://?max_bytes=…`) an append is refused 
 Offsets are dense unless the topic says otherwise; a topic's layout is remembered and means nothing. There is one
 copy, so `min.insync.replicas` above 1 refuses `acks=all`.
 
-No verb waits, except for a watch: nothing can be seen half done, and a read costs what its slices cost.
+No verb waits, except for a watch and compaction: nothing can be seen half done, and a read costs what its slices cost.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from korvet.protocol.errors import (
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     AppendResult,
+    Compacted,
     Document,
     DocumentConflict,
     EpochEnd,
@@ -49,6 +50,7 @@ from korvet.storage.interface import (
     TopicPartition,
     Watch,
 )
+from korvet.storage.memory_compaction import MemoryCompaction
 from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
 from korvet.storage.producer_state import ProducerStates
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
@@ -298,6 +300,9 @@ class MemoryStorage(Storage):
         log.enforce_retention(now_ms)
         log.expire_producers(now_ms)
         return None if log.log_start_offset == before else log.log_start_offset
+
+    async def compact(self, tp: TopicPartition) -> Compacted | None:
+        return await MemoryCompaction(self._log(tp), self.clock(), self.defaults.compaction_max_keys).run()
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return {tp: self._logs[tp].size if tp in self._logs else UnknownTopicOrPartition() for tp in tps}

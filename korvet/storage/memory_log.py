@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -31,6 +31,7 @@ from korvet.protocol.record_batch import (
     stamp,
     stamp_log_append_time,
 )
+from korvet.storage.compaction import Cleaned
 from korvet.storage.interface import (
     AppendResult,
     Buffer,
@@ -157,6 +158,8 @@ class PartitionLog:
     size: int = 0
     segments: list[Segment] = field(factory=list)
     segment_ends: list[int] = field(factory=list)  # the last offset of each segment
+    cleaned: Cleaned = field(factory=Cleaned)
+    _is_sealed: bool = False  # whether what is appended next begins a segment
     _bounds: LogOffsets | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -207,7 +210,8 @@ class PartitionLog:
 
     def _store(self, buffer: Buffer, batch: RecordBatch, now_ms: int, cost: int) -> None:
         last_offset = batch.last_offset
-        if not self.segments or self.segments[-1].size >= SEGMENT_BYTES:
+        if self._is_sealed or not self.segments or self.segments[-1].size >= SEGMENT_BYTES:
+            self._is_sealed = False
             self.segments.append(Segment())
             self.segment_ends.append(last_offset)
         self.segments[-1].append(buffer, last_offset, batch.max_timestamp, now_ms, cost)
@@ -337,6 +341,26 @@ class PartitionLog:
         if self.segments:
             self._cut_first_segment()
         return offset
+
+    # --- Compacting: see memory_compaction ----------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Let the segments that are there grow no more."""
+        self._is_sealed = True
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> bool:
+        """Put what is left of consecutive segments in their place; False if they are not all there any more."""
+        first = next((at for at, each in enumerate(self.segments) if each is old[0]), -1)
+        after = first + len(old)
+        present = self.segments[first:after] if first >= 0 else []
+        if len(present) != len(old) or any(a is not b for a, b in zip(present, old, strict=True)):
+            return False
+        left = [new] if new.buffers else []
+        self.segments[first:after] = left
+        self.segment_ends[first:after] = [each.last_offsets[-1] for each in left]
+        self.size += sum(each.size for each in left) - sum(each.size for each in old)
+        self.budget.give_back(sum(each.cost for each in old) - sum(each.cost for each in left))
+        return True
 
     def clear(self) -> None:
         """Give back everything, the log's own share included: its topic was deleted."""

@@ -5,6 +5,7 @@
     {korvet:orders:0}:$producers    hash: idempotent producers
     {korvet:orders:0}:$index        stream: about every 64 kB, the largest timestamp since the entry before
     {korvet:orders:0}:$summary      stream: the same about every 16 MB
+    {korvet:orders:0}:$compacted    stream: while it is compacted, the one to be; with .state, .index, .summary, .old
 
     korvet:$format                  string: the version of all this
     korvet:$topics                  hash: topic name -> JSON
@@ -45,6 +46,9 @@ STATE_BYTES = b"bytes"  # bytes of these: field names and values
 STATE_TRIMMED = b"trimmed"  # of these bytes, those that are gone
 STATE_LARGEST = b"largest"  # bytes of the largest entry there ever was
 STATE_EPOCHS = b"epochs"  # leader epochs, each with the ID it begins at: "0:0-0 1:1763666000123-7"
+STATE_CLEANED = b"cleaned"  # how far it is compacted, and since when (`korvet.storage.compaction.Cleaned`)
+STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to there, counted as `bytes` is
+STATE_COMPACTION = b"compaction"  # the token of the compaction that is under way, or was when its broker died
 STATE_WRITER = b"w:"  # + writer id: the last call of that broker process, and how it was answered
 
 
@@ -59,6 +63,8 @@ class PartitionKeys:
     summary: bytes
     #: In the order in which every partition script takes them.
     all: tuple[bytes, ...]
+    #: What there is while the partition is compacted, in the order of the scripts for that.
+    compaction: tuple[bytes, ...]
 
 
 @frozen
@@ -89,7 +95,9 @@ class Keyspace:
         names = (b"$state", b"$index", b"$summary", b"$producers")
         state, index, summary, producers = (b"{%b}:%b" % (stream, name) for name in names)
         keys = (stream, state, index, summary, producers)
-        return PartitionKeys(stream, state, producers, index, summary, keys)
+        parts = (b"", b".state", b".index", b".summary", b".old")
+        compaction = tuple(b"{%b}:$compacted%b" % (stream, part) for part in parts)
+        return PartitionKeys(stream, state, producers, index, summary, keys, compaction)
 
     def group(self, group_id: str) -> bytes:
         """What a group committed."""

@@ -71,9 +71,9 @@ class Partitions:
     # --- Scripts ----------------------------------------------------------------------------------------
 
     async def call(
-        self, partition: Partition, script: Script, *own: Argument, repeatable: bool = True
+        self, partition: Partition, script: Script, *own: Argument, more_keys: Sequence[bytes] = ()
     ) -> Answer:
-        """A partition script's answer, after whatever had to be done first.
+        """A partition script's answer, after whatever had to be done first. All of them may be repeated.
 
         Raises UnknownTopicOrPartition when the topic with the partition's id is gone.
         """
@@ -81,7 +81,7 @@ class Partitions:
             answer = cast(
                 Answer,
                 await self.redis.run(
-                    script, partition.keys.all, partition.arguments(*own), repeatable=repeatable
+                    script, (*partition.keys.all, *more_keys), partition.arguments(*own), repeatable=True
                 ),
             )
             if not await self.prepare(partition, answer[0]):
@@ -131,7 +131,8 @@ class Partitions:
     async def drop(self, partition: Partition) -> None:
         """Delete a partition's keys, unless a later topic has them."""
         arguments = (partition.topic_id, partition.created)
-        await self.redis.run(DROP, partition.keys.all, arguments, repeatable=True)
+        keys = (*partition.keys.all, *partition.keys.compaction)
+        await self.redis.run(DROP, keys, arguments, repeatable=True)
 
     async def drop_topic(self, deleted: CataloguedTopic) -> None:
         """Delete the keys of all partitions of a topic that is out of the catalogue."""
@@ -139,7 +140,7 @@ class Partitions:
         for tp in partitions_of(deleted.topic):
             partition = make_partition(self.keyspace, self.defaults, *deleted, tp)
             arguments = (partition.topic_id, partition.created)
-            calls.append(ScriptCall(DROP, partition.keys.all, arguments))
+            calls.append(ScriptCall(DROP, (*partition.keys.all, *partition.keys.compaction), arguments))
             if tp in self._partitions and self._partitions[tp].created == deleted.created:
                 del self._partitions[tp]
         await self.redis.run_all(calls, repeatable=True)

@@ -7,6 +7,7 @@ The verbs are in the modules beside this one; here they are joined, opened and c
     redis_layouts, …_entries, …_rebuild    record batches to entries and back
     redis_append, …_queue, redis_writers   append
     redis_read, redis_seek                 read, latest; earliest and by time
+    redis_compaction, …_entries            compact
     redis_catalogue, redis_documents       topics, documents
     redis_watch, redis_groups              who waits for growth; groups' positions
 """
@@ -26,6 +27,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.background import background_nursery
 from korvet.storage.interface import (
     AppendResult,
+    Compacted,
     Document,
     DocumentConflict,
     EpochEnd,
@@ -46,6 +48,7 @@ from korvet.storage.redis_append import Appender
 from korvet.storage.redis_append_queue import AppendContext
 from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis_catalogue import Catalogue, partitions_of
+from korvet.storage.redis_compaction import Compactor
 from korvet.storage.redis_connection import RedisConnection
 from korvet.storage.redis_documents import Documents
 from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
@@ -110,6 +113,7 @@ class RedisStreamsStorage(Storage):
         self._appender = Appender(AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew))
         self._reader = Reader(redis, partitions, watcher.note)
         self._seeker = Seeker(redis, partitions)
+        self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions)
         self._documents = Documents(redis, keyspace)
 
@@ -219,6 +223,9 @@ class RedisStreamsStorage(Storage):
             _, start, has_more, entries = await self._partitions.call(partition, TRIM, b"")
             dropped += int(entries)
         return partition.bound(start) if dropped else None
+
+    async def compact(self, tp: TopicPartition) -> Compacted | None:
+        return await self._compactor.compact(tp)
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return await self._reader.sizes(tps)

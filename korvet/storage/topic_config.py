@@ -35,6 +35,11 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "retention.ms": ("retention_ms", int),
     "retention.bytes": ("retention_bytes", int),
     "min.insync.replicas": ("min_insync_replicas", int),
+    "cleanup.policy": ("is_compacted", lambda policy: "compact" in policy),
+    "delete.retention.ms": ("delete_retention_ms", int),
+    "min.compaction.lag.ms": ("min_compaction_lag_ms", int),
+    "max.compaction.lag.ms": ("max_compaction_lag_ms", int),
+    "min.cleanable.dirty.ratio": ("min_cleanable_dirty_ratio", float),
 }
 
 

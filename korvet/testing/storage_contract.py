@@ -9,6 +9,7 @@ from __future__ import annotations
 from korvet.testing.contract.appending import AppendContract
 from korvet.testing.contract.catalogue import CatalogueContract
 from korvet.testing.contract.clocks import ClockContract
+from korvet.testing.contract.compaction import CompactionContract
 from korvet.testing.contract.documents import DocumentContract
 from korvet.testing.contract.groups import GroupContract
 from korvet.testing.contract.producers import ProducerContract
@@ -28,6 +29,7 @@ class StorageContract(
     ReadContract,
     TimeContract,
     RetentionContract,
+    CompactionContract,
     SizeContract,
     WatchContract,
     GroupContract,

@@ -228,6 +228,7 @@ local function recount(s)
     call('XTRIM', summary, 'MAXLEN', '=', 0)
     s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
+  call('HDEL', state_key, 'compaction') -- one that is under way would bring removed entries back
   s.length, s.dirty = length, true
 end
 

@@ -1,0 +1,149 @@
+"""Compaction in memory: segments are written anew, some at a time, and put in the place of the old ones.
+
+While one is written the broker goes on: it appends to a later segment, since compaction seals those that are there, and
+reads the old ones. What DeleteRecords or retention took away meanwhile is not put back: then the round ends there, and
+the next one does the rest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from time import monotonic
+
+import trio
+from attrs import define, field
+
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.compaction import Round, compacted, is_due, keyed_records, lag_limit
+from korvet.storage.interface import Buffer, Compacted
+from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes
+
+SLICE_S = 0.001
+
+
+@define(eq=False)
+class MemoryCompaction:
+    """One compaction of one partition."""
+
+    log: PartitionLog
+    now_ms: int
+    max_keys: int
+    _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
+
+    async def run(self) -> Compacted | None:
+        """See `Storage.compact`."""
+        log = self.log
+        target = self._target()
+        if not log.config.is_compacted or not self._is_due(target):
+            return None
+        size = log.size
+        log.seal()
+        while log.cleaned.end < target:
+            round_ = await self._noted(target)
+            if not await self._clean(round_):
+                break
+            log.cleaned = log.cleaned.after(round_.end, self.now_ms, log.config.delete_retention_ms)
+        return Compacted(log.cleaned.end, size, log.size)
+
+    def _target(self) -> int:
+        """The end of what is old enough."""
+        limit = lag_limit(self.log.config, self.now_ms)
+        end = self.log.cleaned.end
+        if limit is None:
+            return self.log.next_offset
+        for segment in self.log.segments[bisect_left(self.log.segment_ends, end) :]:
+            for last_offset, timestamp in zip(segment.last_offsets, segment.max_timestamps, strict=True):
+                if timestamp > limit and last_offset >= end:
+                    return end
+                end = max(end, last_offset + 1)
+        return end
+
+    def _is_due(self, target: int) -> bool:
+        end = self.log.cleaned.end
+        clean_bytes = self._bytes_below(end)
+        number = bisect_left(self.log.segment_ends, end)
+        oldest_ms = -1
+        if number < len(self.log.segments):
+            segment = self.log.segments[number]
+            oldest_ms = RecordBatch(segment.buffers[bisect_left(segment.last_offsets, end)]).base_timestamp
+        return is_due(
+            self.log.config,
+            clean_bytes=clean_bytes,
+            dirty_bytes=self._bytes_below(target) - clean_bytes,
+            oldest_dirty_ms=oldest_ms,
+            now_ms=self.now_ms,
+        )
+
+    def _bytes_below(self, offset: int) -> int:
+        number = bisect_left(self.log.segment_ends, offset)
+        size = sum(segment.size for segment in self.log.segments[:number])
+        if number < len(self.log.segments):
+            segment = self.log.segments[number]
+            batches = bisect_left(segment.last_offsets, offset)
+            size += segment.ends[batches - 1] if batches else 0
+        return size
+
+    async def _noted(self, target: int) -> Round:
+        """The next round, with the keys of the dirty part, as far as there is room."""
+        log = self.log
+        round_ = Round(
+            self.max_keys,
+            start=log.log_start_offset,
+            newest=log.next_offset - 1,
+            tombstones_end=log.cleaned.tombstones_end(self.now_ms, log.config.delete_retention_ms),
+            end=log.cleaned.end,
+        )
+        for segment in log.segments[bisect_left(log.segment_ends, round_.end) :]:
+            for buffer, last_offset in zip(list(segment.buffers), list(segment.last_offsets), strict=True):
+                if last_offset >= target or round_.is_full:
+                    return self._ended(round_, target)
+                if last_offset >= round_.end:
+                    round_.note(keyed_records(RecordBatch(buffer)))
+                    round_.end = last_offset + 1
+                await self._turn()
+        return self._ended(round_, target)
+
+    @staticmethod
+    def _ended(round_: Round, target: int) -> Round:
+        if not round_.is_full:
+            round_.end = target
+        return round_
+
+    async def _clean(self, round_: Round) -> bool:
+        """Write the segments below the round's end anew; False if some of them were taken away meanwhile."""
+        sources: list[Segment] = []
+        new = Segment()
+        begin = 0
+        for segment, last_offset in list(zip(self.log.segments, self.log.segment_ends, strict=True)):
+            if begin >= round_.end:
+                break
+            begin = last_offset + 1
+            sources.append(segment)
+            await self._add_rest_of(segment, new, round_)
+            if new.buffers and new.size >= SEGMENT_BYTES:
+                if not self.log.replace(sources, new):
+                    return False
+                sources, new = [], Segment()
+        return not sources or self.log.replace(sources, new)
+
+    async def _add_rest_of(self, segment: Segment, new: Segment, round_: Round) -> None:
+        for index, buffer in enumerate(segment.buffers):
+            last_offset, max_timestamp = segment.last_offsets[index], segment.max_timestamps[index]
+            left: Buffer | None = buffer
+            if last_offset < round_.end:
+                batch = RecordBatch(buffer)
+                left = compacted(batch, round_)
+                if left is batch.buffer:
+                    left = buffer
+                elif left is not None:
+                    max_timestamp = RecordBatch(left).max_timestamp
+            if left is not None:
+                cost = kept_bytes(left) + BATCH_COST
+                new.append(left, last_offset, max_timestamp, segment.last_append_ms, cost)
+            await self._turn()
+
+    async def _turn(self) -> None:
+        """Let others have theirs now and then."""
+        if monotonic() > self._slice_end_s:
+            await trio.lowlevel.checkpoint()
+            self._slice_end_s = monotonic() + SLICE_S

@@ -1,0 +1,29 @@
+-- Begin to write a partition's log anew, in a stream beside the old one.
+--
+-- KEYS    6 the new stream, 7 its $state, 8 its $index, 9 its $summary, 10 a key to put the old stream aside
+-- ARGV    9 the run's token: the steps of another one are refused from now on
+--
+-- Answers {'ok'}; or {'rescan'}, {'nostate'}, {'othertopic'}.
+
+local s, refusal = load()
+if not s then return refusal end
+if not settle(s, 1000) then
+  save(s)
+  return {'rescan'}
+end
+save(s, 'compaction', ARGV[9])
+call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
+
+-- The new state is like a partition's own, so that what counts and covers entries works on it.
+local new = {
+  ms = 0, seq = 0, start = '0-0', length = 0, entries = 0, bytes = 0, trimmed = 0, largest = 0, skipped = 0,
+  epochs = '-', checked = 0, chunk_bytes = 0, chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP,
+  stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
+}
+state_key = KEYS[7]
+save(new, 'topic', topic_id, 'step', 0, 'from', '-', 'clean.bytes', 0)
+
+-- A rehearsal: what a broker's user is not allowed to do shall fail here, and not between two renames.
+call('RENAME', KEYS[7], KEYS[10])
+call('RENAME', KEYS[10], KEYS[7])
+return {'ok'}

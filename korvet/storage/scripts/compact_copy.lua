@@ -1,0 +1,77 @@
+-- Put entries into the new stream.
+--
+-- KEYS    as of compact_begin
+-- ARGV    9 the run's token, 10 the step's number: repeated with the same, nothing is done twice
+--        11 "list": what is left of the part that is compacted, an ID each with the number of fields and values
+--           behind it, and these; none where the entry is to be copied as it is
+--           "tail": 12 from where (as XRANGE takes it), 13 how many entries at most: all of them as they are
+--
+-- Answers {'ok', from where a tail goes on}; {'large', ID}: an entry with more fields than a script can copy;
+-- {'superseded'}: another run has begun, or somebody has removed entries by hand; or {'nostate'}, {'othertopic'}.
+
+local MOST_FIELDS = 7000 -- `unpack` gives up near 8,000
+local TAIL_BYTES = 262144
+
+local s, refusal = load('compaction')
+if not s then return refusal end
+if s.other ~= ARGV[9] then return {'superseded'} end
+
+-- When an entry was appended, by the piece of the old index that it is in.
+local piece_ms, piece_seq, piece_appended = -1, 0, 0
+local function appended_at(ms, seq)
+  if is_before(piece_ms, piece_seq, ms, seq) then
+    local piece = call('XRANGE', KEYS[3], id_of(ms, seq), '+', 'COUNT', 1)[1]
+    if piece then
+      piece_ms, piece_seq = pair_of(piece[1])
+      piece_appended = tonumber(piece[2][4])
+    else
+      piece_ms, piece_appended = math.huge, s.chunk_appended
+    end
+  end
+  return math.max(piece_appended, 1)
+end
+
+stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local new = load('step')
+if not new then return {'superseded'} end
+if tonumber(new.other) >= tonumber(ARGV[10]) then return {'ok', call('HGET', state_key, 'from')} end
+
+local function add(id, fields)
+  if #fields > MOST_FIELDS then return false end
+  call('XADD', stream, id, unpack(fields))
+  local ms, seq = pair_of(id)
+  local bytes, timestamp = measure({id, fields}, ms)
+  if seq > mask then timestamp = NO_TIMESTAMP end
+  now = appended_at(ms, seq)
+  if cover(new, 1, bytes, timestamp) then close_chunk(new, id) end
+  new.ms, new.seq = after(ms, seq)
+  new.length, new.largest = new.length + 1, math.max(new.largest, bytes)
+  return true
+end
+
+local from = '-'
+if ARGV[11] == 'list' then
+  local at = 12
+  while at <= #ARGV do
+    local id, count, fields = ARGV[at], tonumber(ARGV[at + 1]), nil
+    if count > 0 then
+      fields = {unpack(ARGV, at + 2, at + 1 + count)}
+    else
+      local entry = call('XRANGE', KEYS[1], id, id)[1]
+      fields = entry and entry[2] -- it may have been trimmed meanwhile
+    end
+    if fields and not add(id, fields) then return {'large', id} end
+    at = at + 2 + count
+  end
+  save(new, 'step', ARGV[10], 'clean.bytes', new.bytes)
+else
+  from = ARGV[12]
+  local begun = new.bytes
+  for _, entry in ipairs(call('XRANGE', KEYS[1], from, '+', 'COUNT', ARGV[13])) do
+    if not add(entry[1], entry[2]) then return {'large', entry[1]} end
+    from = '(' .. entry[1]
+    if new.bytes - begun > TAIL_BYTES then break end
+  end
+  save(new, 'step', ARGV[10], 'from', from)
+end
+return {'ok', from}

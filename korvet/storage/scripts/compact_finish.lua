@@ -1,0 +1,133 @@
+-- Put the new stream into the old one's place, with what was added meanwhile, and all that Redis knows of its groups.
+--
+-- KEYS    as of compact_begin
+-- ARGV    9 the run's token, 10 from where entries are still to be copied (as XRANGE takes it), 11 how many at most
+--        12 ends and times of compactions, for the state
+--
+-- Answers {'ok', bytes that are left, pending entries that were compacted away}, also when that was done before;
+-- {'more'}: more entries than that are to be copied first; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
+-- {'nostate'}, {'othertopic'}.
+
+local MOST_FIELDS = 7000
+local token = ARGV[9]
+
+local s, refusal = load('compacted')
+if not s then return refusal end
+if s.other == token then return {'ok', format('%.0f', s.bytes - s.trimmed), '0'} end
+if not settle(s, 1000) then
+  save(s)
+  return {'rescan'}
+end
+if s.dirty then save(s) end
+if call('HGET', state_key, 'compaction') ~= token then return {'superseded'} end
+
+-- Entries that are still to be copied.
+
+local old_stream, old_state, old_index, old_summary = stream, state_key, index, summary
+stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local new = load('clean.bytes')
+if not new then return {'superseded'} end
+local clean_bytes = new.other
+
+local tail = call('XRANGE', old_stream, ARGV[10], '+', 'COUNT', ARGV[11] + 1)
+if #tail > tonumber(ARGV[11]) then return {'more'} end
+for _, entry in ipairs(tail) do
+  if #entry[2] > MOST_FIELDS then return {'large', entry[1]} end
+end
+call('HSET', state_key, 'finishing', 1) -- what is written first is refused when Redis is full; nothing is, behind it
+now = math.max(s.chunk_appended, 1)
+for _, entry in ipairs(tail) do
+  call('XADD', stream, entry[1], unpack(entry[2]))
+  local ms, seq = pair_of(entry[1])
+  local bytes, timestamp = measure(entry, ms)
+  if seq > mask then timestamp = NO_TIMESTAMP end
+  if cover(new, 1, bytes, timestamp) then close_chunk(new, entry[1]) end
+  new.length, new.largest = new.length + 1, math.max(new.largest, bytes)
+end
+
+-- The end of the old stream, even where its last entries are not there any more.
+
+local last_id = '0-0'
+local info = call('XINFO', 'STREAM', old_stream)
+for i = 1, #info, 2 do
+  if info[i] == 'last-generated-id' then last_id = info[i + 1] end
+end
+if call('EXISTS', stream) == 0 then
+  call('XADD', stream, last_id, 'nothing', 'left')
+  call('XTRIM', stream, 'MAXLEN', '=', 0)
+  new.entries = new.entries + 1
+else
+  call('XSETID', stream, last_id)
+end
+
+-- What was trimmed meanwhile.
+
+local start_ms, start_seq = pair_of(s.start)
+local chunk = s.start ~= '0-0' and call('XREVRANGE', index, '(' .. s.start, '-', 'COUNT', 1)[1]
+if chunk then new.trimmed = tonumber(chunk[2][6]) end
+drop_before(new, s.start)
+if new.length == 0 then new.trimmed, new.chunk_opened, new.chunk_max = new.bytes, 0, NO_TIMESTAMP end
+
+-- Groups. An entry that is pending and not there any more is no longer pending: there is nothing to be delivered again.
+
+local counts_entries = (redis.REDIS_VERSION_NUM or 0) >= 0x070000
+local gone = 0
+
+local function entries_up_to(id)
+  local ms, seq = pair_of(id)
+  if not is_before(ms, seq, before(s.ms, s.seq)) then return new.entries end
+  local piece = call('XREVRANGE', index, id, '-', 'COUNT', 1)[1]
+  local from = piece and '(' .. piece[1] or '-'
+  return (piece and tonumber(piece[2][8]) or new.entries - new.length) + #call('XRANGE', stream, from, id)
+end
+
+local function copy_pending(group)
+  local from, pending = '-', nil
+  repeat
+    pending = call('XPENDING', old_stream, group, from, '+', 1000)
+    for _, each in ipairs(pending) do
+      local id, consumer, idle, deliveries = unpack(each)
+      if #call('XRANGE', stream, id, id) > 0 then
+        call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', idle, 'RETRYCOUNT', deliveries, 'FORCE', 'JUSTID')
+      else
+        gone = gone + 1
+      end
+      from = '(' .. id
+    end
+  until #pending < 1000
+end
+
+for _, group in ipairs(call('XINFO', 'GROUPS', old_stream)) do
+  local name, id
+  for i = 1, #group, 2 do
+    if group[i] == 'name' then name = group[i + 1] end
+    if group[i] == 'last-delivered-id' then id = group[i + 1] end
+  end
+  if counts_entries then
+    call('XGROUP', 'CREATE', stream, name, id, 'ENTRIESREAD', format('%.0f', entries_up_to(id)))
+  else
+    call('XGROUP', 'CREATE', stream, name, id)
+  end
+  for _, consumer in ipairs(call('XINFO', 'CONSUMERS', old_stream, name)) do
+    call('XGROUP', 'CREATECONSUMER', stream, name, consumer[2])
+  end
+  copy_pending(name)
+end
+
+-- Everything is there. From here on nothing is refused.
+
+call('UNLINK', KEYS[10])
+call('RENAME', old_stream, KEYS[10])
+call('RENAME', stream, old_stream)
+call('UNLINK', KEYS[10], old_index, old_summary, KEYS[7])
+if call('EXISTS', index) == 1 then call('RENAME', index, old_index) end
+if call('EXISTS', summary) == 1 then call('RENAME', summary, old_summary) end
+
+state_key = old_state
+for _, name in ipairs({'length', 'entries', 'bytes', 'trimmed', 'largest', 'chunk_bytes', 'chunk_opened', 'chunk_appended',
+  'chunk_max', 'stretch_bytes', 'stretch_max'}) do
+  s[name] = new[name]
+end
+save(s, 'cleaned', ARGV[12], 'cleaned.bytes', clean_bytes, 'compacted', token)
+call('HDEL', state_key, 'compaction')
+return {'ok', format('%.0f', s.bytes - s.trimmed), format('%d', gone)}

@@ -1,0 +1,479 @@
+"""Compaction: what stays of a log, and that nobody else notices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+import trio
+
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import UnknownTopicOrPartition
+from korvet.storage.interface import (
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Storage,
+    StorageDefaults,
+    TopicPartition,
+)
+from korvet.testing.contract.base import Contract
+from korvet.testing.environment import Environment
+from korvet.testing.records import (
+    T0,
+    Producer,
+    Record,
+    StoredRecord,
+    append,
+    append_batch,
+    batch,
+    batches_of,
+    numbered,
+    read,
+    records_from,
+)
+
+YEAR_2100 = 4_102_444_800_000
+AT_ONCE = {"min.cleanable.dirty.ratio": "0"}
+
+
+class CompactionContract(Contract):
+    """A store compacts when it is asked to, and the topic's settings say that it is time."""
+
+    @pytest.fixture
+    async def compacting(self, storage: Storage, environment: Environment) -> TopicPartition:
+        """A partition that is compacted whenever anything is new."""
+        return await topic_with(storage, environment, AT_ONCE)
+
+    async def test_the_last_record_of_each_key_stays_where_it_is(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        for number in range(20):
+            await append(storage, compacting, keyed(range(10), b"%d" % number))
+        before = await records_from(storage, compacting)
+        result = await storage.compact(compacting)
+        after = await records_from(storage, compacting)
+
+        assert before[-10:] == after
+        assert result is not None
+        assert result.end == before[-1].offset + 1
+        assert result.size_after < result.size_before / 5
+
+    async def test_what_is_left_keeps_its_place_and_everything_in_it(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        records = [
+            Record(b"1", b"a", T0 + 5, (("h", b"1"), ("h", None))),
+            Record(b"", b"b", T0 - 3),
+            Record(b"2", b"a", T0 + 1, (("", b""),)),
+            Record(b"x" * 3000, b"", T0),
+            Record(b"3", b"c" * 300, T0),
+        ]
+        await append(storage, compacting, records)
+        await append(storage, compacting, [Record(b"4", b"c" * 300)])
+        before = await records_from(storage, compacting)
+        await storage.compact(compacting)
+
+        assert [before[at] for at in (1, 2, 3, 5)] == await records_from(storage, compacting)
+
+    async def test_the_bounds_stay(self, storage: Storage, compacting: TopicPartition) -> None:
+        for number in range(5):
+            await append(storage, compacting, keyed(range(3), b"%d" % number))
+        bounds = await storage.latest(compacting)
+        await storage.compact(compacting)
+        (first, *_) = await records_from(storage, compacting)
+
+        assert bounds == await storage.latest(compacting)
+        assert await storage.earliest(compacting) == OffsetAndTimestamp(first.offset, T0)
+
+    async def test_reading_at_any_offset_goes_on_at_the_next_record(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        offsets = []
+        for number in range(8):
+            base = (
+                await append(storage, compacting, keyed(range(number % 3 + 1), b"%d" % number))
+            ).base_offset
+            offsets += [base + delta for delta in range(number % 3 + 1)]
+        await storage.compact(compacting)
+        left = await records_from(storage, compacting)
+
+        for offset in [0, *offsets]:
+            expected = [each for each in left if each.offset >= offset]
+            assert expected == await records_from(storage, compacting, offset)
+            assert expected == await records_from(storage, compacting, offset, max_bytes=1)
+
+    async def test_appending_goes_on_behind(self, storage: Storage, compacting: TopicPartition) -> None:
+        await append(storage, compacting, keyed([1, 2], b"old"))
+        last = (await append(storage, compacting, keyed([1, 2], b"new"))).base_offset + 1
+        await storage.compact(compacting)
+        base = (await append(storage, compacting, keyed([1], b"newer"))).base_offset
+
+        assert base > last
+        assert await content(storage, compacting) == [(b"1", b"new"), (b"2", b"new"), (b"1", b"newer")]
+        await storage.compact(compacting)
+        assert await content(storage, compacting) == [(b"2", b"new"), (b"1", b"newer")]
+
+    async def test_what_has_no_key_stays(self, storage: Storage, compacting: TopicPartition) -> None:
+        await append(
+            storage, compacting, [Record(b"1"), Record(b"2", b"a"), Record(b"3"), Record(b"4", b"a")]
+        )
+        await storage.compact(compacting)
+
+        assert await content(storage, compacting) == [(None, b"1"), (None, b"3"), (b"a", b"4")]
+
+    @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name.lower())
+    async def test_batches_of_every_codec_are_compacted(
+        self, storage: Storage, compacting: TopicPartition, codec: Codec
+    ) -> None:
+        await append_batch(storage, compacting, batch(keyed(range(50), b"old"), codec=codec))
+        await append_batch(storage, compacting, batch(keyed(range(49), b"new"), codec=codec))
+        await storage.compact(compacting)
+
+        assert [(b"49", b"old"), *((b"%d" % key, b"new") for key in range(49))] == await content(
+            storage, compacting
+        )
+
+    # --- Tombstones ---------------------------------------------------------------------------------------
+
+    async def test_a_tombstone_removes_what_came_before_and_stays_for_a_while(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        await append(storage, compacting, [Record(b"1", b"a"), Record(b"1", b"b"), Record(None, b"a")])
+        await append(storage, compacting, [Record(b"2", b"b")])
+        await storage.compact(compacting)
+        await append(storage, compacting, [Record(b"3", b"b")])
+        await storage.compact(compacting)
+
+        assert await content(storage, compacting) == [(b"a", None), (b"b", b"3")]
+
+    async def test_a_tombstone_goes_once_its_time_is_over(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {**AT_ONCE, "delete.retention.ms": "0"})
+        await append(
+            storage, tp, [Record(b"1", b"a"), Record(None, b"a"), Record(b"", b"c"), Record(b"1", b"b")]
+        )
+        await storage.compact(tp)
+        met = await content(storage, tp)
+        await append(storage, tp, [Record(b"2", b"b")])
+        await storage.compact(tp)
+
+        assert met == [(b"a", None), (b"c", b""), (b"b", b"1")]
+        assert await content(storage, tp) == [(b"c", b""), (b"b", b"2")]
+
+    async def test_the_newest_record_stays_even_a_tombstone(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {**AT_ONCE, "delete.retention.ms": "0"})
+        for _ in range(3):
+            await append(storage, tp, [Record(b"1", b"a"), Record(None, b"a")])
+            await storage.compact(tp)
+
+        assert await content(storage, tp) == [(b"a", None)]
+
+    # --- When ---------------------------------------------------------------------------------------------
+
+    async def test_another_topic_is_left_alone(self, storage: Storage, environment: Environment) -> None:
+        tp = await topic_with(storage, environment, {**AT_ONCE, "cleanup.policy": "delete"})
+        await append(storage, tp, keyed([1, 1, 1], b"same"))
+
+        assert await storage.compact(tp) is None
+        assert len(await records_from(storage, tp)) == 3
+
+    async def test_a_topic_can_become_compacted_later(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {"cleanup.policy": "delete"})
+        await append(storage, tp, keyed([1, 1, 1], b"same"))
+        topic = await storage.topic(tp.topic)
+        assert topic is not None
+        settings = {**topic.settings, **AT_ONCE, "cleanup.policy": "compact"}
+        await storage.alter_topic(topic, settings=settings)
+        await storage.compact(tp)
+
+        assert len(await records_from(storage, tp)) == 1
+
+    async def test_nothing_is_done_when_nothing_is_new(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        empty = await storage.compact(compacting)
+        await append(storage, compacting, keyed([1, 1], b"same"))
+        await storage.compact(compacting)
+
+        assert empty is None
+        assert await storage.compact(compacting) is None
+
+    async def test_a_log_has_to_be_dirty_enough(self, storage: Storage, environment: Environment) -> None:
+        tp = await topic_with(storage, environment, {"min.cleanable.dirty.ratio": "0.5"})
+        await append(storage, tp, keyed(range(100), b"first" * 10))
+        first = await storage.compact(tp)
+        await append(storage, tp, keyed(range(30), b"second" * 10))
+        second = await storage.compact(tp)
+        await append(storage, tp, keyed(range(90), b"third" * 10))
+        third = await storage.compact(tp)
+
+        assert [first is not None, second is None, third is not None] == [True, True, True]
+        assert len(await records_from(storage, tp)) == 100
+
+    async def test_max_compaction_lag_ms_makes_any_log_dirty_enough(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {"min.cleanable.dirty.ratio": "1"})
+        await append(storage, tp, keyed([1, 1], b"same"))
+        before = await storage.compact(tp)
+        topic = await storage.topic(tp.topic)
+        assert topic is not None
+        await storage.alter_topic(topic, settings={**topic.settings, "max.compaction.lag.ms": "1000"})
+        after = await storage.compact(tp)
+
+        assert before is None
+        assert after is not None
+        assert len(await records_from(storage, tp)) == 1
+
+    async def test_what_is_younger_than_min_compaction_lag_ms_stays_with_all_behind_it(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, {**AT_ONCE, "min.compaction.lag.ms": "3600000"})
+        await append(storage, tp, keyed([1, 2], b"1"))
+        await append(storage, tp, keyed([1], b"2"))
+        await append(storage, tp, keyed([2], b"3", timestamp=YEAR_2100))
+        await append(storage, tp, keyed([1, 2], b"4"))
+        result = await storage.compact(tp)
+        found = await records_from(storage, tp)
+
+        assert [each.value for each in found] == [b"1", b"2", b"3", b"4", b"4"]
+        assert result is not None
+        assert result.end == found[2].offset
+        assert await storage.compact(tp) is None
+
+    async def test_more_keys_than_there_is_room_for_take_several_rounds(
+        self, environment: Environment
+    ) -> None:
+        async with environment.open(StorageDefaults(compaction_max_keys=7)) as storage:
+            tp = await topic_with(storage, environment, AT_ONCE)
+            for number in range(6):
+                await append(storage, tp, keyed(range(5), b"%d" % number))
+                await append(storage, tp, keyed(range(number, number + 20), b"%d" % number))
+            expected = latest_of(await records_from(storage, tp))
+            await storage.compact(tp)
+
+            assert expected == await records_from(storage, tp)
+
+    async def test_a_topic_that_is_not_there_cannot_be_compacted(self, storage: Storage) -> None:
+        with pytest.raises(UnknownTopicOrPartition):
+            await storage.compact(TopicPartition("nothing", 0))
+
+    # --- What else there is ---------------------------------------------------------------------------------
+
+    async def test_a_repeated_batch_is_recognised_though_its_records_are_gone(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        first = await append(storage, compacting, keyed([1], b"1"), producer=Producer(7))
+        await append(storage, compacting, keyed([1], b"2"), producer=Producer(7, sequence=1))
+        await storage.compact(compacting)
+        again = await append(storage, compacting, keyed([1], b"1"), producer=Producer(7))
+        third = await append(storage, compacting, keyed([1], b"3"), producer=Producer(7, sequence=2))
+
+        assert [again.duplicate, third.duplicate] == [True, False]
+        assert first.base_offset == again.base_offset
+        assert await content(storage, compacting) == [(b"1", b"2"), (b"1", b"3")]
+
+    async def test_times_are_found_after_a_compaction(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        times = [T0 + 10, T0 + 40, T0 + 5, YEAR_2100, T0 + 30, T0 + 20, -1]
+        for at, time in enumerate(times):
+            await append(storage, compacting, keyed([at % 4, at], b"%d" % at, timestamp=time))
+            await append(storage, compacting, [Record(b"x" * 70_000, b"large", T0 + at)])
+        await storage.compact(compacting)
+        left = await records_from(storage, compacting)
+
+        for time in (-1, 0, *(T0 + each for each in range(45)), YEAR_2100, YEAR_2100 + 1):
+            found = await storage.seek_ts(compacting, time)
+            expected = next((each for each in left if each.timestamp >= time), None)
+            assert (expected and expected.offset) == (found and found.offset)
+        largest = max(left, key=lambda each: each.timestamp)
+        found = await storage.seek_max_ts(compacting)
+        assert found is not None
+        assert (largest.offset, largest.timestamp) == (found.offset, found.timestamp)
+
+    async def test_sizes_are_those_of_what_is_left(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        for number in range(50):
+            await append(storage, compacting, keyed(range(20), b"%d" % number * 1000))
+        before = (await storage.sizes([compacting]))[compacting]
+        result = await storage.compact(compacting)
+        after = (await storage.sizes([compacting]))[compacting]
+
+        assert result is not None
+        assert (before, after) == (result.size_before, result.size_after)
+        assert isinstance(before, int)
+        assert isinstance(after, int)
+        assert before / 60 < after < before / 40
+
+    async def test_positions_of_groups_stay(self, storage: Storage, compacting: TopicPartition) -> None:
+        await append(storage, compacting, keyed([1, 2], b"1"))
+        base = (await append(storage, compacting, keyed([1, 2], b"2"))).base_offset
+        position = OffsetAndMetadata(base - 1, 0, "half way")
+        await storage.ack("billing", {compacting: position})
+        await storage.compact(compacting)
+
+        assert {compacting: position} == await storage.committed("billing")
+
+    async def test_what_was_deleted_does_not_come_back(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
+        base = (await append(storage, compacting, keyed(range(10), b"1"))).base_offset
+        await append(storage, compacting, keyed([8, 9], b"2"))
+        await storage.truncate_before(compacting, base + 5)
+        await storage.compact(compacting)
+
+        expected = [*((b"%d" % key, b"1") for key in (5, 6, 7)), (b"8", b"2"), (b"9", b"2")]
+        assert expected == await content(storage, compacting, base + 5)
+        assert (await storage.latest(compacting)).log_start_offset == base + 5
+
+    async def test_retention_goes_on_in_a_topic_that_is_compacted_and_deleted_from(
+        self, environment: Environment
+    ) -> None:
+        async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
+            settings = {**AT_ONCE, "cleanup.policy": "compact,delete", "retention.bytes": "2000000"}
+            tp = await topic_with(storage, environment, settings)
+            for number in range(150):
+                await append(
+                    storage, tp, [Record(b"x" * 10_000, b"%d" % (key % 70)) for key in (number, 1000)]
+                )
+            await storage.compact(tp)
+            compacted = (await storage.sizes([tp]))[tp]
+            for number in range(400):
+                await append(storage, tp, [Record(b"y" * 10_000, b"%d" % (number + 100))])
+            kept = (await storage.sizes([tp]))[tp]
+
+            assert isinstance(compacted, int)
+            assert compacted < 1_000_000
+            assert isinstance(kept, int)
+            assert 2_000_000 <= kept <= 3_500_000
+            assert (await storage.latest(tp)).log_start_offset > 0
+            assert (await records_from(storage, tp))[-1].key == b"499"
+
+    # --- Meanwhile ------------------------------------------------------------------------------------------
+
+    async def test_everything_goes_on_meanwhile(
+        self, storage: Storage, environment: Environment, compacting: TopicPartition
+    ) -> None:
+        tp = compacting
+        for number in range(100):
+            await append(storage, tp, keyed(range(20), b"%d" % number * 50))
+        written = latest_of(await records_from(storage, tp))
+        position = written[0].offset
+        seen: list[StoredRecord] = []
+        is_over = trio.Event()
+
+        async def write(writer: Storage) -> None:
+            number = 0
+            while not is_over.is_set():
+                await append(writer, tp, [Record(b"meanwhile", b"new %d" % number)])
+                await trio.lowlevel.checkpoint()  # a store that never waits would not let the others work
+                number += 1
+
+        async def consume() -> None:
+            nonlocal position
+            while not is_over.is_set():
+                for record in await records_from(storage, tp, position):
+                    seen.append(record)
+                    position = record.offset + 1
+                await trio.lowlevel.checkpoint()
+
+        async with environment.open() as other, trio.open_nursery() as nursery:
+            nursery.start_soon(write, other)
+            nursery.start_soon(consume)
+            await storage.compact(tp)
+            await append(storage, tp, [Record(b"last", b"last")])
+            is_over.set()
+        seen += await records_from(storage, tp, position)
+        found = await records_from(storage, tp)
+
+        assert written == found[:20]
+        assert found == [each for each in seen if each in found]
+        assert [each.offset for each in seen] == sorted({each.offset for each in seen})
+        new = [int((each.key or b"").split()[1]) for each in seen if (each.key or b"").startswith(b"new")]
+        assert new == list(range(len(new)))
+        assert len([each for each in found if each.value == b"meanwhile"]) == len(new)
+
+    async def test_who_waits_is_woken_after_a_compaction_too(
+        self, storage: Storage, environment: Environment, compacting: TopicPartition
+    ) -> None:
+        await append(storage, compacting, keyed([1, 1], b"same"))
+        async with environment.open() as other:
+            with storage.watch([compacting]) as own, other.watch([compacting]) as watch:
+                await other.latest(compacting)
+                async with trio.open_nursery() as nursery:
+
+                    async def wait() -> None:
+                        await watch.wait()
+                        while not (await read(other, compacting, end)).batches:
+                            await watch.wait()
+
+                    end = (await storage.latest(compacting)).high_watermark
+                    nursery.start_soon(wait)
+                    await storage.compact(compacting)
+                    with trio.fail_after(5):
+                        await append(storage, compacting, numbered(1))
+                        await own.wait()
+
+    async def test_compacting_again_and_again_leaves_what_a_plain_map_would(
+        self, environment: Environment
+    ) -> None:
+        chosen = random.Random(1)  # noqa: S311  the same in every run
+        async with environment.open(StorageDefaults(compaction_max_keys=20)) as storage:
+            tp = await topic_with(storage, environment, AT_ONCE)
+            last: dict[bytes, StoredRecord] = {}
+            for _ in range(12):
+                for _ in range(chosen.randrange(8)):
+                    records = [
+                        Record(b"%d" % chosen.randrange(1000), b"%d" % chosen.randrange(40))
+                        for _ in range(chosen.randrange(1, 12))
+                    ]
+                    base = (await append(storage, tp, records)).base_offset
+                    for delta, record in enumerate(records):
+                        key = record.key or b""
+                        last[key] = StoredRecord(base + delta, record.value, key)
+                await storage.compact(tp)
+
+                assert sorted(last.values()) == await records_from(storage, tp)
+
+    async def test_no_batch_is_empty_and_all_rise(self, storage: Storage, compacting: TopicPartition) -> None:
+        for number in range(10):
+            await append(storage, compacting, keyed(range(number % 4 + 1), b"%d" % number))
+        await storage.compact(compacting)
+        batches = batches_of(await read(storage, compacting, 0))
+
+        assert all(each.record_count for each in batches)
+        ends = [bound for each in batches for bound in (each.base_offset, each.last_offset)]
+        assert ends == sorted(ends)
+
+
+async def topic_with(
+    storage: Storage, environment: Environment, settings: Mapping[str, str]
+) -> TopicPartition:
+    merged = {**environment.settings, "cleanup.policy": "compact", "retention.ms": "-1", **settings}
+    await storage.create_topic("compacted", 1, merged)
+    return TopicPartition("compacted", 0)
+
+
+def keyed(keys: Sequence[int], value: bytes, *, timestamp: int = T0) -> list[Record]:
+    """A record of that value for each key."""
+    return [Record(value, b"%d" % key, timestamp) for key in keys]
+
+
+async def content(
+    storage: Storage, tp: TopicPartition, offset: int | None = None
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of all that is there."""
+    return [(each.key, each.value) for each in await records_from(storage, tp, offset)]
+
+
+def latest_of(records: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """The last one of each key, in their order."""
+    return sorted({each.key: each for each in records}.values())
