@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from korvet.pipeline.counting import Counts, all_dense, proportional
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import Offsets, WrongOption, from_json, to_json
-from korvet.pipeline.options import ReadOptions, read_options
+from korvet.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
 from korvet.pipeline.planning import (
     connected,
     earliest_offsets,
@@ -37,6 +37,7 @@ from korvet.pipeline.planning import (
 )
 from korvet.pipeline.reading import Range, RangePartition, arrow_schema, read_batches
 from korvet.pipeline.splitting import split
+from korvet.pipeline.writing import BatchWriter, StreamWriter, check_columns
 
 
 class KorvetSource(DataSource):
@@ -59,6 +60,18 @@ class KorvetSource(DataSource):
         options = read_options(self.options, streaming=True)
         _check_schema(schema, options)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  Spark's signature
+        if overwrite:
+            raise WrongOption("a topic cannot be overwritten; accepted is mode append")
+        return BatchWriter(_checked_for_writing(self.options, schema))
+
+    def streamWriter(  # noqa: N802  Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002, FBT001  in complete mode all rows are sent each time, as with Spark's own
+    ) -> StreamWriter:
+        return StreamWriter(_checked_for_writing(self.options, schema))
 
 
 class BatchReader(DataSourceReader):
@@ -218,6 +231,13 @@ def _either_options(options: Mapping[str, str]) -> ReadOptions:
         return read_options(options, streaming=True)
     except WrongOption:
         return read_options(options, streaming=False)
+
+
+def _checked_for_writing(options: Mapping[str, str], schema: StructType) -> WriteOptions:
+    """The options of a write. Raises WrongOption for them, and for the columns."""
+    checked = write_options(options)
+    check_columns(schema, checked)
+    return checked
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:

@@ -1,0 +1,300 @@
+"""Writing rows to topics: what a task does with them, and what is said of rows that cannot be written.
+
+At least once: a batch whose answer was lost is sent again, and a task that failed is run again by Spark from its first
+row. A task's rows reach a partition in their order. Nothing is committed: what a failed job has written stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import trio
+from attrs import define, field
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from korvet.client import Client
+from korvet.client.cluster import error_about
+from korvet.client.model import Topic, TopicPartition
+from korvet.pipeline.encoding import Rows, chunks, encode_batch, encode_headers, partitions_of
+from korvet.pipeline.offsets import WrongOption
+from korvet.pipeline.options import WriteOptions
+from korvet.pipeline.planning import connected
+from korvet.pipeline.varints import Int64s
+from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from korvet.protocol.record_batch import HEADER_BYTES
+
+# Rows are collected up to about so many bytes, so that every partition gets a batch worth sending.
+COLLECTED_BYTES = 8 * 1024 * 1024
+FIRST_BACKOFF_S = 0.05
+LONGEST_BACKOFF_S = 1.0
+RETRY_TIMEOUT_S = 120.0  # as delivery.timeout.ms of Kafka's producers
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+COLUMNS: Mapping[str, tuple[DataType, ...]] = {
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    "headers": (HEADERS,),
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+}
+
+
+class RowRefused(ValueError):  # noqa: N818  it says what was wrong with it
+    """A row that cannot be written; the message says why, and what is accepted."""
+
+
+class Written(WriterCommitMessage):
+    """A task is done. Nothing needs to be said."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("korvet").mode("append").save()`"""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self.options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("korvet")`"""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self.options, iterator)
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises WrongOption unless there are the columns that are needed, of types that are accepted."""
+    types = {column.name: column.dataType for column in schema.fields}
+    if "value" not in types:
+        raise WrongOption("there is no column value; accepted are value, and key, headers, topic, partition")
+    if options.topic is None and "topic" not in types:
+        raise WrongOption("no topic is named; accepted is an option topic, or a column topic")
+    for name, accepted in COLUMNS.items():
+        given = types.get(name)
+        if given is None or (name == "topic" and options.topic is not None):
+            continue
+        if not any(_is(given, each) for each in accepted):
+            names = " or ".join(each.simpleString() for each in accepted)
+            raise WrongOption(f"column {name} is {given.simpleString()}; accepted is {names}")
+
+
+def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write all rows, and return once the broker has acknowledged the last. Raises RowRefused, or a KafkaError."""
+    trio.run(_write, options, batches)
+    return Written()
+
+
+async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> None:
+    async with connected(options.connecting) as client:
+        sender = Sender(client, options)
+        collected: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            collected.append(batch)
+            size += batch.nbytes
+            if size >= COLLECTED_BYTES:
+                await sender.write(pa.Table.from_batches(collected).combine_chunks())
+                collected, size = [], 0
+        if collected:
+            await sender.write(pa.Table.from_batches(collected).combine_chunks())
+
+
+@define
+class Sender:
+    """Deals rows out to partitions and sends them; remembers topics, and where rows without a key went last."""
+
+    client: Client
+    options: WriteOptions
+    _topics: dict[str, Topic] = field(factory=dict, init=False)
+    _next: int = field(factory=lambda: time.time_ns() // 1000, init=False)  # where rows without a key go
+
+    async def write(self, table: pa.Table) -> None:
+        """Send these rows, and wait for all of them to be acknowledged."""
+        if not len(table):
+            return
+        rows = _rows(table)
+        partitions = _column(table, "partition")
+        queues: dict[TopicPartition, list[Rows]] = {}
+        for name, indexes in _by_topic(table, self.options.topic):
+            those = rows if indexes is None else rows.take(indexes)
+            given = (
+                partitions if indexes is None or partitions is None else partitions.take(pa.array(indexes))
+            )
+            topic = await self._topic(name)
+            for partition, some in self._deal(those, given, topic):
+                queues.setdefault(TopicPartition(name, partition), []).append(some)
+        await self._send(queues)
+
+    def _deal(self, rows: Rows, given: pa.Array | None, topic: Topic) -> Iterator[tuple[int, Rows]]:
+        """Rows in their order, as many together as fit into a batch, and their partition."""
+        count = len(topic.partitions)
+        limit = self.options.max_batch_bytes - HEADER_BYTES
+        partitions = np.full(len(rows), -1, np.int64)
+        if rows.keys.null_count < len(rows):
+            keyed = np.asarray(rows.keys.is_valid())
+            partitions[keyed] = partitions_of(rows.keys, count)[keyed]
+        if given is not None and given.null_count < len(given):
+            chosen = np.asarray(given.is_valid())
+            partitions[chosen] = np.asarray(pc.fill_null(given, 0)).astype(np.int64)[chosen]
+            wrong = (partitions >= count) | (chosen & (partitions < 0))
+            if wrong.any():
+                raise RowRefused(
+                    f"There is no {topic.name}-{partitions[wrong][0]}; "
+                    f"the topic's partitions are 0 to {count - 1}."
+                )
+        for partition in np.unique(partitions):
+            indexes = np.flatnonzero(partitions == partition)
+            some = rows if len(indexes) == len(rows) else rows.take(indexes)
+            for start, end in chunks(some.sizes(), limit):
+                yield self._any_of(count) if partition < 0 else int(partition), some.slice(start, end)
+
+    def _any_of(self, count: int) -> int:
+        self._next += 1
+        return self._next % count
+
+    async def _topic(self, name: str) -> Topic:
+        if name not in self._topics:
+            try:
+                self._topics[name] = await self.client.topic(name)
+            except UnknownTopicOrPartition:
+                raise UnknownTopicOrPartition(f"There is no topic {name}; create it first.") from None
+        return self._topics[name]
+
+    # --- Sending ----------------------------------------------------------------------------------------
+
+    async def _send(self, queues: dict[TopicPartition, list[Rows]]) -> None:
+        """Send every queue's batches in order, one of each partition at a time; until all are acknowledged."""
+        timestamp = time.time_ns() // 1_000_000
+        encoded: dict[TopicPartition, bytearray] = {}
+        deadline, backoff_s = trio.current_time() + RETRY_TIMEOUT_S, FIRST_BACKOFF_S
+        while queues:
+            for tp, queue in queues.items():
+                if tp not in encoded:
+                    encoded[tp] = encode_batch(queue[0], timestamp=timestamp, codec=self.options.codec)
+            try:
+                for leader, tps in (await self._by_leader(encoded)).items():
+                    answer = await self.client.request(
+                        self._request({tp: encoded[tp] for tp in tps}), ProduceResponse, node_id=leader
+                    )
+                    self._settle(answer, queues, encoded)
+                deadline, backoff_s = trio.current_time() + RETRY_TIMEOUT_S, FIRST_BACKOFF_S
+            except KafkaError as error:
+                if not error.retriable or trio.current_time() > deadline:
+                    raise
+                self._topics.clear()
+                await trio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+
+    async def _by_leader(
+        self, encoded: Mapping[TopicPartition, bytearray]
+    ) -> dict[int, list[TopicPartition]]:
+        led: dict[int, list[TopicPartition]] = {}
+        for tp in encoded:
+            topic = await self._topic(tp.topic)
+            leader = next((p.leader_id for p in topic.partitions if p.partition == tp.partition), -1)
+            if leader not in self.client.brokers:
+                raise LeaderNotAvailable(f"{tp} has no leader at the moment.")
+            led.setdefault(leader, []).append(tp)
+        return led
+
+    def _request(self, batches: Mapping[TopicPartition, bytearray]) -> ProduceRequest:
+        topics: dict[str, TopicProduceData] = {}
+        for tp, batch in batches.items():
+            topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
+            topic.partition_data.append(PartitionProduceData(index=tp.partition, records=[batch]))
+        timeout_ms = int(self.options.connecting.request_timeout_s * 1000)
+        return ProduceRequest(acks=self.options.acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+
+    def _settle(
+        self,
+        answer: ProduceResponse,
+        queues: dict[TopicPartition, list[Rows]],
+        encoded: dict[TopicPartition, bytearray],
+    ) -> None:
+        """Take what was stored off the queues; raise the worst of what went wrong."""
+        errors = []
+        for topic in answer.responses:
+            for partition in topic.partition_responses:
+                tp = TopicPartition(topic.name, partition.index)
+                if partition.error_code:
+                    errors.append(_error(tp, partition, queues[tp][0]))
+                    continue
+                del encoded[tp], queues[tp][0]
+                if not queues[tp]:
+                    del queues[tp]
+        if errors:
+            raise min(errors, key=lambda error: error.retriable)
+
+
+def _error(tp: TopicPartition, answer: PartitionProduceResponse, rows: Rows) -> KafkaError:
+    error = error_about(answer.error_code, tp, answer.error_message)
+    reason = "" if len(rows) == 1 else "; kafka.max.request.size makes batches smaller"
+    return type(error)(f"{error} ({len(rows)} rows{reason})")
+
+
+def _rows(table: pa.Table) -> Rows:
+    """The columns that become records."""
+    headers = _column(table, "headers")
+    return Rows(
+        keys=_binary(_column(table, "key"), len(table)),
+        values=_binary(_column(table, "value"), len(table)),
+        headers=None if headers is None or headers.null_count == len(headers) else encode_headers(headers),
+    )
+
+
+def _binary(column: pa.Array | None, count: int) -> pa.BinaryArray:
+    return pa.nulls(count, pa.binary()) if column is None else column.cast(pa.binary())
+
+
+def _column(table: pa.Table, name: str) -> pa.Array | None:
+    if name not in table.column_names:
+        return None
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, Int64s | None]]:
+    """Each topic that is written to, and which rows go there; None for all of them."""
+    if topic is not None:
+        yield topic, None
+        return
+    column = _column(table, "topic")
+    if column is None or column.null_count:
+        raise RowRefused("A row's topic is null; a name is accepted, or an option topic for all rows.")
+    names = column.dictionary_encode()
+    indexes = np.asarray(names.indices)
+    if len(names.dictionary) == 1:
+        yield names.dictionary[0].as_py(), None
+        return
+    for number, name in enumerate(names.dictionary.to_pylist()):
+        yield name, np.flatnonzero(indexes == number)
+
+
+def _is(given: DataType, accepted: DataType) -> bool:
+    """Whether types are the same but for what may be null."""
+    return given.simpleString() == accepted.simpleString()
