@@ -30,6 +30,7 @@ COMMANDS = {
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
+    "lake": "Archive topics to lake tables, and look after the tables.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",
 }
 
@@ -126,15 +127,16 @@ def explain(error: BaseException) -> tuple[int, str]:
 def explain_own(error: BaseException) -> tuple[int, str]:
     """The same for errors of the broker and the client."""
     from korvet.config import ConfigError
+    from korvet.lake.errors import InvalidLocation, LakeError
     from korvet.listeners import ListenError
     from korvet.protocol.errors import KafkaError
     from korvet.storage.interface import StorageUsageError
 
     if isinstance(error, ConfigError):
         return 2, "\n".join(f"korvet: {line}" for line in error.errors)
-    if isinstance(error, StorageUsageError):
+    if isinstance(error, (StorageUsageError, InvalidLocation)):
         return 2, f"korvet: {error}"
-    if isinstance(error, ListenError):
+    if isinstance(error, (ListenError, LakeError)):
         return 1, f"korvet: {error}"
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"

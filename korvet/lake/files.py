@@ -77,7 +77,8 @@ class DataFile:
 class ArchivedRange:
     """A partition's offsets from `start` up to, without, `end`, as they are in these files, ready to be committed.
 
-    `count` and `checksum` are those of the records (see `writing.checksum`). Without records there are no files.
+    `count` and `checksum` are those of the records (see `writing.checksum`), `row_bytes` what their columns take in
+    memory. Without records there are no files.
     """
 
     partition: int
@@ -85,6 +86,7 @@ class ArchivedRange:
     end: int
     count: int = 0
     checksum: int = 0
+    row_bytes: int = 0
     files: tuple[DataFile, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What an archive's rows look like: the columns of Spark's Kafka source, the raw timestamp, and the date.
 
     topic string, partition int, offset long,
-    timestamp timestamp      null where the record's cannot be held by one (before year 1, after 9999, none at all)
+    timestamp timestamp      null where the record's cannot be held by one: before year 1, after 9999
     timestamp_ms long        the number that was on the wire, whatever it is
     timestampType int        0 CreateTime, 1 LogAppendTime
     key binary, value binary, headers array<struct<key: string, value: binary>>  (null where there are none)
@@ -39,7 +39,6 @@ FILE_SCHEMA = pa.schema([field for field in ARCHIVE_SCHEMA if field.name != "dat
 # 0001-01-01 and the last millisecond of 9999: what Python, SQL and every reader agree on.
 FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999
-NO_TIMESTAMP = -1  # Kafka's word for: there is none
 DAY_MS = 86_400_000
 
 Int64s = npt.NDArray[np.int64]
@@ -48,7 +47,6 @@ Int64s = npt.NDArray[np.int64]
 def representable(timestamps_ms: Int64s) -> npt.NDArray[np.bool_]:
     """Which of these (ms since 1970) a timestamp can hold."""
     within: npt.NDArray[np.bool_] = (timestamps_ms >= FIRST_MS) & (timestamps_ms <= LAST_MS)
-    within &= timestamps_ms != NO_TIMESTAMP
     return within
 
 

@@ -63,7 +63,7 @@ class RangeWriter:
             for number, (date, piece) in enumerate(pieces, 1)
         )
         self.covered = end
-        return ArchivedRange(self.partition, start, end, rows.num_rows, checksum(rows), files)
+        return ArchivedRange(self.partition, start, end, rows.num_rows, checksum(rows), rows.nbytes, files)
 
     def _write_file(self, rows: pa.Table, date: str | None, held: FileRange) -> DataFile:
         path = file_path(held, date)

@@ -1,0 +1,219 @@
+"""`korvet lake archive`: topics to tables, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.lake_options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+from korvet.cli.options import bootstrap_servers, check_addresses
+from korvet.cli.output import print_json
+
+if TYPE_CHECKING:
+    from korvet.pipeline.archive import Archive, TopicProgress
+
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def duration_s(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """A time such as 30s, in seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
+    if match is None or match[2] not in UNITS_S or float(match[1]) == 0:
+        raise click.BadParameter(f"{text!r} is no time; accepted are 500ms, 30s, 5m, 1h.")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+@click.command(name="archive")
+@bootstrap_servers
+@click.option(
+    "-t", "--topics", metavar="TOPICS", required=True,
+    help="Names and regular expressions for whole names, with commas between: orders,'eu\\..*'.",
+)  # fmt: skip
+@lake_location("--to")
+@storage_options
+@click.option("--once", is_flag=True, help="Archive what there is now, and end.")
+@click.option(
+    "--every", "every_s", callback=duration_s, metavar="TIME", help="Go on, this often: 30s. New topics join."
+)
+@click.option(
+    "--accept-gap", is_flag=True,
+    help="Where records were deleted before they were archived, go on without them; the table records the gap.",
+)  # fmt: skip
+@click.option(
+    "--group", default="korvet-lake", show_default=True, metavar="NAME",
+    help="The group whose offsets tell how far the archive is.",
+)  # fmt: skip
+@click.option("--master", metavar="URL", help="The Spark cluster. [this machine, all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@config_file
+def command(
+    servers: str,
+    topics: str,
+    lake: str,
+    storage_texts: tuple[str, ...],
+    once: bool,
+    every_s: float | None,
+    accept_gap: bool,
+    group: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Archive topics to tables, once or all the time.
+
+    Each topic becomes a Delta table URL/<topic>, with every record exactly once, whatever is killed meanwhile: the
+    table itself knows how far it is. SIGTERM and Ctrl-C finish the commit in hand. Exits with 1 when a topic failed.
+    """
+    if once == (every_s is not None):
+        raise click.UsageError("One of --once and --every is needed.")
+    check_addresses(servers)
+    location = parsed_location(lake, storage_texts)
+    logging.basicConfig(format="korvet: %(message)s")
+    with needing_extra():
+        from korvet.pipeline.archive import Archive, ArchiveOptions, JavaEnded, SparkFailed
+        from korvet.pipeline.archive_plan import Wanted
+        from korvet.pipeline.archive_task import Connecting
+        from korvet.pipeline.session import JavaNotFound, spark_session
+    try:
+        wanted = Wanted.parse(topics)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--topics") from None
+    options = ArchiveOptions(
+        Connecting(servers), wanted, location, every_s, accept_gap=accept_gap, group_id=group
+    )
+    display = Display()
+    try:
+        spark = spark_session("korvet lake archive", master=master)
+        archive = Archive(options, spark, display.show)
+        try:
+            with ended_by_signals(archive):
+                archive.run()
+        finally:
+            display.end()
+            spark.stop()
+    except (JavaNotFound, JavaEnded, SparkFailed) as error:
+        raise click.ClickException(str(error)) from error
+    summarize(archive, as_json=as_json)
+
+
+@contextmanager
+def ended_by_signals(archive: Archive) -> Iterator[None]:
+    """Let SIGTERM and the first Ctrl-C end the archive after the commit in hand; the second Ctrl-C ends it at once."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and archive.stopping.is_set():
+            raise KeyboardInterrupt
+        archive.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Display:
+    """How it is getting on, on stderr: one line that is rewritten at a terminal, elsewhere a line for each change."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._last = ""
+        self._errors: dict[str, str] = {}
+
+    def show(self, archive: Archive) -> None:
+        for topic in archive.progress.values():
+            if topic.error and self._errors.get(topic.topic) != topic.error:
+                self._line(f"korvet: {topic.topic}: {topic.error}")
+            self._errors[topic.topic] = topic.error
+        text = self._text(list(archive.progress.values()))
+        if text == self._last:
+            return
+        self._last = text
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+        else:
+            click.echo(text, err=True)
+
+    def end(self) -> None:
+        if self._terminal and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _line(self, text: str) -> None:
+        self.end()
+        click.echo(text, err=True)
+
+    def _text(self, topics: list[TopicProgress]) -> str:
+        records = sum(topic.records for topic in topics)
+        offsets = sum(topic.offsets for topic in topics)
+        lag = sum(topic.lag for topic in topics)
+        text = f"archived {records:,} records, {size_text(sum(topic.row_bytes for topic in topics))}; lag {lag:,}"
+        if offsets and lag:
+            seconds = lag * (time.monotonic() - self._started) / offsets
+            text += f", ready in {duration_text(seconds)}"
+        return text
+
+
+def summarize(archive: Archive, *, as_json: bool) -> None:
+    """Say what was done, and exit with 1 when something was not."""
+    topics = sorted(archive.progress.values(), key=lambda topic: topic.topic)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": topic.topic,
+                    "partitions": topic.partitions,
+                    "records": topic.records,
+                    "bytes": topic.row_bytes,
+                    "file_bytes": topic.file_bytes,
+                    "lag": topic.lag,
+                    "error": topic.error or None,
+                }
+                for topic in topics
+            ]
+        )
+    else:
+        for topic in topics:
+            click.echo(
+                f"{topic.topic}: {topic.records:,} records, {size_text(topic.row_bytes)} "
+                f"({size_text(topic.file_bytes)} in files), lag {topic.lag:,}"
+                + (f"; failed: {topic.error}" if topic.error else "")
+            )
+        if not topics:
+            click.echo("No topic matches; nothing was archived.")
+    if any(topic.error for topic in topics):
+        raise SystemExit(1)
+
+
+def size_text(count: float) -> str:
+    """Bytes, in the unit that leaves few digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,100 @@
+"""What the commands of `korvet lake` have in common: a configuration file, where the lake is, what is missing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from korvet.cli.options import assignments
+
+if TYPE_CHECKING:
+    from korvet.lake.location import Location
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def lake_location(*names: str) -> Callable[[F], F]:
+    """The option that says where the lake is, under one of these names; the parameter is called `lake`."""
+    return click.option(
+        *names,
+        "lake",
+        metavar="URL",
+        required=True,
+        envvar="KORVET_LAKE_URL",
+        show_envvar=True,
+        help="Where the tables are, one for each topic: a path, file:///path or s3://bucket/prefix.",
+    )
+
+
+storage_options = click.option(
+    "--storage-option",
+    "storage_texts",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="How to reach the store, as AWS_ENDPOINT_URL=…; may be repeated. Or the environment's variables.",
+)
+
+
+def configured(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
+    """Take the file's values for options that are not given, neither as such nor in the environment."""
+    if path is None:
+        return
+    with open(path, "rb") as file:  # noqa: PTH123  a path as it was given
+        try:
+            values = tomllib.load(file)
+        except tomllib.TOMLDecodeError as error:
+            raise click.BadParameter(f"{path} is no TOML: {error}.") from None
+    known: dict[str, str] = {}
+    for parameter in context.command.params:
+        for option in parameter.opts:
+            if parameter.name and option.startswith("--") and option != "--config":
+                known[option.removeprefix("--")] = parameter.name
+    chosen: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise click.BadParameter(f"{path}: there is no {name}; accepted are {', '.join(sorted(known))}.")
+        chosen[known[name]] = _texts(value)
+    context.default_map = {**(context.default_map or {}), **chosen}
+
+
+def _texts(value: object) -> object:
+    """Tables as NAME=VALUE texts, lists as they are."""
+    if isinstance(value, Mapping):
+        return [f"{name}={text}" for name, text in value.items()]
+    return value
+
+
+config_file = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    callback=configured,
+    is_eager=True,
+    expose_value=False,
+    help='A TOML file with values for these options: topics = "orders.*".',
+)
+
+
+def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
+    """The place that the options name. Raises InvalidLocation."""
+    with needing_extra():
+        from korvet.lake.location import Location
+
+    return Location.parse(text, assignments(storage_texts, "--storage-option"))
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Around imports: what is not installed is told in one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("korvet"):
+            raise
+        raise click.ClickException(
+            f"korvet lake needs {error.name}, which is not installed: pip install 'korvet[spark]'."
+        ) from None

@@ -1,0 +1,383 @@
+"""The archive job: topics become tables, exactly once, round after round.
+
+A round asks the tables how far they are and the broker how far its logs go, has Spark's workers write what is in
+between to files, and commits each topic's files and numbers in one commit of its table. The table is the only memory
+there is: whatever is killed, and whenever, the next round, here or elsewhere, goes on from what was committed. Files
+that never were are no part of any table; a vacuum removes them.
+
+One topic that is broken does not hold up the others. Two archivers at once do no harm: of two commits on the same
+snapshot the store takes one, and who lost begins its round anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+import pyarrow as pa
+import trio
+from attrs import define, field, frozen
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from korvet.client import Client, OffsetAndMetadata, Topic, TopicPartition, open_client
+from korvet.lake.errors import CommitConflict, LakeError, Unreachable
+from korvet.lake.files import ArchivedRange, file_range
+from korvet.lake.location import Location
+from korvet.lake.probing import refuse_unsafe_store
+from korvet.lake.table import LakeTable
+from korvet.pipeline.archive_plan import Bounds, TopicPlan, Wanted, dealt, described, told
+from korvet.pipeline.archive_task import Connecting, Outcome, Piece, write_pieces
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+
+GROUP = "korvet-lake"
+# How often a round that brought nothing, for whatever may pass, is tried again before --once gives up.
+ATTEMPTS = 5
+# Rounds in a row that others were faster in.
+CONFLICTS = 50
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class SparkFailed(Exception):  # noqa: N818  it says what happened
+    """Spark could not do a round: a worker died, for one."""
+
+
+class JavaEnded(Exception):  # noqa: N818  it says what happened
+    """The Java that Spark runs in is no more."""
+
+
+class MissingOffsets(LakeError):  # noqa: N818  it says what is wrong
+    """Offsets that were to be archived are not in the log any more."""
+
+
+@frozen
+class ArchiveOptions:
+    """What is archived, from where to where.
+
+    With `every_s` it goes on, as often; without, it ends where the logs end when they are first seen.
+    """
+
+    connecting: Connecting
+    wanted: Wanted
+    lake: Location
+    every_s: float | None = None
+    accept_gap: bool = False
+    group_id: str = GROUP
+
+
+@define
+class TopicProgress:
+    """How a topic is getting on: what was committed since the start, how far behind it is, what is wrong with it."""
+
+    topic: str
+    records: int = 0
+    row_bytes: int = 0
+    offsets: int = 0
+    lag: int = 0
+    partitions: int = 0
+    file_bytes: int = 0
+    error: str = ""
+    #: Whether the error may be gone when it is tried again.
+    may_pass: bool = False
+    #: Whether the next round need not wait.
+    goes_on: bool = False
+
+    @property
+    def bytes_a_row(self) -> float | None:
+        return self.row_bytes / self.records if self.records else None
+
+
+@define
+class Archive:
+    """One run of the job. `progress` tells how it is getting on; `on_progress` is called whenever that changes."""
+
+    options: ArchiveOptions
+    spark: SparkSession
+    on_progress: Callable[[Archive], None] = lambda _: None
+    progress: dict[str, TopicProgress] = field(factory=dict, init=False)
+    stopping: threading.Event = field(factory=threading.Event, init=False)
+    _tables: dict[str, LakeTable] = field(factory=dict, init=False)
+    #: With --once: where each partition is to end, fixed when it is first seen.
+    _ends: dict[TopicPartition, int] = field(factory=dict, init=False)
+    #: What the group was told.
+    _told: dict[TopicPartition, int] = field(factory=dict, init=False)
+    #: Rounds since the last that committed something.
+    _idle_rounds: int = field(default=0, init=False)
+
+    def run(self) -> None:
+        """Archive until there is no more to do, or until `stop`. What is wrong with topics, `progress` tells.
+
+        Raises LakeError for a store that must not be used, JavaEnded, and, without `every_s`, KafkaError when no
+        broker answers, or SparkFailed.
+        """
+        refuse_unsafe_store(self.options.lake)
+        while not self.stopping.is_set():
+            started = time.monotonic()
+            if self._try_round():
+                if self._idle_rounds > ATTEMPTS:
+                    self.stopping.wait(self._backoff_s())
+                continue
+            if self.options.every_s is not None:
+                self.stopping.wait(max(0.0, self.options.every_s - (time.monotonic() - started)))
+                continue
+            if not self._may_pass() or self._idle_rounds >= ATTEMPTS:
+                return
+            self.stopping.wait(self._backoff_s())
+
+    def stop(self) -> None:
+        """Have `run` return once the round it is at has been committed."""
+        self.stopping.set()
+
+    def _try_round(self) -> bool:
+        """A round; whether there is reason to begin the next at once."""
+        self._idle_rounds += 1
+        try:
+            return self.round()
+        except (KafkaError, SparkFailed) as error:
+            if self.options.every_s is None and self._idle_rounds >= ATTEMPTS:
+                raise
+            log.warning("the round is tried again: %s", error)
+            self.stopping.wait(self._backoff_s())
+            return True
+
+    def _may_pass(self) -> bool:
+        return any(progress.error and progress.may_pass for progress in self.progress.values())
+
+    def _backoff_s(self) -> float:
+        return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (self._idle_rounds - 1))
+
+    def round(self) -> bool:
+        """One round over all topics; whether there is more to do that need not wait."""
+        found, failures = trio.run(self._describe)
+        for topic, error in failures.items():
+            self._failed(topic, error)
+        plans = [plan for topic, bounds in found if (plan := self._plan(topic, bounds)) is not None]
+        self.on_progress(self)
+        pieces = [piece for plan in plans for piece in self._pieces(plan)]
+        if pieces:
+            outcomes = self._run_tasks(dealt(pieces, self._cores))
+            for plan in plans:
+                self._commit_outcomes(plan, outcomes)
+            self.on_progress(self)
+        trio.run(self._commit_group, [plan.table for plan in plans])
+        return any(self._progress(plan.table.topic).goes_on for plan in plans)
+
+    # --- Planning -----------------------------------------------------------------------------------------
+
+    async def _describe(self) -> tuple[list[tuple[Topic, dict[int, Bounds]]], dict[str, KafkaError]]:
+        async with self._client() as client:
+            return await described(client, self.options.wanted)
+
+    def _plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan | None:
+        """What is to be done for a topic; None for one that can not be archived now, and `progress` says why."""
+        progress = self._progress(topic.name)
+        progress.goes_on = False
+        try:
+            plan = self._checked_plan(topic, bounds)
+        except CommitConflict as error:
+            self._conflict(progress, error)
+            return None
+        except LakeError as error:
+            self._failed(topic.name, error)
+            return None
+        progress.lag = plan.lag
+        progress.partitions = len(bounds)
+        if not plan.lag:
+            progress.error = ""
+        return plan
+
+    def _checked_plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan:
+        table = self._open(topic)
+        plan = TopicPlan(table, bounds, self._ends_of(topic.name, bounds))
+        if plan.truncated:
+            raise LakeError(
+                f"{topic.name}: partition {plan.truncated[0]} ends at "
+                f"{bounds[plan.truncated[0]].last_stable_offset}, before "
+                f"{table.archived_up_to[plan.truncated[0]]}, up to where it was archived; "
+                "records have been lost, or it is another topic of the same name."
+            )
+        missing = plan.missing
+        if missing and not self.options.accept_gap:
+            raise MissingOffsets(told(missing, topic.name))
+        starts = [
+            ArchivedRange(partition, bounds[partition].log_start_offset, bounds[partition].log_start_offset)
+            for partition in plan.new_partitions
+        ]
+        if starts or missing:
+            plan.table = self._tables[topic.name] = table.commit(starts, missing)
+            for gap in missing:
+                log.warning(
+                    "%s-%d: the gap from %d to %d was accepted", topic.name, gap.partition, gap.start, gap.end
+                )
+        return plan
+
+    def _open(self, topic: Topic) -> LakeTable:
+        known = self._tables.get(topic.name)
+        if known is None:
+            table = LakeTable.open_or_create(self.options.lake, topic.name, topic.topic_id)
+        else:
+            table = LakeTable.open(self.options.lake, topic.name, topic.topic_id, previous=known)
+        self._tables[topic.name] = table
+        return table
+
+    def _ends_of(self, topic: str, bounds: Mapping[int, Bounds]) -> dict[int, int]:
+        if self.options.every_s is not None:
+            return {partition: bound.last_stable_offset for partition, bound in bounds.items()}
+        return {
+            partition: max(
+                bound.log_start_offset,
+                self._ends.setdefault(TopicPartition(topic, partition), bound.last_stable_offset),
+            )
+            for partition, bound in bounds.items()
+        }
+
+    def _pieces(self, plan: TopicPlan) -> list[Piece]:
+        return plan.pieces(self._cores, self._progress(plan.table.topic).bytes_a_row)
+
+    @property
+    def _cores(self) -> int:
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    # --- Working ------------------------------------------------------------------------------------------
+
+    def _run_tasks(self, tasks: Sequence[Sequence[Piece]]) -> dict[TopicPartition, list[Outcome]]:
+        """Have the workers do it; each partition's outcomes, in the order of their offsets. Raises SparkFailed."""
+        work = partial(_work, self.options.connecting, tuple(map(tuple, tasks)))
+        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "outcome string")
+        try:
+            told_rows = rows.collect()
+        except (Py4JNetworkError, OSError) as error:
+            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
+        outcomes: dict[TopicPartition, list[Outcome]] = {}
+        for row in told_rows:
+            outcome = Outcome.from_json(row.outcome)
+            outcomes.setdefault(outcome.tp, []).append(outcome)
+        for several in outcomes.values():
+            several.sort(key=lambda outcome: outcome.start)
+        return outcomes
+
+    def _commit_outcomes(self, plan: TopicPlan, outcomes: Mapping[TopicPartition, Sequence[Outcome]]) -> None:
+        """Commit what follows a topic's numbers without a gap."""
+        topic = plan.table.topic
+        progress = self._progress(topic)
+        ranges: list[ArchivedRange] = []
+        errors = []
+        for partition in plan.ends:
+            several = outcomes.get(TopicPartition(topic, partition), ())
+            ranges += following(plan.table, partition, several)
+            errors += [outcome.error for outcome in several if outcome.error]
+        try:
+            if ranges:
+                plan.table = self._tables[topic] = plan.table.commit(ranges)
+        except CommitConflict as error:
+            self._conflict(progress, error)
+            return
+        except LakeError as error:
+            self._failed(topic, error)
+            return
+        if ranges:
+            self._idle_rounds = 0
+        progress.records += sum(item.count for item in ranges)
+        progress.offsets += sum(item.end - item.start for item in ranges)
+        progress.row_bytes += sum(item.row_bytes for item in ranges)
+        progress.file_bytes += sum(file.size for item in ranges for file in item.files)
+        progress.lag = plan.lag
+        progress.goes_on = bool(ranges) and plan.lag > 0
+        progress.error = errors[0] if errors else ""
+        progress.may_pass = True
+
+    # --- The group ----------------------------------------------------------------------------------------
+
+    async def _commit_group(self, tables: Sequence[LakeTable]) -> None:
+        """Tell the group's offsets, for tools that show lag; the tables do not need them, so errors only are logged."""
+        offsets = {
+            TopicPartition(table.topic, partition): number
+            for table in tables
+            for partition, number in table.archived_up_to.items()
+        }
+        changed = {tp: number for tp, number in offsets.items() if self._told.get(tp) != number}
+        if not changed:
+            return
+        try:
+            async with self._client() as client:
+                await client.commit(
+                    self.options.group_id, {tp: OffsetAndMetadata(number) for tp, number in changed.items()}
+                )
+        except KafkaError as error:
+            log.warning("the offsets of group %s were not committed: %s", self.options.group_id, error)
+        else:
+            self._told |= changed
+
+    def _client(self) -> AbstractAsyncContextManager[Client]:
+        connecting = self.options.connecting
+        return open_client(
+            connecting.bootstrap_servers,
+            client_id="korvet-lake",
+            request_timeout_s=connecting.request_timeout_s,
+        )
+
+    def _progress(self, topic: str) -> TopicProgress:
+        return self.progress.setdefault(topic, TopicProgress(topic))
+
+    def _conflict(self, progress: TopicProgress, error: CommitConflict) -> None:
+        """Somebody else was first: begin anew, unless that was so all the time."""
+        log.info("%s", error)
+        if self._idle_rounds < CONFLICTS:
+            progress.goes_on = True
+        else:
+            self._failed(progress.topic, error)
+
+    def _failed(self, topic: str, error: Exception) -> None:
+        progress = self._progress(topic)
+        progress.error = str(error)
+        progress.may_pass = isinstance(error, (KafkaError, Unreachable)) and not isinstance(
+            error, UnknownTopicOrPartition
+        )
+        progress.goes_on = False
+
+
+def following(table: LakeTable, partition: int, outcomes: Iterable[Outcome]) -> list[ArchivedRange]:
+    """The ranges that go on from a partition's number, up to the first gap between them.
+
+    Where a piece held no records, names of the files behind it do not go on from those before it: they wait for
+    the next round, which writes them anew.
+    """
+    position = table.archived_up_to[partition]
+    covered = table.covered(partition)
+    ranges: list[ArchivedRange] = []
+    for item in (item for outcome in outcomes for item in outcome.ranges):
+        held = file_range(item.files[0].path) if item.files else None
+        if item.start != position or (held is not None and held.start != covered):
+            break
+        ranges.append(item)
+        position = item.end
+        if held is not None:
+            covered = item.end
+    return ranges
+
+
+def _work(
+    connecting: Connecting, tasks: Sequence[Sequence[Piece]], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a worker runs: the tasks of these numbers; outcomes come back as JSON."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for outcome in write_pieces(connecting, tasks[number]):
+                yield pa.RecordBatch.from_arrays([pa.array([outcome.to_json()])], names=["outcome"])
+
+
+def _reason(error: BaseException) -> str:
+    """The line of Spark's long story that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Caused by:" in line or "exited unexpectedly" in line]
+    return (telling or lines or [type(error).__name__])[0]

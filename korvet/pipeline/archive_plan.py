@@ -1,0 +1,192 @@
+"""What the archive has to do next: which topics there are, how far each of them goes, and who reads which offsets.
+
+Ends are last stable offsets: transactions that are not decided yet wait, and nothing behind them overtakes them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from attrs import define, frozen
+
+from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
+from korvet.lake.table import Gap, LakeTable
+from korvet.pipeline.archive_task import Piece
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+
+READ_COMMITTED = 1
+# What one piece should come to, in bytes of rows, and how far one may go beyond it when records grow.
+PIECE_BYTES = 256 * 1024 * 1024
+PIECE_LIMIT_BYTES = 2 * PIECE_BYTES
+# As long as nothing is known of a topic's records.
+FIRST_PIECE_OFFSETS = 100_000
+LONGEST_PIECE_OFFSETS = 1_000_000
+# It is not worth a task of its own to be faster with fewer.
+SHORTEST_PIECE_OFFSETS = 20_000
+# Pieces of one partition in one round, for each core; and tasks of one round.
+PIECES_A_CORE = 2
+TASKS_A_CORE = 4
+NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@frozen
+class Wanted:
+    """Which topics are to be archived: by name, or, as soon as a text is no name, by a pattern for whole names."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Wanted:
+        """Read names and patterns, with commas between. Raises ValueError saying what is accepted."""
+        words = [word for word in map(str.strip, text.split(",")) if word]
+        if not words:
+            raise ValueError("there is no topic in it; accepted are names and patterns, with commas between")
+        names = tuple(dict.fromkeys(word for word in words if NAME.fullmatch(word)))
+        patterns = tuple(word for word in words if not NAME.fullmatch(word))
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is neither a name nor a regular expression: {error}") from None
+        return cls(names, patterns)
+
+    def chosen(self, topics: Mapping[str, Topic]) -> tuple[list[Topic], list[str]]:
+        """Those of the topics that are wanted, and the names that none of them has. Patterns match no internal ones."""
+        matching = [
+            topic
+            for name, topic in topics.items()
+            if name in self.names
+            or (not topic.is_internal and any(re.fullmatch(pattern, name) for pattern in self.patterns))
+        ]
+        return matching, [name for name in self.names if name not in topics]
+
+
+@frozen
+class Bounds:
+    """Where a partition's log starts, and where its last stable offset is."""
+
+    log_start_offset: int
+    last_stable_offset: int
+
+
+async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
+    """The bounds of all partitions of a topic. Raises a KafkaError."""
+    tps = [TopicPartition(topic.name, partition.partition) for partition in topic.partitions]
+    # The start is asked for last: whatever is trimmed in between is missed later, not now.
+    ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
+    starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
+    return {tp.partition: Bounds(starts[tp].offset, max(ends[tp].offset, starts[tp].offset)) for tp in tps}
+
+
+@define
+class TopicPlan:
+    """A topic's next round: its table, how far each partition is to be archived, and what can not be."""
+
+    table: LakeTable
+    bounds: Mapping[int, Bounds]
+    ends: Mapping[int, int]
+
+    @property
+    def new_partitions(self) -> list[int]:
+        """Those the table knows nothing of."""
+        return [partition for partition in self.bounds if partition not in self.table.archived_up_to]
+
+    @property
+    def missing(self) -> list[Gap]:
+        """What is in neither the table nor the log any more."""
+        numbers = self.table.archived_up_to
+        return [
+            Gap(partition, numbers[partition], bounds.log_start_offset)
+            for partition, bounds in self.bounds.items()
+            if partition in numbers and numbers[partition] < bounds.log_start_offset
+        ]
+
+    @property
+    def truncated(self) -> list[int]:
+        """Partitions that end before what was archived of them."""
+        numbers = self.table.archived_up_to
+        return [
+            partition
+            for partition, bounds in self.bounds.items()
+            if numbers.get(partition, 0) > bounds.last_stable_offset
+        ]
+
+    @property
+    def lag(self) -> int:
+        """Offsets from the table's numbers to where this round's ends are."""
+        numbers = self.table.archived_up_to
+        return sum(max(0, end - numbers.get(partition, end)) for partition, end in self.ends.items())
+
+    def pieces(self, cores: int, row_bytes: float | None) -> list[Piece]:
+        """What is to be read next, in order; `row_bytes` is how large this topic's rows were lately."""
+        numbers = self.table.archived_up_to
+        todo = {
+            partition: (numbers[partition], end)
+            for partition, end in sorted(self.ends.items())
+            if numbers.get(partition, end) < end
+        }
+        if not todo:
+            return []
+        longest = FIRST_PIECE_OFFSETS
+        if row_bytes:
+            longest = max(1, min(LONGEST_PIECE_OFFSETS, int(PIECE_BYTES / row_bytes)))
+        # A few partitions are cut into pieces for all the cores.
+        share = math.ceil(sum(end - start for start, end in todo.values()) / cores)
+        longest = min(longest, max(share, SHORTEST_PIECE_OFFSETS))
+        most = max(1, PIECES_A_CORE * cores // len(todo))
+        return [
+            Piece(
+                location=self.table.location,
+                tp=TopicPartition(self.table.topic, partition),
+                start=position,
+                end=min(position + longest, end),
+                covered=self._covered(partition) if position == start else position,
+                max_bytes=PIECE_LIMIT_BYTES,
+            )
+            for partition, (start, end) in todo.items()
+            for position in range(start, min(end, start + most * longest), longest)
+        ]
+
+    def _covered(self, partition: int) -> int:
+        covered = self.table.covered(partition)
+        return self.table.archived_up_to[partition] if covered is None else covered
+
+
+def dealt(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
+    """Pieces in as many tasks as are worth it, of about the same number of offsets."""
+    tasks: list[list[Piece]] = [[] for _ in range(min(len(pieces), TASKS_A_CORE * cores))]
+    sizes = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda piece: piece.start - piece.end):
+        least = sizes.index(min(sizes))
+        tasks[least].append(piece)
+        sizes[least] += piece.end - piece.start + 1
+    return tasks
+
+
+async def described(
+    client: Client, wanted: Wanted
+) -> tuple[list[tuple[Topic, dict[int, Bounds]]], dict[str, KafkaError]]:
+    """The wanted topics with the bounds of their partitions; and of the others, by name, what is wrong with them."""
+    topics, unknown = wanted.chosen(await client.topics())
+    failures: dict[str, KafkaError] = {
+        name: UnknownTopicOrPartition(f"There is no topic {name}.") for name in unknown
+    }
+    found = []
+    for topic in topics:
+        try:
+            found.append((topic, await bounds_of(client, topic)))
+        except KafkaError as error:
+            failures[topic.name] = error
+    return found, failures
+
+
+def told(gaps: Collection[Gap], topic: str) -> str:
+    """Missing offsets in words."""
+    ranges = ", ".join(f"{topic}-{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
+    return (
+        f"{ranges} can not be archived: the log starts behind them by now. "
+        "--accept-gap goes on without them, and records that in the table."
+    )
