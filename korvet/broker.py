@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, field, frozen
 
+from korvet.compaction import CompactionWorker
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.groups.coordinator import GroupCoordinator
@@ -143,6 +144,7 @@ class Broker:
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
     groups: GroupCoordinator = field(init=False, repr=False)
     retention: RetentionWorker = field(init=False, repr=False)
+    compaction: CompactionWorker = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -152,6 +154,7 @@ class Broker:
     def __attrs_post_init__(self) -> None:
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
         self.retention = RetentionWorker(self.storage, self.config, self.groups.leases)
+        self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
 
     # --- Who this is ------------------------------------------------------------------------------------
 

@@ -67,17 +67,18 @@ class RetentionWorker:
         try:
             start = await self.storage.enforce_retention(tp)
         except KafkaError as error:
-            if await self._is_there(topic):
+            if await is_still_there(self.storage, topic):
                 logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)
             return
         if start is not None:
             logger.info("retention: %s-%d begins at offset %d now", *tp, start)
         await trio.lowlevel.checkpoint()
 
-    async def _is_there(self, topic: Topic) -> bool:
-        """Whether the topic was not simply deleted meanwhile."""
-        try:
-            found = await self.storage.topic(topic.name)
-        except KafkaError:
-            return True
-        return found is not None and found.topic_id == topic.topic_id
+
+async def is_still_there(storage: Storage, topic: Topic) -> bool:
+    """Whether a topic that something failed in was not simply deleted meanwhile."""
+    try:
+        found = await storage.topic(topic.name)
+    except KafkaError:
+        return True
+    return found is not None and found.topic_id == topic.topic_id

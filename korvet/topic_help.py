@@ -8,13 +8,14 @@ from korvet.topics import TopicSetting
 
 HELP: Mapping[str, str] = {
     "cleanup.policy": "What becomes of old records: delete drops them by retention.ms and retention.bytes,"
-    " compact keeps the last one of each key.",
+    " compact keeps the last one of each key, compact,delete does both.",
     "compression.gzip.level": "Level of compression where compression.type is gzip; -1 is gzip's own choice.",
     "compression.lz4.level": "Level of compression where compression.type is lz4.",
     "compression.type": "Codec of batches that the broker builds itself, as it does in the record layout;"
     " producer leaves these uncompressed, and all others as they came.",
     "compression.zstd.level": "Level of compression where compression.type is zstd.",
-    "delete.retention.ms": "How long the mark of a deleted key stays in a compacted topic.",
+    "delete.retention.ms": "How long a record without value, which marks its key as deleted, stays in a compacted"
+    " topic, from when compaction first met it.",
     "file.delete.delay.ms": "How long a deleted file stays on the disk.",
     "flush.messages": "Number of records after which the log is forced to the disk.",
     "flush.ms": "Time after which the log is forced to the disk.",
@@ -23,7 +24,8 @@ HELP: Mapping[str, str] = {
     "leader.replication.throttled.replicas": "Replicas whose replication is throttled at the leader.",
     "local.retention.bytes": "How much of an archived partition is kept here; -2 is retention.bytes.",
     "local.retention.ms": "How long records that are archived are kept here; -2 is retention.ms.",
-    "max.compaction.lag.ms": "How long a record may stay uncompacted at the most.",
+    "max.compaction.lag.ms": "How old a record may become before its partition is compacted, however little of that is"
+    " new.",
     "max.message.bytes": "Largest record batch that is taken, as the producer compressed it.",
     "message.downconversion.enable": "Whether batches are converted for consumers from before 2017.",
     "message.format.version": "Format of records; it is always the one of Kafka 3.0.",
@@ -33,8 +35,9 @@ HELP: Mapping[str, str] = {
     " the other two settings are clearer.",
     "message.timestamp.type": "Whose time a record bears: the producer's (CreateTime), or that of its append"
     " (LogAppendTime).",
-    "min.cleanable.dirty.ratio": "Share of a log that may be uncompacted before compaction begins.",
-    "min.compaction.lag.ms": "How long a record stays uncompacted at the least.",
+    "min.cleanable.dirty.ratio": "Share of a partition's bytes that may be new since it was compacted, before it is"
+    " compacted again.",
+    "min.compaction.lag.ms": "How old a record has to be before it, and what lies behind it, is compacted.",
     "min.insync.replicas": "Copies, the one written to included, that acks=all waits for.",
     "offset.mapping": "How offsets are counted: after the clock (timestamp), or 0, 1, 2, … (dense)."
     " Fixed when the topic is created.",

@@ -2,9 +2,8 @@
 
 Every topic setting that Kafka documents is accepted and its value checked, also where it means nothing here
 (segments, flushing), so that tools which copy settings from cluster to cluster work; `enforced` says which ones
-change what the broker does. The three of our own are fixed when the topic is created. Two values are refused until
-what they ask for is there, since accepting them would lose or keep the wrong records: `cleanup.policy=compact` and
-`remote.storage.enable=true`.
+change what the broker does. The three of our own are fixed when the topic is created. One value is refused until what
+it asks for is there, since accepting it would lose or keep the wrong records: `remote.storage.enable=true`.
 
 Values stay the strings that clients sent; `rules_of` reads those which handlers obey, and storage reads its own.
 """
@@ -130,13 +129,11 @@ _REPLICAS = list_of(text("partition:broker, or *", r"\*|none|[0-9]+:[0-9]+"))
 
 ALL_SETTINGS = (
     # What the broker, or storage, obeys
-    TopicSetting(
-        "cleanup.policy",
-        list_of(one_of("delete", "compact")),
-        "delete",
-        enforced=True,
-        refused={"compact": "compaction is not served yet, and deleting instead would lose records"},
-    ),
+    TopicSetting("cleanup.policy", list_of(one_of("delete", "compact")), "delete", enforced=True),
+    TopicSetting("delete.retention.ms", long(at_least=0), "86400000", enforced=True),
+    TopicSetting("min.cleanable.dirty.ratio", double(at_least=0, at_most=1), "0.5", enforced=True),
+    TopicSetting("min.compaction.lag.ms", long(at_least=0), "0", enforced=True),
+    TopicSetting("max.compaction.lag.ms", long(at_least=1), str(MAX_LONG), enforced=True),
     _from_broker(
         "retention.ms",
         long(at_least=-1),
@@ -214,7 +211,6 @@ ALL_SETTINGS = (
     _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
     _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
     _stored("compression.zstd.level", integer(at_least=-131_072, at_most=22), 3),
-    _stored("delete.retention.ms", long(at_least=0), 86_400_000),
     _stored("file.delete.delay.ms", long(at_least=0), 60_000),
     _stored("flush.messages", long(at_least=1), MAX_LONG),
     _stored("flush.ms", long(at_least=0), MAX_LONG),
@@ -223,11 +219,8 @@ ALL_SETTINGS = (
     _stored("leader.replication.throttled.replicas", _REPLICAS, ""),
     _stored("local.retention.bytes", long(at_least=-2), -2),
     _stored("local.retention.ms", long(at_least=-2), -2),
-    _stored("max.compaction.lag.ms", long(at_least=1), MAX_LONG),
     _stored("message.downconversion.enable", boolean(), default=True),
     _stored("message.format.version", text("a Kafka version", r"[0-9]+(\.[0-9]+)+(-IV[0-9]+)?"), "3.0-IV1"),
-    _stored("min.cleanable.dirty.ratio", double(at_least=0, at_most=1), 0.5),
-    _stored("min.compaction.lag.ms", long(at_least=0), 0),
     _stored("preallocate", boolean(), default=False),
     _stored("remote.log.copy.disable", boolean(), default=False),
     _stored("remote.log.delete.on.disable", boolean(), default=False),
@@ -281,6 +274,11 @@ def validate_together(settings: Mapping[str, str]) -> None:
     if least > most:
         raise InvalidConfig(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+    is_archived = settings.get("remote.storage.enable", "false").strip().lower() == "true"
+    if is_archived and "compact" in settings.get("cleanup.policy", ""):
+        raise InvalidConfig(
+            "remote.storage.enable=true and cleanup.policy=compact do not go together; accepted: either of them"
         )
 
 
@@ -402,6 +400,7 @@ class TopicRules:
     log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
+    is_compacted: bool = False
 
     @property
     def limits_timestamps(self) -> bool:
@@ -422,4 +421,5 @@ def rules_of(settings: Mapping[str, str], config: Config) -> TopicRules:
         log_append_time=value("message.timestamp.type") == "LogAppendTime",
         timestamp_before_max_ms=min(int(value("message.timestamp.before.max.ms")), difference),
         timestamp_after_max_ms=min(int(value("message.timestamp.after.max.ms")), difference),
+        is_compacted="compact" in value("cleanup.policy"),
     )

@@ -17,6 +17,7 @@ from korvet.topics import (
     rules_of,
     validate_name,
     validate_settings,
+    validate_together,
 )
 
 # Every topic setting in the documentation of Apache Kafka 3.9 and 4.1.
@@ -112,6 +113,8 @@ def test_only_our_own_settings_are_fixed() -> None:
         ("retention.bytes", "9223372036854775807"),
         ("cleanup.policy", "delete"),
         ("cleanup.policy", " delete , delete "),
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
         ("compression.type", "uncompressed"),
         ("compression.zstd.level", "-131072"),
         ("min.cleanable.dirty.ratio", "0.25"),
@@ -135,8 +138,9 @@ def test_takes_values_that_are_accepted(name: str, value: str) -> None:
         ("retention.ms", ""),
         ("max.message.bytes", "2147483648"),
         ("cleanup.policy", "keep"),
-        ("cleanup.policy", "compact"),
-        ("cleanup.policy", "compact,delete"),
+        ("cleanup.policy", "compact,keep"),
+        ("delete.retention.ms", "-1"),
+        ("max.compaction.lag.ms", "0"),
         ("remote.storage.enable", "true"),
         ("compression.type", "none"),
         ("message.timestamp.type", "createtime"),
@@ -153,6 +157,13 @@ def test_takes_values_that_are_accepted(name: str, value: str) -> None:
 def test_refuses_other_values_and_says_what_is_accepted(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=name):
         validate_settings([(name, value)])
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_what_is_compacted_is_not_archived(policy: str) -> None:
+    settings = {"cleanup.policy": policy, "remote.storage.enable": "true"}
+    with pytest.raises(InvalidConfig, match="do not go together"):
+        validate_together(settings)
 
 
 def test_names_every_fault_and_a_near_name() -> None:

@@ -9,8 +9,8 @@ Versions: zstd from v7. Which records were refused, and why, from v8. Versions 0
 `korvet.protocol.connection` with UNSUPPORTED_VERSION.
 
 Where a topic limits how far timestamps may lie in the past or future, its batches are decoded to look at them:
-INVALID_TIMESTAMP. A batch of more records than `batch.max.records` is MESSAGE_TOO_LARGE, upon which
-clients send it again in parts.
+INVALID_TIMESTAMP; and where it is compacted, to look at their keys: a record without one is INVALID_RECORD. A batch of
+more records than `batch.max.records` is MESSAGE_TOO_LARGE, upon which clients send it again in parts.
 
 Declined: transactions, with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Topics that Kafka keeps for itself.
 """
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from korvet.broker import Broker, Disconnect, Operation, RequestContext, partition_of
 from korvet.protocol.errors import (
+    InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTimestamp,
@@ -51,6 +52,14 @@ Outcome = AppendResult | KafkaError
 
 class TimestampsRefused(InvalidTimestamp):
     """Records whose timestamps are out of bounds, by their index in the batch."""
+
+    def __init__(self, message: str, indexes: Sequence[int]) -> None:
+        super().__init__(message)
+        self.indexes = indexes
+
+
+class KeysMissing(InvalidRecord):
+    """Records without key that go to a compacted topic, by their index in the batch."""
 
     def __init__(self, message: str, indexes: Sequence[int]) -> None:
         super().__init__(message)
@@ -129,6 +138,8 @@ def _checked(
         raise TransactionalIdAuthorizationFailed("transactions are not served")
     if rules.limits_timestamps:
         _check_timestamps(batch, rules, broker.clock())
+    if rules.is_compacted:
+        _check_keys(batch, TopicPartition(topic.name, partition.index))
     return batch
 
 
@@ -142,6 +153,15 @@ def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> Non
     if refused:
         message = f"{len(refused)} timestamps are out of range; they should be within [{earliest}, {latest}]"
         raise TimestampsRefused(message, refused[:RECORD_ERRORS])
+
+
+def _check_keys(batch: RecordBatch, tp: TopicPartition) -> None:
+    refused = [index for index, (_, _, key, *_) in enumerate(decode_records(batch)) if key is None]
+    if refused:
+        message = (
+            f"Compacted topic cannot accept message without key in topic partition {tp.topic}-{tp.partition}."
+        )
+        raise KeysMissing(message, refused[:RECORD_ERRORS])
 
 
 def _count(
@@ -191,6 +211,6 @@ def _partition_answer(index: int, outcome: Outcome) -> PartitionProduceResponse:
 
 
 def _record_errors(error: KafkaError) -> Iterable[BatchIndexAndErrorMessage]:
-    if isinstance(error, TimestampsRefused):
+    if isinstance(error, TimestampsRefused | KeysMissing):
         for index in error.indexes:
             yield BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error.message)

@@ -208,12 +208,22 @@ async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) ->
 
 
 @pytest.mark.parametrize(
-    "settings", [{"cleanup_policy": "delete,compact"}, {"remote_storage_enable": "TRUE"}]
+    "settings",
+    [{"remote_storage_enable": "TRUE"}, {"cleanup_policy": "compact", "remote_storage_enable": "true"}],
 )
 async def test_refuses_what_is_not_there_yet_rather_than_lose_records(
     broker: Broker, settings: dict[str, str]
 ) -> None:
     assert ErrorCode.INVALID_CONFIG == (await one(broker, **settings)).error_code
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+async def test_creates_topics_that_are_compacted(broker: Broker, policy: str) -> None:
+    result = await one(broker, cleanup_policy=policy)
+    topic = await broker.storage.topic("t")
+
+    assert ErrorCode.NONE == result.error_code
+    assert topic.config.is_compacted
 
 
 async def test_errors_are_told_in_every_version(broker: Broker) -> None:

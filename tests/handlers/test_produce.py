@@ -14,7 +14,7 @@ from korvet.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from korvet.protocol.record_batch import parse_batches
+from korvet.protocol.record_batch import build_batch, parse_batches
 from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition
 from tests.handlers.support import (
     NOW_MS,
@@ -250,6 +250,43 @@ async def test_refuses_timestamps_out_of_bounds_and_says_which(broker: Broker) -
         [each.batch_index for each in answer.record_errors],
     )
     assert [] == await stored(broker)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_refuses_records_without_key_for_a_compacted_topic_and_says_which(
+    broker: Broker, policy: str, codec: Codec
+) -> None:
+    await create(broker, cleanup_policy=policy)
+    await create(broker, "other")
+    keys = [b"a", None, b"", None]
+    records = [(index, NOW_MS, key, b"v", ()) for index, key in enumerate(keys)]
+
+    answer, neighbour = await produce(
+        broker, {T0: build_batch(records, codec=codec), TopicPartition("other", 0): batch()}
+    )
+
+    assert (ErrorCode.INVALID_RECORD, -1) == (answer.error_code, answer.base_offset)
+    assert [1, 3] == [each.batch_index for each in answer.record_errors]
+    assert "Compacted topic cannot accept message without key in topic partition t-0." == answer.error_message
+    assert ErrorCode.NONE == neighbour.error_code
+    assert [] == await stored(broker)
+
+
+async def test_takes_tombstones_and_empty_keys_for_a_compacted_topic(broker: Broker) -> None:
+    await create(broker, cleanup_policy="compact")
+    records = [(0, NOW_MS, b"", b"v", ()), (1, NOW_MS, b"a", None, ())]
+
+    assert ErrorCode.NONE == (await one(broker, build_batch(records))).error_code
+
+
+async def test_minds_a_topic_that_became_compacted_since(broker: Broker) -> None:
+    topic = await create(broker)
+    before = await one(broker, batch())
+    await broker.storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "compact"})
+    after = await one(broker, batch(), version=3)
+
+    assert [ErrorCode.NONE, ErrorCode.INVALID_RECORD] == [before.error_code, after.error_code]
 
 
 async def test_looks_at_no_timestamps_under_log_append_time(broker: Broker) -> None:
