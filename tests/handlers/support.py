@@ -47,10 +47,12 @@ async def create(broker: Broker, name: str = "t", partitions: int = 1, **setting
     )
 
 
-def batch(*values: bytes | None, timestamps: Sequence[int] = (), **header: Any) -> bytearray:
+def batch(
+    *values: bytes | None, timestamps: Sequence[int] = (), key: bytes | None = None, **header: Any
+) -> bytearray:
     """A record batch as a producer sends it."""
     records = [
-        (index, timestamps[index] if timestamps else NOW_MS, None, value, ())
+        (index, timestamps[index] if timestamps else NOW_MS, key, value, ())
         for index, value in enumerate(values or (b"value",))
     ]
     return build_batch(records, **header)

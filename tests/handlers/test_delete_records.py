@@ -106,7 +106,7 @@ async def test_every_partition_is_answered_by_itself(broker: Broker) -> None:
 
 async def test_a_topic_that_is_compacted_and_deleted_from_can_be_deleted_from(broker: Broker) -> None:
     await create(broker, cleanup_policy="compact,delete")
-    await append(broker, T0, b"0")
+    await append(broker, T0, b"0", key=b"a")
 
     assert {T0: (1, ErrorCode.NONE)} == await delete(broker, (T0, 1))
 
