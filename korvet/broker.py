@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, field, frozen
 
-from korvet.compaction import CompactionWorker
+from korvet.cold import ColdStore
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.groups.coordinator import GroupCoordinator
@@ -38,6 +38,7 @@ from korvet.protocol.errors import (
 )
 from korvet.retention import RetentionWorker
 from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
+from korvet.tiers import Tiers
 from korvet.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 
 NO_EPOCH = -1
@@ -142,9 +143,10 @@ class Broker:
     counters: Counters = field(factory=Counters)
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
+    cold: ColdStore | None = None  # what is archived, where `lake.url` says that there is such a thing
+    log: Tiers = field(init=False, repr=False)
     groups: GroupCoordinator = field(init=False, repr=False)
     retention: RetentionWorker = field(init=False, repr=False)
-    compaction: CompactionWorker = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -153,8 +155,8 @@ class Broker:
 
     def __attrs_post_init__(self) -> None:
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
+        self.log = Tiers(self.storage, self.config, self.cold)
         self.retention = RetentionWorker(self.storage, self.config, self.groups.leases)
-        self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
 
     # --- Who this is ------------------------------------------------------------------------------------
 
@@ -270,6 +272,7 @@ class Broker:
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and what is remembered of it. Raises UnknownTopicOrPartition when it is gone already."""
         await self.storage.delete_topic(topic)
+        await self.log.forget(topic)
         self._rules.pop(topic.name, None)
         for number in range(topic.partitions):
             self._leader_epochs.pop(TopicPartition(topic.name, number), None)
@@ -320,9 +323,10 @@ async def open_broker(
     *,
     counters: Counters | None = None,
     clock: Callable[[], int] | None = None,
+    cold: ColdStore | None = None,
 ) -> Broker:
     """The broker on a storage; gives the store its cluster id when it has none."""
-    broker = Broker(storage, config, await _cluster_id(storage), ProducerIds(storage))
+    broker = Broker(storage, config, await _cluster_id(storage), ProducerIds(storage), cold=cold)
     if counters is not None:
         broker.counters = counters
     if clock is not None:

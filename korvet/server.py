@@ -9,12 +9,13 @@ Cancelling `run` drains, too.
 from __future__ import annotations
 
 import errno
+import importlib.util
 import logging
 import select
 import signal
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from time import monotonic
 from typing import Self
 
@@ -23,14 +24,21 @@ from attrs import define, field
 
 import korvet
 from korvet.broker import Broker, open_broker
+from korvet.cold import ColdStore, open_cold_store
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.handlers import APIS
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, ServedConnection, Shared
-from korvet.storage.compaction import BYTES_PER_KEY
-from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageLayout, TopicConfig
+from korvet.storage.interface import (
+    OffsetMapping,
+    Storage,
+    StorageDefaults,
+    StorageLayout,
+    StorageUsageError,
+    TopicConfig,
+)
 from korvet.storage.open import open_storage
 from korvet.storage.topic_config import TIMESTAMP_TYPES
 from korvet.tasks import supervise
@@ -101,7 +109,7 @@ class Server:
                 await accepting.start(supervise, "groups", self.broker.groups.run)
                 await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
-                await accepting.start(supervise, "compaction", self.broker.compaction.run)
+                await accepting.start(supervise, "archived", self.broker.log.run)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener.name, shared)
@@ -202,8 +210,8 @@ async def run(
     # come meanwhile wait, too.
     listeners = open_listeners(config)
     try:
-        async with _storage(config) as storage:
-            broker = await open_broker(storage, config, counters=counters)
+        async with _storage(config) as storage, _cold_store(config) as cold:
+            broker = await open_broker(storage, config, counters=counters, cold=cold)
             server = Server(broker, listeners)
             async with trio.open_nursery() as nursery:
                 if handle_signals:
@@ -232,7 +240,6 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         record_max_headers=config.record_max_headers,
-        compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
     )
     mapping = OffsetMapping(config.default_offset_mapping)
     return open_storage(
@@ -243,6 +250,18 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         embedded_appendfsync=config.embedded_appendfsync,
         embedded_binary=config.embedded_server,
     )
+
+
+@asynccontextmanager
+async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
+    """What is archived, where the settings say so. Raises StorageUsageError where it could not be read."""
+    if config.lake_url is None:
+        yield None
+        return
+    if importlib.util.find_spec("deltalake") is None:
+        raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[spark]'")
+    async with open_cold_store(config.lake_url) as cold:
+        yield cold
 
 
 async def _stop_on_signals(

@@ -79,4 +79,4 @@ async def _truncate(broker: Broker, tp: TopicPartition, offset: int) -> int:
         offset = (await broker.storage.latest(tp)).high_watermark
     if offset < 0:
         raise OffsetOutOfRange(f"The offset {offset} for partition {tp.topic}-{tp.partition} is not valid")
-    return await broker.storage.truncate_before(tp, offset)
+    return await broker.log.truncate_before(tp, offset)

@@ -155,7 +155,7 @@ class _Fetch:
             tp: ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
             for tp, partition in self.wanted.items()
         }
-        results = await self.broker.storage.read(
+        results = await self.broker.log.read(
             requests, max_bytes=self.max_bytes, isolation_level=self.isolation_level
         )
         size, is_answer = 0, False
@@ -177,7 +177,7 @@ class _Fetch:
             if isinstance(result, ReadResult):
                 offsets = result.offsets
             elif claims and isinstance(result, OffsetOutOfRange):
-                offsets = await self.broker.storage.latest(tp)
+                offsets = await self.broker.log.latest(tp)
             else:
                 return result
             self.broker.check_leader_epoch(tp, wanted.current_leader_epoch, offsets.leader_epoch)

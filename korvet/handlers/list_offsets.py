@@ -5,9 +5,9 @@ Behaviour, by the timestamp asked for:
     -1  latest            the next offset to be written; the last stable one under read_committed; timestamp -1
     -2  earliest          the first record still there, with its timestamp
     -3  maximum (v7)      the first record that bears the largest timestamp (KIP-734)
-    -4  earliest local (v8)             as earliest: nothing is anywhere else
-    -5  latest tiered (v9)              -1: nothing is archived
-    -6  earliest pending upload (v11)   -1, as Kafka answers where there are no tiers
+    -4  earliest local (v8)             the first record that is not in the lake alone
+    -5  latest tiered (v9)              the last offset that is archived (KIP-1005); -1 when nothing is
+    -6  earliest pending upload (v11)   the first offset not archived yet (KIP-1023); -1 without tiers
     a time                the first record, in offset order, whose own timestamp is at or after it
 
 Where no record is found the answer is offset -1, timestamp -1, which Kafka's clients expect. For a time,
@@ -117,9 +117,9 @@ async def _find(
     if timestamp == LATEST:
         return OffsetAndTimestamp(end, -1, bounds.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return await broker.storage.earliest(tp)
+        return await (broker.log if timestamp == EARLIEST else broker.storage).earliest(tp)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOTHING
+        return await _archived(broker, tp, bounds, timestamp)
     found = await _search(broker, tp, timestamp)
     # What is not decided yet cannot be read, so it is not found either.
     if found is not None and found.offset < end:
@@ -136,7 +136,20 @@ def _end(bounds: LogOffsets, isolation_level: IsolationLevel) -> int:
     return bounds.high_watermark
 
 
+async def _archived(
+    broker: Broker, tp: TopicPartition, bounds: LogOffsets, timestamp: int
+) -> OffsetAndTimestamp:
+    """The end of what is archived, as the last offset that is or the first that is not."""
+    if not await broker.log.is_tiered(tp):
+        return NOTHING
+    archived = await broker.log.archived(tp)
+    if timestamp == LATEST_TIERED:
+        return NOTHING if archived is None else OffsetAndTimestamp(archived.end - 1, -1, bounds.leader_epoch)
+    first = bounds.log_start_offset if archived is None else archived.end
+    return OffsetAndTimestamp(first, -1, bounds.leader_epoch)
+
+
 async def _search(broker: Broker, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
     if timestamp == MAX_TIMESTAMP:
-        return await broker.storage.seek_max_ts(tp)
-    return await broker.storage.seek_ts(tp, timestamp)
+        return await broker.log.seek_max_ts(tp)
+    return await broker.log.seek_ts(tp, timestamp)

@@ -120,6 +120,6 @@ async def test_of_a_partition_that_stands_twice_the_last_offset_counts(broker: B
 
 async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
     await create(broker)
-    broker.storage = Shim(broker.storage, truncate_before=away)
+    broker.storage = broker.log.storage = Shim(broker.storage, truncate_before=away)
 
     assert {T0: (-1, ErrorCode.KAFKA_STORAGE_ERROR)} == await delete(broker, (T0, 0))

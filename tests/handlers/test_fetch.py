@@ -296,12 +296,12 @@ async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
     storage = broker.storage
 
     async def read(*arguments: Any, **options: Any) -> Any:
-        broker.storage = storage
+        broker.storage = broker.log.storage = storage
         found = await storage.read(*arguments, **options)
         await append(broker)
         return found
 
-    broker.storage = Shim(storage, read=read)
+    broker.storage = broker.log.storage = Shim(storage, read=read)
 
     assert [0] == base_offsets(await one(broker, 0, wait_ms=60_000))
     assert 0.0 == trio.current_time()
@@ -448,7 +448,7 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:
         return ends.get(asked, EpochEnd(-1, -1))
 
-    broker.storage = Shim(storage, latest=latest, read=read, epoch_end=epoch_end)
+    broker.storage = broker.log.storage = Shim(storage, latest=latest, read=read, epoch_end=epoch_end)
 
 
 @pytest.mark.parametrize(
@@ -544,6 +544,6 @@ async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
     version: int, error: ErrorCode
 ) -> None:
     broker = await new_broker()
-    broker.storage = Shim(broker.storage, topic=away)
+    broker.storage = broker.log.storage = Shim(broker.storage, topic=away)
 
     assert error == (await one(broker, 0, version=version)).error_code

@@ -122,7 +122,7 @@ def undecided_from(broker: Broker, offset: int) -> None:
         bounds = await storage.latest(tp)
         return LogOffsets(bounds.log_start_offset, bounds.high_watermark, offset)
 
-    broker.storage = Shim(storage, latest=latest)
+    broker.storage = broker.log.storage = Shim(storage, latest=latest)
 
 
 async def test_read_committed_ends_at_the_last_stable_offset(written: Broker) -> None:
