@@ -18,6 +18,7 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.cold import ColdStore
+from korvet.compaction import CompactionWorker
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.groups.coordinator import GroupCoordinator
@@ -147,6 +148,7 @@ class Broker:
     log: Tiers = field(init=False, repr=False)
     groups: GroupCoordinator = field(init=False, repr=False)
     retention: RetentionWorker = field(init=False, repr=False)
+    compaction: CompactionWorker = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -157,6 +159,7 @@ class Broker:
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
         self.log = Tiers(self.storage, self.config, self.cold)
         self.retention = RetentionWorker(self.storage, self.config, self.groups.leases)
+        self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
 
     # --- Who this is ------------------------------------------------------------------------------------
 

@@ -335,6 +335,15 @@ class Config:
     remote_log_manager_task_interval_ms: int = _ms(
         30_000, "how often the broker looks what of such topics is archived by now", at_least=1
     )
+    log_cleaner_backoff_ms: int = _ms(
+        15_000, "how often topics with cleanup.policy=compact are looked at", at_least=1
+    )
+    log_cleaner_dedupe_buffer_size: int = _bytes(
+        134_217_728,
+        "memory for the keys of a partition that is compacted, about 200 bytes each; for more keys than fit it is"
+        " gone over several times",
+        at_least=1_048_576,
+    )
     compression_type: str = _setting(
         one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",

@@ -31,6 +31,7 @@ from korvet.handlers import APIS
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, ServedConnection, Shared
+from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import (
     OffsetMapping,
     Storage,
@@ -109,6 +110,7 @@ class Server:
                 await accepting.start(supervise, "groups", self.broker.groups.run)
                 await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
+                await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)
                 for bound in self.listeners:
                     for sock in bound.sockets:
@@ -240,6 +242,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         record_max_headers=config.record_max_headers,
+        compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
     )
     mapping = OffsetMapping(config.default_offset_mapping)
     return open_storage(
