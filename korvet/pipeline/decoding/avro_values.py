@@ -1,0 +1,200 @@
+"""Avro: a reader's schema becomes columns, and values, each written with a schema of its own, become rows in it.
+
+Resolution is Avro's: fields matched by name or alias, numbers widened, defaults filled in. Times of day stay the
+numbers they are (milliseconds or microseconds), for tables have no type for them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from attrs import frozen
+from fastavro.schema import SchemaParseException, UnknownType
+
+from korvet.pipeline.decoding.columns import Faults, SchemaFault, Unfit
+from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
+from korvet.pipeline.decoding.registry import NotRegistered, Registry
+
+Row = dict[str, Any]
+UTC_MICROS = pa.timestamp("us", "UTC")
+
+PRIMITIVES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): UTC_MICROS,
+    ("long", "timestamp-micros"): UTC_MICROS,
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("string", "uuid"): pa.string(),
+}
+WIDER = [{"int", "long"}, {"float", "double"}, {"int", "long", "float", "double"}]
+TOO_MUCH = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
+@frozen
+class AvroValues:
+    """Reads values into rows of one schema; `registry` knows the ids in frames, and is None where there are none."""
+
+    schema: str
+    registry: Registry | None = None
+
+    def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
+        """The record that each value holds; None for a null value, and for what is none, which is a fault."""
+        rows: list[Row | None] = []
+        for number, value in enumerate(values):
+            row = None
+            if value is not None:
+                try:
+                    row = self.record(value)
+                except Unfit as fault:
+                    faults.add(number, "$", str(fault))
+            rows.append(row)
+        return rows
+
+    def record(self, value: bytes) -> Row:
+        """One value. Raises Unfit, RegistryError."""
+        writer, begin = self.schema, 0
+        if self.registry is not None:
+            writer, begin = written_with(self.registry, schema_id(value)), HEADER_BYTES
+        source = io.BytesIO(value)
+        source.seek(begin)
+        try:
+            row = fastavro.schemaless_reader(source, parsed(writer), parsed(self.schema))
+        except TOO_MUCH as error:
+            raise Unfit(f"is no Avro of its schema: {type(error).__name__}: {error}") from None
+        if source.tell() != len(value):
+            raise Unfit(f"goes on for {len(value) - source.tell()} bytes behind the record")
+        if not isinstance(row, dict):
+            raise Unfit("is not a record")
+        return row
+
+
+def written_with(registry: Registry, number: int) -> str:
+    """The text of a writer's schema. Raises Unfit where the registry has none, or not one for Avro."""
+    try:
+        found = registry.by_id(number)
+    except NotRegistered as error:
+        raise Unfit(str(error)) from None
+    if found.kind != "AVRO":
+        raise Unfit(f"schema {number} is one for {found.kind}, not for AVRO")
+    if found.references:
+        raise Unfit(f"schema {number} refers to other schemas, which is not supported")
+    return found.text
+
+
+@cache
+def parsed(text: str) -> Any:
+    """A schema as fastavro takes it. Raises SchemaFault."""
+    try:
+        return fastavro.parse_schema(without_times(json.loads(text)))
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
+        raise SchemaFault(f"The Avro schema does not parse: {type(error).__name__}: {error}") from None
+
+
+def without_times(schema: Any) -> Any:
+    """The same schema, times of day being plain numbers."""
+    if isinstance(schema, list):
+        return [without_times(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: without_times(value) if name in ("type", "items", "values", "fields") else value
+        for name, value in schema.items()
+        if not (name == "logicalType" and value in ("time-millis", "time-micros"))
+    }
+
+
+def avro_fields(text: str) -> list[pa.Field]:
+    """The columns for a reader's schema. Raises SchemaFault."""
+    schema = parsed(text)
+    names: dict[str, Any] = {}
+    kind = arrow_type(schema, names, "$")
+    if not pa.types.is_struct(kind):
+        raise SchemaFault("The Avro schema is not one of a record.")
+    return list(kind)
+
+
+def arrow_type(schema: Any, names: dict[str, Any], path: str) -> pa.DataType:
+    """The type for a schema without null. `names` are the named types above it, None while one is being described."""
+    if isinstance(schema, list):
+        return union_type([each for each in schema if each != "null"], names, path)
+    if isinstance(schema, str):
+        return PRIMITIVES[schema] if schema in PRIMITIVES else named_type(schema, names, path)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return arrow_type(kind, names, path)
+    logical = LOGICAL.get((kind, schema.get("logicalType", "")))
+    if logical is not None:
+        return logical
+    if schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+        return decimal_type(schema, path)
+    if kind == "array":
+        return pa.list_(arrow_type(schema["items"], names, f"{path}[]"))
+    if kind == "map":
+        return pa.map_(pa.string(), arrow_type(schema["values"], names, f"{path}.*"))
+    if kind in ("enum", "fixed"):
+        names[schema["name"]] = pa.string() if kind == "enum" else pa.binary()
+        return names[schema["name"]]
+    if kind == "record":
+        return record_type(schema, names, path)
+    return arrow_type(kind, names, path)
+
+
+def record_type(schema: Mapping[str, Any], names: dict[str, Any], path: str) -> pa.DataType:
+    names[schema["name"]] = None
+    names[schema["name"]] = pa.struct(
+        [
+            (each["name"], arrow_type(each["type"], names, f"{path}.{each['name']}"))
+            for each in schema["fields"]
+        ]
+    )
+    return names[schema["name"]]
+
+
+def named_type(name: str, names: Mapping[str, Any], path: str) -> pa.DataType:
+    if names.get(name) is None:
+        raise SchemaFault(f"{path}: {name} holds itself; a table's columns cannot.")
+    return names[name]
+
+
+def union_type(members: Sequence[Any], names: dict[str, Any], path: str) -> pa.DataType:
+    if len(members) == 1:
+        return arrow_type(members[0], names, path)
+    plain = {each for each in members if isinstance(each, str)}
+    for wider, kind in zip(WIDER, ("long", "double", "double"), strict=True):
+        if len(plain) == len(members) and members and plain <= wider:
+            return PRIMITIVES[kind]
+    told = ", ".join(
+        each if isinstance(each, str) else str(each.get("name") or each["type"]) for each in members
+    )
+    raise SchemaFault(f"{path}: one column cannot be a union of {told or 'null alone'}.")
+
+
+def decimal_type(schema: Mapping[str, Any], path: str) -> pa.DataType:
+    precision = schema["precision"]
+    if precision > 38:
+        raise SchemaFault(f"{path}: decimals have at most 38 digits, not {precision}.")
+    return pa.decimal128(precision, schema.get("scale", 0))

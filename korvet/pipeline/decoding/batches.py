@@ -1,0 +1,256 @@
+"""Rows of an archive become rows of a typed table, and of its dlq table those that cannot.
+
+Tombstones (a null value) are neither: they are left out, or kept as rows without values, and delete rows by upsert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+from attrs import field, frozen
+
+from korvet.lake.schema import FILE_SCHEMA
+from korvet.pipeline.decoding.columns import (
+    DATE,
+    DELETED,
+    KEY,
+    OFFSET,
+    OPERATION,
+    PARTITION,
+    RAW,
+    TIMESTAMP,
+    Faults,
+    Unfit,
+    struct_columns,
+)
+from korvet.pipeline.decoding.inference import Wanted, wanted
+from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
+from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
+from korvet.pipeline.decoding.specification import DAYS, Specification
+
+Row = dict[str, Any]
+
+DELETE = "d"
+ERROR = pa.field("error", pa.string())
+#: The dlq table: the columns of the archive's files, so that whoever reads those reads it, and what is wrong.
+DLQ_SCHEMA = FILE_SCHEMA.append(ERROR)
+
+
+@frozen
+class JsonValues:
+    """Reads JSON objects; `as_written` keeps the text of numbers."""
+
+    as_written: bool = False
+
+    def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
+        """As `json_values.objects`."""
+        return objects(values, faults, as_written=self.as_written)
+
+
+@frozen
+class Decoder:
+    """How the values of a topic become rows. It can be pickled, and is the same everywhere.
+
+    `values` is what reads them: JsonValues, AvroValues or ProtobufValues. `fields` are the columns for what is in them.
+    """
+
+    specification: Specification
+    fields: tuple[pa.Field, ...]
+    values: Any
+
+    @classmethod
+    def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
+        exactly = specification.numbers == "string" or needs_numbers_as_written(fields)
+        return cls(specification, tuple(fields), JsonValues(exactly))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The typed table's columns: those of the values, and behind them where a row comes from."""
+        return pa.schema([*self.fields, *own_fields(self.specification)])
+
+    def partition_columns(self) -> tuple[str, ...]:
+        """The typed table's partition columns."""
+        return tuple(DATE if name == DAYS else name for name in self.specification.partition_by)
+
+
+def own_fields(specification: Specification) -> list[pa.Field]:
+    """What a typed table has beside the values: partition and offset always, the rest as is asked for."""
+    fields = [
+        pa.field(PARTITION, pa.int32()),
+        pa.field(OFFSET, pa.int64()),
+        pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
+    ]
+    if specification.upsert or specification.keep_key:
+        fields.append(pa.field(KEY, pa.binary()))
+    if specification.unwrap:
+        fields.append(pa.field(OPERATION, pa.string()))
+    if specification.keep_raw:
+        fields.append(pa.field(RAW, pa.binary()))
+    if DAYS in specification.partition_by:
+        fields.append(pa.field(DATE, pa.date32()))
+    return fields
+
+
+@frozen
+class Opened:
+    """The rows that values hold; None for tombstones and for bad ones."""
+
+    rows: list[Row | None]
+    operations: list[str | None]  # of Debezium's envelopes
+    faults: Faults = field(factory=Faults)
+
+
+@frozen
+class Decoded:
+    """What became of some rows. With upsert, typed rows say in `_deleted` whether they delete."""
+
+    typed: pa.Table
+    bad: pa.Table
+    tombstones: int
+
+
+def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
+    """The values read and reshaped, before they have to fit any column."""
+    specification = decoder.specification
+    faults = Faults()
+    rows = decoder.values.objects(values, faults)
+    operations: list[str | None] = [None] * len(rows)
+    if not (specification.unwrap or specification.rename or specification.flatten):
+        return Opened(rows, operations, faults)
+    maps = frozenset(one.name for one in decoder.fields if pa.types.is_map(one.type))
+    for number, row in enumerate(rows):
+        if row is None:
+            continue
+        try:
+            rows[number], operations[number] = reshape(row, specification, maps)
+        except Unfit as fault:
+            faults.add(number, "$", str(fault))
+            rows[number] = None
+    return Opened(rows, operations, faults)
+
+
+def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tuple[Row | None, str | None]:
+    """A row as the specification wants it, and what happened to it. Raises Unfit."""
+    operation = None
+    if specification.unwrap:
+        change = unwrap(row)
+        operation = change.operation
+        if change.row is None:
+            return None, operation
+        row = change.row
+    if specification.rename:
+        rename(row, specification.rename)
+    if specification.flatten:
+        row = flatten(row, specification.flatten, maps)
+    return row, operation
+
+
+def find_wanted(decoder: Decoder, archived: pa.Table) -> Wanted:
+    """What these rows hold that there are no columns for."""
+    opened = open_values(decoder, archived.column("value").to_pylist())
+    return wanted(opened.rows, decoder.fields)
+
+
+def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int, int]] = ()) -> Decoded:
+    """Rows in the archive's columns, decoded. `known_bad` are (partition, offset) of rows that are in the dlq already.
+
+    Those are in neither of the results. Raises RegistryError.
+    """
+    values = archived.column("value").to_pylist()
+    opened = open_values(decoder, values)
+    faults = opened.faults
+    arrays = fitted(decoder, opened)
+    specification = decoder.specification
+    if specification.upsert:
+        refuse_without_key(archived, faults)
+    columns = dict(zip((one.name for one in decoder.fields), arrays, strict=True))
+    refuse_empty_partition_values(decoder, columns, faults)
+    bad = sorted(faults.by_row)
+    deleted = [
+        value is None or operation == DELETE
+        for value, operation in zip(values, opened.operations, strict=True)
+    ]
+    tombstones = sum(value is None for value in values)
+    left_out = {*bad, *already_bad(archived, known_bad)}
+    kept = [
+        number
+        for number, value in enumerate(values)
+        if number not in left_out
+        and (value is not None or specification.upsert or specification.tombstones == "keep")
+    ]
+    columns |= own_columns(specification, archived, opened)
+    typed = pa.Table.from_arrays(
+        [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
+    )
+    if specification.upsert:
+        typed = typed.append_column(DELETED, pa.array(deleted, pa.bool_()))
+    new = [number for number in bad if number not in already_bad(archived, known_bad)]
+    return Decoded(
+        typed if len(kept) == len(values) else typed.take(pa.array(kept, pa.int64())),
+        bad_rows(archived, new, faults),
+        tombstones,
+    )
+
+
+def fitted(decoder: Decoder, opened: Opened) -> list[pa.Array]:
+    """The rows as columns."""
+    opened.faults.may_lack.update(
+        number for number, operation in enumerate(opened.operations) if operation == DELETE
+    )
+    rows = [
+        None if row is None or number in opened.faults.by_row else row
+        for number, row in enumerate(opened.rows)
+    ]
+    reading = decoder.specification.reading
+    return struct_columns(rows, decoder.fields, range(len(rows)), opened.faults, reading)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """What must be there was looked at row by row; the table's columns take what deleted rows do not have."""
+    return pa.schema([one.with_nullable(True) for one in schema])  # noqa: FBT003  pyarrow's signature
+
+
+def own_columns(specification: Specification, archived: pa.Table, opened: Opened) -> dict[str, Any]:
+    columns = {
+        PARTITION: archived.column("partition"),
+        OFFSET: archived.column("offset"),
+        TIMESTAMP: archived.column("timestamp"),
+        KEY: archived.column("key"),
+        RAW: archived.column("value"),
+    }
+    if specification.unwrap:
+        columns[OPERATION] = pa.array(opened.operations, pa.string())
+    if DAYS in specification.partition_by:
+        columns[DATE] = archived.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    return columns
+
+
+def refuse_without_key(archived: pa.Table, faults: Faults) -> None:
+    for number, key in enumerate(archived.column("key").to_pylist()):
+        if key is None:
+            faults.add(number, "key", "is null, and upsert goes by it")
+
+
+def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array], faults: Faults) -> None:
+    """Delta's log writes an empty text as it writes null: it would come back as that."""
+    for name in decoder.specification.partition_by:
+        if name != DAYS and pa.types.is_string(columns[name].type):
+            for number, value in enumerate(columns[name].to_pylist()):
+                if value == "":
+                    faults.add(number, f"$.{name}", "is empty, and tables are not partitioned by that")
+
+
+def already_bad(archived: pa.Table, known_bad: Collection[tuple[int, int]]) -> set[int]:
+    """The numbers of the rows that are in the dlq."""
+    if not known_bad:
+        return set()
+    places = zip(archived.column("partition").to_pylist(), archived.column("offset").to_pylist(), strict=True)
+    return {number for number, place in enumerate(places) if place in known_bad}
+
+
+def bad_rows(archived: pa.Table, numbers: Sequence[int], faults: Faults) -> pa.Table:
+    rows = archived.select(FILE_SCHEMA.names).take(pa.array(numbers, pa.int64()))
+    reasons = pa.array([faults.by_row[number] for number in numbers], pa.string())
+    return rows.append_column(ERROR, reasons).cast(DLQ_SCHEMA)

@@ -1,0 +1,47 @@
+"""Confluent's framing of a value: a byte 0, the schema's id in four bytes (big-endian), for Protobuf the message.
+
+The message is named by its place in the file: a count and that many indexes, from the outermost to the nested one,
+all zigzag varints; a single 0 stands for the first message of the file.
+"""
+
+from __future__ import annotations
+
+from korvet.pipeline.decoding.columns import Unfit
+
+HEADER_BYTES = 5
+MAGIC = 0
+MOST_INDEXES = 100
+
+
+def schema_id(value: bytes) -> int:
+    """The id a value begins with. Raises Unfit."""
+    if len(value) < HEADER_BYTES or value[0] != MAGIC:
+        raise Unfit(
+            f"does not begin with 0 and a schema's id, but with {value[:HEADER_BYTES].hex(' ') or 'nothing'}"
+        )
+    return int.from_bytes(value[1:HEADER_BYTES], "big")
+
+
+def message_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Where in its file the message is, and where in the value it begins. Raises Unfit."""
+    count, position = zigzag(value, HEADER_BYTES)
+    if not 0 <= count <= MOST_INDEXES:
+        raise Unfit(f"claims {count} message indexes")
+    indexes = []
+    for _ in range(count):
+        index, position = zigzag(value, position)
+        indexes.append(index)
+    return tuple(indexes) or (0,), position
+
+
+def zigzag(value: bytes, position: int) -> tuple[int, int]:
+    """A varint and where the next one begins. Raises Unfit."""
+    number = shift = 0
+    while position < len(value) and shift < 64:
+        byte = value[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), position
+    raise Unfit("ends within its message indexes")

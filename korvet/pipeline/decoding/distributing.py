@@ -1,0 +1,94 @@
+"""Slices handed out: to Spark's workers, one task each, or done here one after the other."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+from attrs import frozen
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from korvet.pipeline.archive import JavaEnded, SparkFailed
+from korvet.pipeline.decoding.registry import RegistryError
+
+T = TypeVar("T")
+Files = tuple[str, ...]
+Work = Callable[[Files], T]
+
+
+class Distribute(Protocol):
+    """Who does the work."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many slices are worked on at once."""
+
+    def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
+        """What the work says of each slice, in their order. Raises what the work raises."""
+
+
+@frozen
+class Here:
+    """One slice after the other, in this process."""
+
+    parallelism: int = 1
+
+    def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
+        """As the protocol says."""
+        return [work(files) for files in slices]
+
+
+@frozen
+class OnSpark:
+    """A Spark task for each slice."""
+
+    spark: SparkSession
+
+    @property
+    def parallelism(self) -> int:
+        """The cores there are."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
+        """As the protocol says; raises SparkFailed and JavaEnded, too."""
+        if not slices:
+            return []
+        count = len(slices)
+        run = partial(_run, work, tuple(slices))
+        rows = self.spark.range(0, count, 1, count).mapInArrow(run, "number long, answer binary")
+        try:
+            answers = {row.number: pickle.loads(row.answer) for row in rows.collect()}  # noqa: S301  our own workers'
+        except (Py4JNetworkError, OSError) as error:
+            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
+        for answer in answers.values():
+            if isinstance(answer, Exception):
+                raise answer
+        return [answers[number] for number in range(count)]
+
+
+def _run(
+    work: Work[Any], slices: Sequence[Files], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a worker runs; that something is not there just now comes back as it is, not as a traceback."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            try:
+                answer = work(slices[number])
+            except (RegistryError, OSError) as error:
+                answer = error
+            columns = [pa.array([number], pa.int64()), pa.array([pickle.dumps(answer)], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, names=["number", "answer"])
+
+
+def _reason(error: BaseException) -> str:
+    """The line of Spark's long story that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error: " in line or "exited unexpectedly" in line]
+    return (telling or lines or [type(error).__name__])[-1]

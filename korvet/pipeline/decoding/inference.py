@@ -1,0 +1,172 @@
+"""Which columns rows want: the fields that have no column yet are counted, and the counts become new columns.
+
+Counts add up, so many workers may look at pieces of a range, and the outcome does not depend on how it was split.
+A field that has one type here and another one there gets the type of most rows; the rest of the rows are bad rows.
+Whole numbers and numbers with a point make a double.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+from attrs import define, field
+
+from korvet.pipeline.decoding.columns import UNFIT_NAME, Number
+
+Numbers = Literal["long", "double", "string"]
+# Names on the way to a value; None stands for the elements of an array.
+Path = tuple[str | None, ...]
+Wanted = Counter[tuple[Path, str]]
+
+DEEPEST = 50  # beyond this, nesting is an attack or an accident
+KINDS: dict[type, str] = {
+    bool: "boolean",
+    int: "long",
+    float: "double",
+    str: "string",
+    Number: "number",
+    dict: "struct",
+    list: "array",
+}
+TYPES = {"boolean": pa.bool_(), "long": pa.int64(), "double": pa.float64(), "string": pa.string()}
+
+
+def wanted(rows: Iterable[Mapping[str, Any] | None], fields: Sequence[pa.Field]) -> Wanted:
+    """What the rows hold that these columns do not, as counts of (path, kind)."""
+    found: Wanted = Counter()
+    known = frozenset(one.name for one in fields)
+    nested = [one for one in fields if pa.types.is_struct(element(one.type))]
+    for row in rows:
+        if row is not None and (nested or not row.keys() <= known):
+            _compare(row, {one.name: one.type for one in fields}, (), found)
+    return found
+
+
+def element(kind: pa.DataType) -> pa.DataType:
+    """What an array holds, at any depth; a type that is no array is its own."""
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _compare(row: Mapping[str, Any], columns: Mapping[str, pa.DataType], path: Path, found: Wanted) -> None:
+    for name, value in row.items():
+        kind = columns.get(name)
+        if kind is None:
+            _count(value, (*path, name), found)
+        else:
+            _inside(value, kind, (*path, name), found)
+
+
+def _inside(value: Any, kind: pa.DataType, path: Path, found: Wanted) -> None:
+    """What is new in a value that has its column."""
+    if pa.types.is_struct(kind) and type(value) is dict:
+        _compare(value, {one.name: one.type for one in kind}, path, found)
+    elif pa.types.is_list(kind) and type(value) is list:
+        for each in value:
+            _inside(each, kind.value_type, (*path, None), found)
+
+
+def _count(value: Any, path: Path, found: Wanted) -> None:
+    if value is None or len(path) > DEEPEST:
+        return
+    kind = KINDS[type(value)]
+    found[path, kind] += 1
+    if kind == "struct":
+        for name, inner in value.items():
+            _count(inner, (*path, name), found)
+    elif kind == "array":
+        for inner in value:
+            _count(inner, (*path, None), found)
+
+
+def grown(
+    fields: Sequence[pa.Field],
+    found: Mapping[tuple[Path, str], int],
+    *,
+    numbers: Numbers = "long",
+    max_columns: int = 1000,
+    reserved: Collection[str] = (),
+) -> list[pa.Field]:
+    """The columns, and those that were found wanting, behind them and as the first rows had them in order.
+
+    Left out is what no table can hold: a name that differs from another only in case, or with characters that names
+    of columns cannot have, `reserved` ones, and what comes when there are `max_columns` already (nested ones count).
+    """
+    growth = Growth(numbers, max_columns - sum(map(leaves, fields)))
+    for (path, kind), count in found.items():
+        growth.kinds[path][kind] += count
+    for path in growth.kinds:
+        growth.children[path[:-1]].append(path)
+    return growth.extend(fields, (), reserved)
+
+
+def leaves(one: pa.Field) -> int:
+    """How many columns a file has for a field."""
+    kind = element(one.type)
+    return sum(map(leaves, kind)) if pa.types.is_struct(kind) else 1
+
+
+@define
+class Growth:
+    """What was found, ordered by path, and how many columns may yet be added."""
+
+    numbers: Numbers
+    room: int
+    kinds: dict[Path, Counter[str]] = field(factory=lambda: defaultdict(Counter))
+    children: dict[Path, list[Path]] = field(factory=lambda: defaultdict(list))
+
+    def extend(
+        self, fields: Iterable[pa.Field], path: Path, reserved: Collection[str] = ()
+    ) -> list[pa.Field]:
+        """Fields at a path, themselves extended, and the new ones."""
+        whole = [one.with_type(self.deepened(one.type, (*path, one.name))) for one in fields]
+        taken = {one.name.lower() for one in whole} | {name.lower() for name in reserved}
+        for child in self.children.get(path, ()):
+            name = child[-1]
+            if name is None or name.lower() in taken or not name or UNFIT_NAME.search(name):
+                continue
+            kind = self.type_of(child)
+            if kind is not None:
+                whole.append(pa.field(name, kind))
+                taken.add(name.lower())
+        return whole
+
+    def deepened(self, kind: pa.DataType, path: Path) -> pa.DataType:
+        """The type of a column that is there, with what is new inside of it."""
+        if pa.types.is_struct(kind):
+            return pa.struct(self.extend(kind, path))
+        if pa.types.is_list(kind) and pa.types.is_struct(element(kind)):
+            return pa.list_(self.deepened(kind.value_type, (*path, None)))
+        return kind
+
+    def type_of(self, path: Path) -> pa.DataType | None:
+        """The type for what was found at a path; None if it holds nothing that has one, or there is no room."""
+        counts = self.kinds.get(path)
+        if not counts:
+            return None
+        kind = self.most_wanted(counts)
+        if kind == "struct":
+            inner = self.extend([], path)
+            return pa.struct(inner) if inner else None
+        if kind == "array":
+            items = self.type_of((*path, None))
+            return None if items is None else pa.list_(items)
+        if self.room <= 0:
+            return None
+        self.room -= 1
+        return TYPES[kind]
+
+    def most_wanted(self, counts: Counter[str]) -> str:
+        """The kind that most rows have; numbers stand together, as what the specification makes of them."""
+        tally: Counter[str] = Counter()
+        as_number = "string" if self.numbers == "string" else "number"
+        for kind, count in counts.items():
+            tally[as_number if kind in ("long", "double", "number") else kind] += count
+        best = max(tally, key=lambda kind: (tally[kind], kind))
+        if best != "number":
+            return best
+        return "double" if self.numbers == "double" or counts["double"] else "long"

@@ -1,0 +1,122 @@
+"""What a round decodes: which offsets, by which files, in how many slices.
+
+A typed table and its dlq table have numbers of their own, and where a round was killed between their commits they
+differ. Then first the one that lags is brought up to the other, with just the offsets in between; rows the dlq
+holds already are bad whatever they look like now, so no row is in both, and none in neither, even if the
+specification has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from attrs import frozen
+
+from korvet.lake.chain import missing_stretches
+from korvet.lake.errors import LakeError
+from korvet.lake.table import LakeTable, TableFile
+from korvet.pipeline.decoding.distributing import Files
+from korvet.pipeline.decoding.tables import Span
+
+SLICE_BYTES = 64 * 1024 * 1024
+Behind = Literal["typed", "dlq"]
+
+
+class MissingRows(LakeError):  # noqa: N818  it says what is wrong
+    """Offsets that are to be decoded may be in the archive no more."""
+
+
+@frozen
+class Plan:
+    """The spans of a round. `behind` is the one table that is brought up to the other; None if both go on together."""
+
+    spans: tuple[Span, ...]
+    behind: Behind | None = None
+
+
+def plan_of(
+    archive: LakeTable,
+    typed: Mapping[int, int],
+    dlq: Mapping[int, int] | None,
+    *,
+    accept_gap: bool = False,
+    max_bytes: int,
+) -> Plan:
+    """What to do next, given the numbers of both tables; `dlq` is None where bad rows are not kept.
+
+    Raises MissingRows.
+    """
+    starts = {partition: archive.start(partition) or 0 for partition in archive.archived_up_to}
+    numbers = {partition: typed.get(partition, start) for partition, start in starts.items()}
+    if dlq is not None:
+        other = {partition: dlq.get(partition, start) for partition, start in starts.items()}
+        ahead = [Span(p, numbers[p], other[p]) for p in starts if numbers[p] < other[p]]
+        if ahead:
+            return Plan(tuple(ahead), "typed")
+        back = [Span(p, other[p], numbers[p]) for p in starts if other[p] < numbers[p]]
+        if back:
+            return Plan(tuple(back), "dlq")
+    spans = []
+    for partition, number in numbers.items():
+        end = archive.archived_up_to[partition]
+        if number < end and not accept_gap:
+            end = before_missing(archive, partition, number, end)
+        if number < end:
+            spans.append(Span(partition, number, end))
+    share = max_bytes // max(1, len(spans))
+    return Plan(tuple(shortened(archive, span, share) for span in spans))
+
+
+def before_missing(archive: LakeTable, partition: int, start: int, end: int) -> int:
+    """Where the first gap behind `start` begins, or `end`. Raises MissingRows for one that begins there."""
+    for stretch in missing_stretches(archive, partition):
+        if stretch.end <= start:
+            continue
+        if stretch.start > start:
+            return min(end, stretch.start)
+        raise MissingRows(
+            f"{archive.topic}-{partition}: offsets {start} to {min(end, stretch.end) - 1} are not in the archive as "
+            "they were written: rows were deleted, an older version restored, or another program has rewritten files "
+            "(korvet lake audit says more); --accept-gap goes on with what is there."
+        )
+    return end
+
+
+def shortened(archive: LakeTable, span: Span, max_bytes: int) -> Span:
+    """As much of a span as files of about so many bytes hold, at least one file's range of offsets.
+
+    Where somebody else has rewritten files, what they hold overlaps: then it is the whole span.
+    """
+    total = 0
+    files = archive.files_of(span.partition, span.start, span.end)
+    if any(file.held is None for file in files):
+        return span
+    end = span.end
+    for held, size in sorted((file.held.end, file.size) for file in files if file.held):
+        if total and total + size > max_bytes and held > end:
+            break
+        total += size
+        end = held
+        if total > max_bytes:
+            break
+    return Span(span.partition, span.start, min(span.end, max(end, span.start)))
+
+
+def slices_of(archive: LakeTable, spans: Sequence[Span], parallelism: int) -> list[Files]:
+    """The files that hold the spans, in order, dealt into slices of about the same size."""
+    chosen: dict[str, TableFile] = {}
+    for span in spans:
+        for file in archive.files_of(span.partition, span.start, span.end):
+            chosen.setdefault(file.path, file)
+    total = sum(file.size for file in chosen.values())
+    wanted = min(SLICE_BYTES, total // max(1, parallelism) + 1)
+    slices: list[list[str]] = []
+    filled = wanted
+    for path, file in chosen.items():
+        if filled >= wanted:
+            slices.append([])
+            filled = 0
+        slices[-1].append(path)
+        filled += file.size
+    return [tuple(paths) for paths in slices]

@@ -1,0 +1,185 @@
+"""Protobuf schemas: .proto texts compiled into descriptors, and the columns a message type wants.
+
+The compiler is Google's own protoc, which grpcio-tools brings along. It runs as a process, for it complains on stderr.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.registry import Registry, Schema
+
+COMPILE_TIMEOUT_S = 60
+MAIN = "korvet_main.proto"
+
+SCALARS = {
+    FieldDescriptor.TYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.TYPE_FLOAT: pa.float32(),
+    FieldDescriptor.TYPE_INT64: pa.int64(),
+    FieldDescriptor.TYPE_SINT64: pa.int64(),
+    FieldDescriptor.TYPE_SFIXED64: pa.int64(),
+    FieldDescriptor.TYPE_UINT64: pa.decimal128(20, 0),
+    FieldDescriptor.TYPE_FIXED64: pa.decimal128(20, 0),
+    FieldDescriptor.TYPE_INT32: pa.int32(),
+    FieldDescriptor.TYPE_SINT32: pa.int32(),
+    FieldDescriptor.TYPE_SFIXED32: pa.int32(),
+    FieldDescriptor.TYPE_UINT32: pa.int64(),
+    FieldDescriptor.TYPE_FIXED32: pa.int64(),
+    FieldDescriptor.TYPE_BOOL: pa.bool_(),
+    FieldDescriptor.TYPE_STRING: pa.string(),
+    FieldDescriptor.TYPE_BYTES: pa.binary(),
+    FieldDescriptor.TYPE_ENUM: pa.string(),
+}
+WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+TIMESTAMP = "google.protobuf.Timestamp"
+# Whatever these hold, they hold as JSON.
+FREE_FORM = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any")}
+
+
+def descriptors_of_file(file: Path) -> bytes:
+    """A FileDescriptorSet: of a .proto, whose imports are beside it, or compiled already. Raises SchemaFault."""
+    if file.suffix != ".proto":
+        return file.read_bytes()
+    return compiled(file.name, file.parent, str(file))
+
+
+def descriptors_of(registry: Registry, schema: Schema, told: str) -> bytes:
+    """The same of a registered schema and all it refers to. Raises SchemaFault, NotRegistered, RegistryError."""
+    if schema.kind != "PROTOBUF":
+        raise SchemaFault(f"{told} is one for {schema.kind}, not for PROTOBUF")
+    files: dict[str, str] = {MAIN: schema.text}
+    pending = list(schema.references)
+    while pending:
+        reference = pending.pop()
+        if reference.name not in files:
+            found = registry.version(reference)
+            files[reference.name] = found.text
+            pending += found.references
+    with tempfile.TemporaryDirectory(prefix="korvet-proto-") as folder:
+        for name, text in files.items():
+            file = Path(folder, name).resolve()
+            if not file.is_relative_to(Path(folder).resolve()):
+                raise SchemaFault(f"{told} refers to {name!r}, which is no name of a file to import")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        return compiled(MAIN, Path(folder), told)
+
+
+def compiled(name: str, folder: Path, told: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="korvet-proto-") as out:
+        target = Path(out, "set")
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{folder}",
+            "--include_imports",
+        ]
+        try:
+            done = subprocess.run(
+                [*command, f"--descriptor_set_out={target}", name],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=COMPILE_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise SchemaFault(f"{told} does not compile within {COMPILE_TIMEOUT_S} s") from None
+        if done.returncode:
+            reason = done.stderr.strip().splitlines() or ["protoc says nothing"]
+            raise SchemaFault(f"{told} does not compile: {reason[0]}")
+        return target.read_bytes()
+
+
+@cache
+def pool_of(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, str]:
+    """The types of a FileDescriptorSet, and the name of its last file, which is the one that was compiled."""
+    files = descriptor_pb2.FileDescriptorSet()
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        files.ParseFromString(descriptors)
+        for file in files.file:
+            pool.Add(file)
+    except (DecodeError, TypeError) as error:
+        raise SchemaFault(f"The Protobuf schema cannot be used: {error}") from None
+    if not files.file:
+        raise SchemaFault("The Protobuf schema is empty.")
+    return pool, files.file[-1].name
+
+
+def message_type(descriptors: bytes, name: str | None) -> Descriptor:
+    """A type by its full name, or the first of the file. Raises SchemaFault."""
+    pool, file_name = pool_of(descriptors)
+    there = pool.FindFileByName(file_name).message_types_by_name
+    if name is None:
+        if not there:
+            raise SchemaFault("The Protobuf schema holds no message.")
+        return next(iter(there.values()))
+    try:
+        return pool.FindMessageTypeByName(name)
+    except KeyError:
+        names = ", ".join(each.full_name for each in there.values())
+        raise SchemaFault(f"The Protobuf schema holds no message {name}; it holds {names}.") from None
+
+
+def name_at(descriptors: bytes, indexes: tuple[int, ...]) -> str | None:
+    """The full name of the message at a place in the file, None if there is none."""
+    pool, file_name = pool_of(descriptors)
+    level: Any = list(pool.FindFileByName(file_name).message_types_by_name.values())
+    found = None
+    for index in indexes:
+        if not 0 <= index < len(level):
+            return None
+        found = level[index]
+        level = found.nested_types
+    return None if found is None else str(found.full_name)
+
+
+def message_fields(message: Descriptor, path: str = "$", above: tuple[str, ...] = ()) -> list[pa.Field]:
+    """The columns of a message type. Raises SchemaFault for one that holds itself."""
+    if message.full_name in above:
+        raise SchemaFault(f"{path}: {message.full_name} holds itself; a table's columns cannot.")
+    within = (*above, message.full_name)
+    return [pa.field(each.name, field_type(each, f"{path}.{each.name}", within)) for each in message.fields]
+
+
+def field_type(one: FieldDescriptor, path: str, above: tuple[str, ...]) -> pa.DataType:
+    if is_map(one):
+        entry: Mapping[str, FieldDescriptor] = one.message_type.fields_by_name
+        return pa.map_(single_type(entry["key"], path, above), single_type(entry["value"], path, above))
+    kind = single_type(one, path, above)
+    return pa.list_(kind) if one.is_repeated else kind
+
+
+def is_map(one: FieldDescriptor) -> bool:
+    return bool(one.message_type is not None and one.message_type.GetOptions().map_entry)
+
+
+def single_type(one: FieldDescriptor, path: str, above: tuple[str, ...]) -> pa.DataType:
+    message = one.message_type
+    if message is None:
+        return SCALARS[one.type]
+    if message.full_name == TIMESTAMP:
+        return pa.timestamp("us", "UTC")
+    if message.full_name in WRAPPERS:
+        return SCALARS[message.fields_by_name["value"].type]
+    if message.full_name in FREE_FORM:
+        return pa.string()
+    return pa.struct(message_fields(message, path, above))

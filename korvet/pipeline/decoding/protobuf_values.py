@@ -1,0 +1,178 @@
+"""Protobuf: values become rows of one message type.
+
+A field's absence is null where the schema can tell it, and the default where it cannot (proto3 without `optional`).
+A field that was written with another type than it is read with looks to Protobuf like one it does not know; here it is
+a fault, and so is a number that no constant of an enum has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from attrs import frozen
+from google.protobuf import json_format, message_factory, unknown_fields
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from korvet.pipeline.decoding.columns import Faults, SchemaFault, Unfit
+from korvet.pipeline.decoding.confluent import message_indexes, schema_id
+from korvet.pipeline.decoding.protobuf_schemas import (
+    FREE_FORM,
+    TIMESTAMP,
+    WRAPPERS,
+    descriptors_of,
+    is_map,
+    message_type,
+    name_at,
+)
+from korvet.pipeline.decoding.registry import NotRegistered, Registry
+
+Row = dict[str, Any]
+Get = Callable[[Any], Any]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@frozen
+class ProtobufValues:
+    """Reads values into rows of one message type; `registry` knows the ids in frames, None where there are none."""
+
+    descriptors: bytes  # a FileDescriptorSet
+    message: str  # full name
+    registry: Registry | None = None
+    truncate_nanoseconds: bool = False
+
+    def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
+        """The message that each value holds; None for a null value, and for what is none, which is a fault."""
+        rows: list[Row | None] = []
+        for number, value in enumerate(values):
+            row = None
+            if value is not None:
+                try:
+                    row = self.row(value)
+                except Unfit as fault:
+                    faults.add(number, "$", str(fault))
+            rows.append(row)
+        return rows
+
+    def row(self, value: bytes) -> Row:
+        """One value. Raises Unfit, RegistryError."""
+        begin = 0
+        if self.registry is not None:
+            indexes, begin = message_indexes(value)
+            written = written_as(self.registry, schema_id(value), indexes)
+            if written != self.message:
+                raise Unfit(f"is a {written}, not a {self.message}")
+        reader, to_row = reader_of(self.descriptors, self.message, truncate=self.truncate_nanoseconds)
+        message = reader()
+        try:
+            message.ParseFromString(value[begin:])
+        except DecodeError as error:
+            raise Unfit(f"is no {self.message}: {error}") from None
+        row: Row = to_row(message)
+        return row
+
+
+@cache
+def written_as(registry: Registry, number: int, indexes: tuple[int, ...]) -> str:
+    """Which message type a frame names. Raises Unfit."""
+    try:
+        descriptors = descriptors_of(registry, registry.by_id(number), f"schema {number}")
+    except (NotRegistered, SchemaFault) as error:
+        raise Unfit(str(error)) from None
+    name = name_at(descriptors, indexes)
+    if name is None:
+        raise Unfit(f"names message {list(indexes)} of schema {number}, which has none there")
+    return name
+
+
+@cache
+def reader_of(descriptors: bytes, name: str, *, truncate: bool) -> tuple[type[Message], Get]:
+    """A class that parses the type, and what makes a row of its messages."""
+    found = message_type(descriptors, name)
+    return message_factory.GetMessageClass(found), row_maker(found, truncate=truncate)
+
+
+def row_maker(message: Descriptor, *, truncate: bool) -> Get:
+    getters = [(one.name, getter(one, truncate=truncate)) for one in message.fields]
+    known = {one.number: one.name for one in message.fields}
+
+    def to_row(value: Any) -> Row:
+        strangers = unknown_fields.UnknownFieldSet(value)
+        if len(strangers):
+            refuse_misread(strangers, known)
+        return {name: get(value) for name, get in getters}
+
+    return to_row
+
+
+def refuse_misread(strangers: Any, known: dict[int, str]) -> None:
+    """Fields the type does not know are none of its business; those it knows and cannot read are faults."""
+    for stranger in strangers:
+        if stranger.field_number in known:
+            name = known[stranger.field_number]
+            raise Unfit(
+                f"{name} (field {stranger.field_number}) was written with another type, or with an unknown constant"
+            )
+
+
+def getter(one: FieldDescriptor, *, truncate: bool) -> Get:
+    """Gets a field out of a message."""
+    name = one.name
+    if is_map(one):
+        convert = converter(one.message_type.fields_by_name["value"], truncate=truncate)
+        return lambda message: {key: convert(each) for key, each in getattr(message, name).items()}
+    convert = converter(one, truncate=truncate)
+    if one.is_repeated:
+        return lambda message: [convert(each) for each in getattr(message, name)]
+    if one.has_presence:
+        return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: convert(getattr(message, name))
+
+
+def converter(one: FieldDescriptor, *, truncate: bool) -> Get:
+    """Makes a single value one that columns take."""
+    message = one.message_type
+    if message is None:
+        if one.type == FieldDescriptor.TYPE_ENUM:
+            return constant_namer(one)
+        return lambda value: value
+    if message.full_name == TIMESTAMP:
+        return lambda value: moment(value, truncate=truncate)
+    if message.full_name in WRAPPERS:
+        return lambda value: value.value
+    if message.full_name in FREE_FORM:
+        return free_form
+    return row_maker(message, truncate=truncate)
+
+
+def constant_namer(one: FieldDescriptor) -> Get:
+    names = {number: each.name for number, each in one.enum_type.values_by_number.items()}
+
+    def name(number: int) -> str:
+        if number not in names:
+            raise Unfit(f"{one.name}: {number} is no constant of {one.enum_type.full_name}")
+        return str(names[number])
+
+    return name
+
+
+def moment(value: Any, *, truncate: bool) -> datetime:
+    if value.nanos % 1000 and not truncate:
+        raise Unfit(
+            f"a timestamp has {value.nanos} nanoseconds, which truncate_nanoseconds = true would cut off"
+        )
+    try:
+        return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    except OverflowError:
+        raise Unfit(f"a timestamp of {value.seconds} s is out of range") from None
+
+
+def free_form(value: Any) -> str:
+    try:
+        return str(json_format.MessageToJson(value, indent=None))
+    except (TypeError, ValueError, json_format.Error) as error:
+        raise Unfit(f"holds what cannot be shown as JSON: {error}") from None

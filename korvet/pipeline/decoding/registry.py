@@ -1,0 +1,116 @@
+"""A schema registry by its URL, as Confluent's, Karapace and Apicurio speak it: schemas by id, and a subject's latest.
+
+What an id stands for never changes, so it is asked for once in a process. A registry that does not answer is no
+fault of a record: it ends the work, which goes on where it was when the registry is back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from functools import cache
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from attrs import field, frozen
+
+TIMEOUT_S = 30.0
+ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+class RegistryError(Exception):
+    """The registry cannot be reached, or says what no registry says; the message names its address."""
+
+
+class NotRegistered(LookupError):  # noqa: N818  what it says
+    """The registry knows no such id, subject or version."""
+
+
+@frozen
+class Reference:
+    """A schema that another one imports, and the name it is imported under."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@frozen
+class Schema:
+    """A schema's text as it was registered; `kind` is AVRO, PROTOBUF or JSON."""
+
+    text: str
+    kind: str
+    references: tuple[Reference, ...] = ()
+
+
+@frozen
+class Registry:
+    """A registry at a URL, which may hold user and password."""
+
+    url: str = field(repr=False)
+
+    def by_id(self, schema_id: int) -> Schema:
+        """The schema of an id. Raises NotRegistered, RegistryError."""
+        return by_id(self.url, schema_id)
+
+    def latest(self, subject: str) -> Schema:
+        """A subject's newest version. Raises NotRegistered, RegistryError."""
+        return parse(ask(self.url, f"subjects/{quote(subject, safe='')}/versions/latest"))
+
+    def version(self, reference: Reference) -> Schema:
+        """What a reference stands for. Raises NotRegistered, RegistryError."""
+        return by_version(self.url, reference.subject, reference.version)
+
+
+@cache
+def by_id(url: str, schema_id: int) -> Schema:
+    return parse(ask(url, f"schemas/ids/{schema_id}"))
+
+
+@cache
+def by_version(url: str, subject: str, version: int) -> Schema:
+    return parse(ask(url, f"subjects/{quote(subject, safe='')}/versions/{version}"))
+
+
+def parse(answer: Any) -> Schema:
+    references = tuple(
+        Reference(each["name"], each["subject"], each["version"]) for each in answer.get("references") or ()
+    )
+    return Schema(answer["schema"], answer.get("schemaType", "AVRO"), references)
+
+
+def ask(url: str, path: str) -> Any:
+    """The JSON at a path. Raises NotRegistered for a 404, RegistryError for everything else that is no answer."""
+    address, headers = split_credentials(url)
+    request = urllib.request.Request(f"{address}/{path}", headers={"Accept": ACCEPTED, **headers})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  http(s) was checked
+            told = json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise NotRegistered(f"the registry at {address} has no {path}") from None
+        raise RegistryError(
+            f"The registry at {address} answered {path} with {error.code} {error.reason}"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise RegistryError(f"The registry at {address} does not answer: {reason}") from None
+    if not isinstance(told, dict) or "schema" not in told:
+        raise RegistryError(f"What is at {address}/{path} is no schema: is this a registry's URL?")
+    return told
+
+
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without user and password, and the header that says them."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RegistryError(f"{url!r} is no URL of a registry; one is written like http://host:8081")
+    _, _, host = parts.netloc.rpartition("@")
+    address = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+    if parts.username is None:
+        return address, {}
+    secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return address, {"Authorization": f"Basic {base64.b64encode(secret).decode()}"}

@@ -1,0 +1,286 @@
+"""The decode job: round after round, what an archive holds beyond a typed table's numbers becomes typed rows.
+
+A round opens three tables, the archive, the typed one and its dlq; has slices decoded, by Spark or here; and commits
+first the dlq's files and numbers, then the typed table's. Killed between the two, the next round finishes what was
+begun before it goes on (see `planning`). Nothing but the tables is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from attrs import define, field, frozen
+
+from korvet.lake.errors import LakeError, NoTable, WrongTable
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable, store_errors
+from korvet.pipeline.decoding import schemas, upserting
+from korvet.pipeline.decoding.batches import DLQ_SCHEMA, Decoder, find_wanted, nullable
+from korvet.pipeline.decoding.columns import KEY, RESERVED, SchemaFault
+from korvet.pipeline.decoding.distributing import Distribute, Files
+from korvet.pipeline.decoding.inference import Wanted, grown
+from korvet.pipeline.decoding.planning import Plan, plan_of, slices_of
+from korvet.pipeline.decoding.slices import Fault, Job, Outcome, archived_rows, decode_slice, wanted_of_slice
+from korvet.pipeline.decoding.specification import Specification
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
+
+# Bytes of archived files that one commit takes on.
+COMMIT_BYTES = 4 * 1024**3
+# An upsert's rows are merged in this process's memory.
+UPSERT_BYTES = 64 * 1024**2
+
+
+class BadRow(LakeError):  # noqa: N818  it says what was found
+    """A row that cannot be decoded, where a specification says to stop at one."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(f"{fault} (on_error is 'stop': nothing of this round was committed)")
+
+
+@frozen
+class Told:
+    """What a round has done: `columns` are those it added, as DDL."""
+
+    outcome: Outcome
+    behind: str | None
+    spans: tuple[Span, ...]
+    columns: str = ""
+
+
+@define(slots=False)
+class Decoding:
+    """Decodes one topic's archive in `lake` to a typed table in `to`; both may be the same only by other names."""
+
+    specification: Specification
+    lake: Location
+    to: Location
+    distribute: Distribute
+    accept_gap: bool = False
+    #: Called at each step's beginning, with its name: steps are what a kill may come between.
+    on_step: Callable[[str], None] = lambda _: None
+    _archive: LakeTable | None = field(default=None, init=False)
+
+    def round(self) -> Told | None:
+        """One round; what it did, or None when there was nothing to do.
+
+        Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
+        """
+        archive = self._open_archive()
+        typed, dlq = self._find(self.typed_location, TYPED), self._find(self.dlq_location, DLQ)
+        plan = self._plan(archive, typed, dlq)
+        if not plan.spans:
+            return None
+        self.on_step("plan")
+        decoder = self._decoder(typed)
+        slices = slices_of(archive, plan.spans, self.distribute.parallelism)
+        typed, decoder, added = self._with_columns(archive, typed, decoder, plan, slices)
+        if dlq is None and self.keeps_bad:
+            dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
+        outcome = self._decode(archive, plan, decoder, dlq, slices)
+        self._commit(plan, typed, dlq, outcome)
+        return Told(outcome, plan.behind, plan.spans, added)
+
+    # --- Tables -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def typed_location(self) -> Location:
+        return self.to.child(self.specification.table)
+
+    @cached_property
+    def dlq_location(self) -> Location:
+        return self.to.child(self.specification.dlq)
+
+    @property
+    def keeps_bad(self) -> bool:
+        return self.specification.on_error == "dlq"
+
+    def _open_archive(self) -> LakeTable:
+        self._archive = LakeTable.open(self.lake, self.specification.topic, previous=self._archive)
+        return self._archive
+
+    def _find(self, location: Location, kind: str) -> DecodedTable | None:
+        """A table, None where there is none yet."""
+        archive = self._archive
+        if archive is None or (kind == DLQ and not self.keeps_bad):
+            return None
+        try:
+            return DecodedTable.open(location, kind, archive.topic, archive.topic_id)
+        except NoTable:
+            return None
+
+    def _plan(self, archive: LakeTable, typed: DecodedTable | None, dlq: DecodedTable | None) -> Plan:
+        upto = {} if typed is None else typed.decoded_up_to
+        bad_upto = None
+        if self.keeps_bad:
+            bad_upto = {} if dlq is None else dlq.decoded_up_to
+        max_bytes = UPSERT_BYTES if self.specification.upsert else COMMIT_BYTES
+        return plan_of(archive, upto, bad_upto, accept_gap=self.accept_gap, max_bytes=max_bytes)
+
+    # --- Columns ------------------------------------------------------------------------------------------
+
+    def _decoder(self, typed: DecodedTable | None) -> Decoder:
+        """The decoder for what the specification and the table, if there is one, say.
+
+        Raises SchemaFault, WrongTable, RegistryError.
+        """
+        decoder = schemas.decoder_of(self.specification)
+        if typed is None:
+            return decoder
+        if self.specification.upsert != (KEY in typed.schema.names) and not self.specification.keep_key:
+            raise WrongTable(
+                f"{typed.location} was made {'without' if self.specification.upsert else 'for'} upsert."
+            )
+        return schemas.united(decoder, list(typed.schema))
+
+    def _with_columns(
+        self,
+        archive: LakeTable,
+        typed: DecodedTable | None,
+        decoder: Decoder,
+        plan: Plan,
+        slices: Sequence[Files],
+    ) -> tuple[DecodedTable, Decoder, str]:
+        """The table with all columns that the rows of these slices want, made if need be; and which were added."""
+        specification = self.specification
+        before = list(decoder.fields) if typed is None else list(typed.schema)
+        if specification.unknown == "add":
+            self.on_step("infer")
+            work = partial(wanted_of_slice, self._job(archive, plan, decoder))
+            decoder = self._grown(decoder, self.distribute(work, slices))
+        elif not decoder.fields:
+            decoder = self._grown(decoder, self._sample(archive, plan, decoder, slices))
+            if not decoder.fields:
+                raise SchemaFault(
+                    f"{specification.topic}: none of the first {specification.sample} records is an object "
+                    "with fields; give a schema."
+                )
+        schemas.refuse_partitioning(decoder)
+        if typed is None:
+            typed = DecodedTable.create(
+                self.typed_location,
+                TYPED,
+                archive.topic,
+                archive.topic_id,
+                nullable(decoder.schema),
+                decoder.partition_columns(),
+            )
+            return typed, decoder, schemas.ddl(decoder.fields)
+        if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
+            there = ", ".join(typed.delta.metadata().partition_columns) or "nothing"
+            raise WrongTable(f"{typed.location} is partitioned by {there}; tables do not change that.")
+        new = [one for one in nullable(decoder.schema) if one not in nullable(pa.schema(before))]
+        if new:
+            typed = typed.with_columns(new)
+        return typed, decoder, schemas.ddl([one for one in new if one.name not in RESERVED])
+
+    def _grown(self, decoder: Decoder, found: Iterable[Wanted]) -> Decoder:
+        total: Wanted = Counter()
+        for each in found:
+            total.update(each)
+        specification = self.specification
+        fields = grown(
+            decoder.fields,
+            total,
+            numbers=specification.numbers,
+            max_columns=specification.max_columns,
+            reserved=RESERVED,
+        )
+        return schemas.with_fields(decoder, fields)
+
+    def _sample(
+        self, archive: LakeTable, plan: Plan, decoder: Decoder, slices: Sequence[Files]
+    ) -> Iterable[Wanted]:
+        """What the first records want, read here."""
+        left = self.specification.sample
+        for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
+            yield find_wanted(decoder, rows.slice(0, left))
+            left -= rows.num_rows
+            if left <= 0:
+                return
+
+    # --- Work ---------------------------------------------------------------------------------------------
+
+    def _job(
+        self,
+        archive: LakeTable,
+        plan: Plan,
+        decoder: Decoder,
+        dlq: DecodedTable | None = None,
+        known_bad: frozenset[tuple[int, int]] = frozenset(),
+    ) -> Job:
+        return Job(
+            decoder,
+            archive.location,
+            plan.spans,
+            typed=None if plan.behind == "dlq" else self.typed_location,
+            dlq=None if dlq is None else dlq.location,
+            known_bad=known_bad,
+            staged=upserting.new_folder() if self.specification.upsert else "",
+        )
+
+    def _decode(
+        self,
+        archive: LakeTable,
+        plan: Plan,
+        decoder: Decoder,
+        dlq: DecodedTable | None,
+        slices: Sequence[Files],
+    ) -> Outcome:
+        """Have the slices decoded. Raises BadRow."""
+        self.on_step("decode")
+        known = bad_places(dlq, plan.spans) if dlq is not None and plan.behind == "typed" else frozenset()
+        job = self._job(archive, plan, decoder, dlq, known)
+        total = Outcome()
+        for outcome in self.distribute(partial(decode_slice, job), slices):
+            total.add(outcome)
+        if total.faults and self.specification.on_error == "stop":
+            raise BadRow(total.faults[0])
+        return total
+
+    def _commit(self, plan: Plan, typed: DecodedTable, dlq: DecodedTable | None, outcome: Outcome) -> None:
+        """First the bad rows, then the typed ones. Raises CommitConflict, OutOfOrder, Unreachable."""
+        self.on_step("before commit")
+        if dlq is not None and plan.behind == "typed":
+            if outcome.dlq_parts:  # bad now, and not when the round that was killed looked at them
+                dlq.append(outcome.dlq_parts)
+        elif dlq is not None:
+            dlq.commit(plan.spans, outcome.dlq_parts)
+        self.on_step("between commits")
+        if plan.behind != "dlq":
+            self._commit_typed(typed, plan.spans, outcome.typed_parts)
+        self.on_step("after commit")
+
+    def _commit_typed(self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> None:
+        if not self.specification.upsert:
+            typed.commit(spans, parts)
+            return
+        upserting.merge(typed, spans, parts)
+        folders = {part.path.rpartition("/")[0] for part in parts}
+        for folder in folders:
+            upserting.sweep(typed.location, folder)
+
+
+def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int, int]]:
+    """(partition, offset) of the rows in the spans that a dlq table has."""
+    filesystem = dlq.location.filesystem()
+    bounds = {span.partition: span for span in spans}
+    places = set()
+    with store_errors(dlq.location):
+        for row in pa.table(dlq.delta.get_add_actions(flatten=True)).to_pylist():
+            file = pq.read_table(
+                f"{dlq.location.path}/{row['path']}",
+                columns=["partition", "offset"],
+                filesystem=filesystem,
+                partitioning=None,
+            )
+            for partition, offset in zip(*(column.to_pylist() for column in file.columns), strict=True):
+                span = bounds.get(partition)
+                if span is not None and span.start <= offset < span.end:
+                    places.add((partition, offset))
+    return frozenset(places)

@@ -1,0 +1,270 @@
+"""The columns a specification names, and how its values are read: schema files, DDL, and the registry's newest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+
+from korvet.lake.errors import WrongTable
+from korvet.pipeline.decoding.batches import Decoder
+from korvet.pipeline.decoding.columns import LEAVES, RESERVED, UNFIT_NAME, SchemaFault, named
+from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
+from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
+from korvet.pipeline.decoding.specification import DAYS, Specification
+from korvet.pipeline.decoding.tables import plain
+
+
+def decoder_of(specification: Specification) -> Decoder:
+    """The decoder for a specification: its columns, none for JSON that has no schema.
+
+    DDL needs a running Spark. Raises SchemaFault, RegistryError, OSError.
+    """
+    made = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}[specification.format](
+        specification
+    )
+    refuse_unfit(made)
+    return made
+
+
+def json_decoder(specification: Specification) -> Decoder:
+    text = schema_text(specification)
+    fields = [] if text is None else spark_fields(text)
+    if specification.flatten:
+        fields = list(flattened_fields(fields, specification.flatten))
+    return Decoder.for_json(specification, fields)
+
+
+def schema_text(specification: Specification) -> str | None:
+    if specification.schema_file is None:
+        return specification.schema
+    try:
+        return Path(specification.schema_file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SchemaFault(f"{specification.schema_file} is no text: {error}") from None
+
+
+def spark_fields(text: str) -> list[pa.Field]:
+    """Columns from Spark's DDL, or its JSON. Raises SchemaFault."""
+    try:
+        if text.lstrip().startswith("{"):
+            schema: DataType = StructType.fromJson(json.loads(text))
+        else:
+            schema = StructType.fromDDL(text)
+    except (ValueError, KeyError, TypeError, PySparkException) as error:
+        raise SchemaFault(f"The schema does not parse: {first_line(error)}") from None
+    if not isinstance(schema, StructType):
+        raise SchemaFault(
+            f"The schema is {schema.simpleString()}, not one of columns like `id bigint, name string`."
+        )
+    return [spark_field(one, f"$.{one.name}") for one in schema.fields]
+
+
+SPARK_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def spark_field(one: StructField, path: str) -> pa.Field:
+    return pa.field(one.name, spark_type(one.dataType, path), one.nullable)
+
+
+def spark_type(kind: DataType, path: str) -> pa.DataType:
+    """Arrow's type for one of Spark's. Raises SchemaFault."""
+    if isinstance(kind, StructType):
+        return pa.struct([spark_field(one, f"{path}.{one.name}") for one in kind.fields])
+    if isinstance(kind, ArrayType):
+        return pa.list_(spark_type(kind.elementType, f"{path}[]"))
+    if isinstance(kind, MapType):
+        return pa.map_(spark_type(kind.keyType, path), spark_type(kind.valueType, f"{path}.*"))
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    found = SPARK_TYPES.get(kind.typeName())
+    if found is None:
+        raise SchemaFault(f"{path}: no column can be {kind.simpleString()}.")
+    return found
+
+
+def avro_decoder(specification: Specification) -> Decoder:
+    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415  of the extra `decode`
+
+    registry = Registry(specification.registry) if specification.registry else None
+    text = schema_text(specification)
+    if text is None:
+        text = newest(registry, specification.subject).text
+    fields = reshaped_fields(specification, avro_fields(text))
+    framed = registry if specification.framing == "confluent" else None
+    return Decoder(specification, tuple(fields), AvroValues(text, framed))
+
+
+def protobuf_decoder(specification: Specification) -> Decoder:
+    from korvet.pipeline.decoding import protobuf_schemas as schemas  # noqa: PLC0415  of the extra `decode`
+    from korvet.pipeline.decoding.protobuf_values import ProtobufValues  # noqa: PLC0415
+
+    registry = Registry(specification.registry) if specification.registry else None
+    if registry is None or specification.schema_file is not None:
+        descriptors = schemas.descriptors_of_file(Path(str(specification.schema_file)))
+    else:
+        found = newest(registry, specification.subject)
+        descriptors = schemas.descriptors_of(registry, found, f"subject {specification.subject}")
+    message = schemas.message_type(descriptors, specification.message)
+    fields = reshaped_fields(specification, schemas.message_fields(message))
+    framed = registry if specification.framing == "confluent" else None
+    values = ProtobufValues(descriptors, message.full_name, framed, specification.truncate_nanoseconds)
+    return Decoder(specification, tuple(fields), values)
+
+
+def newest(registry: Registry | None, subject: str) -> Schema:
+    """A subject's newest schema. Raises SchemaFault, RegistryError."""
+    if registry is None:
+        raise SchemaFault("There is neither a schema_file nor a registry.")
+    try:
+        return registry.latest(subject)
+    except NotRegistered as error:
+        raise SchemaFault(f"{error}; give subject, or schema_file") from None
+
+
+def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) -> list[pa.Field]:
+    """The columns for a schema of what is in the values, before they are reshaped."""
+    found = list(fields)
+    if specification.unwrap:
+        found = next(
+            (list(one.type) for one in fields if one.name == "after" and pa.types.is_struct(one.type)), []
+        )
+        if not found:
+            raise SchemaFault("The schema is none of Debezium's envelope: it has no record `after`.")
+    found = renamed_fields(found, specification.rename)
+    return list(flattened_fields(found, specification.flatten)) if specification.flatten else found
+
+
+def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
+    """The same decoder with other columns."""
+    if decoder.specification.format == "json":
+        return Decoder.for_json(decoder.specification, fields)
+    return attrs.evolve(decoder, fields=tuple(fields))
+
+
+def refuse_unfit(decoder: Decoder) -> None:
+    """Raise SchemaFault for columns that no table can have, or that nothing can be partitioned by."""
+    seen: dict[str, str] = {}
+    for one in decoder.fields:
+        twin = seen.setdefault(one.name.lower(), one.name)
+        if twin is not one.name:
+            raise SchemaFault(f"$.{one.name}: there are two columns of this name, for case does not count.")
+        if one.name.lower() in RESERVED:
+            raise SchemaFault(
+                f"$.{one.name} is a column of the table's own; give it another name with rename."
+            )
+        if UNFIT_NAME.search(one.name) or not one.name:
+            raise SchemaFault(f"$.{one.name}: no column can have this name; give it another one with rename.")
+        refuse_unfit_type(one.type, f"$.{one.name}")
+
+
+def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
+    if pa.types.is_nested(kind):
+        for index in range(kind.num_fields):
+            refuse_unfit_type(kind.field(index).type, f"{path}.{kind.field(index).name}")
+    elif kind.id not in LEAVES:
+        raise SchemaFault(f"{path}: no column can be {kind}.")
+
+
+def refuse_partitioning(decoder: Decoder) -> None:
+    """Raise SchemaFault where the table cannot be partitioned as is asked for."""
+    kinds = {one.name: one.type for one in decoder.fields}
+    for name in decoder.specification.partition_by:
+        if name == DAYS:
+            continue
+        if name not in kinds:
+            raise SchemaFault(
+                f"partition_by: there is no column {name}; there are {', '.join(kinds)}, and {DAYS}."
+            )
+        kind = kinds[name]
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):
+            raise SchemaFault(f"partition_by: {name} is {named(kind)}, which tables are not partitioned by.")
+    if kinds and set(kinds) <= set(decoder.specification.partition_by):
+        raise SchemaFault("partition_by: at least one column must remain.")
+
+
+def united(decoder: Decoder, table: Sequence[pa.Field]) -> Decoder:
+    """The decoder for a table that is there: its columns, and those of the schema that it does not have yet.
+
+    Where no fields are added by records, columns that only the table has are left to null. Raises WrongTable for a
+    column of another type.
+    """
+    there = {one.name.lower(): one for one in table if one.name not in RESERVED}
+    evolving = decoder.specification.unknown == "add" or not decoder.fields
+    fields = []
+    for one in decoder.fields:
+        known = there.pop(one.name.lower(), None)
+        fields.append(one if known is None else same_column(one, known))
+    return with_fields(decoder, [*fields, *there.values()] if evolving else fields)
+
+
+def same_column(one: pa.Field, known: pa.Field) -> pa.Field:
+    """A column of the schema, with what its namesake in the table has inside beyond it. Raises WrongTable."""
+    if one.name != known.name:
+        raise WrongTable(f"Column {one.name} is {known.name} in the table; case does not count: use rename.")
+    return one.with_type(united_type(one.type, known.type, f"$.{one.name}"))
+
+
+def united_type(kind: pa.DataType, known: pa.DataType, path: str) -> pa.DataType:
+    if pa.types.is_struct(kind) and pa.types.is_struct(known):
+        inside = {one.name: one for one in known}
+        fields = []
+        for one in kind:
+            there = inside.pop(one.name, None)
+            whole = one.type if there is None else united_type(one.type, there.type, f"{path}.{one.name}")
+            fields.append(one.with_type(whole))
+        return pa.struct([*fields, *inside.values()])
+    if pa.types.is_list(kind) and pa.types.is_list(known):
+        return pa.list_(united_type(kind.value_type, known.value_type, f"{path}[]"))
+    if plain_nullable(kind) != plain_nullable(known):
+        raise WrongTable(
+            f"{path} is {named(known)} in the table and {named(kind)} in the schema; tables do not change types: "
+            "give the field another name with rename, or decode to another table."
+        )
+    return kind
+
+
+def plain_nullable(kind: pa.DataType) -> str:
+    """What two types must agree on."""
+    return str(plain(kind)).replace(" not null", "")
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def ddl(fields: Sequence[pa.Field]) -> str:
+    """Columns as Spark's DDL has them."""
+    return ", ".join(f"{quoted(one.name)} {ddl_type(one.type)}" for one in fields)
+
+
+def quoted(name: str) -> str:
+    return name if name.replace("_", "a").isalnum() and name.isascii() else f"`{name.replace('`', '``')}`"
+
+
+def ddl_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{quoted(one.name)}: {ddl_type(one.type)}' for one in kind)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_type(kind.key_type)}, {ddl_type(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_type(kind.value_type)}>"
+    return named(kind)

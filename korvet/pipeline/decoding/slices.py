@@ -1,0 +1,184 @@
+"""A slice of an archive, some of its files, decoded into files of the typed table and of its dlq table.
+
+This is what Spark's workers do. It needs no Spark, and whoever commits is told what was written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from attrs import define, field, frozen
+
+from korvet.lake.location import Location
+from korvet.lake.schema import FILE_SCHEMA
+from korvet.pipeline.decoding.batches import Decoder, decode, find_wanted
+from korvet.pipeline.decoding.columns import OFFSET, PARTITION
+from korvet.pipeline.decoding.inference import Wanted
+from korvet.pipeline.decoding.tables import Part, Span
+from korvet.pipeline.decoding.writing import PartWriter
+
+BATCH_ROWS = 8192
+SHOWN_FAULTS = 3
+
+
+@frozen
+class Job:
+    """What is the same for all slices: where from, where to, and which offsets.
+
+    `known_bad` are (partition, offset) of rows that the dlq table has already. Without a place for typed, or for bad,
+    rows they are only counted. With `staged` typed files are put into that folder of the table, to be merged.
+    """
+
+    decoder: Decoder
+    archive: Location
+    spans: tuple[Span, ...]
+    typed: Location | None
+    dlq: Location | None
+    known_bad: frozenset[tuple[int, int]] = frozenset()
+    staged: str = ""
+
+
+@frozen
+class Fault:
+    """A bad row, and what is wrong with it."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offset {self.offset}: {self.error}"
+
+
+@define
+class Outcome:
+    """What became of a slice, or of several."""
+
+    records: int = 0
+    typed: int = 0
+    bad: int = 0
+    tombstones: int = 0
+    typed_parts: list[Part] = field(factory=list)
+    dlq_parts: list[Part] = field(factory=list)
+    faults: list[Fault] = field(factory=list)  # the first few
+
+    def add(self, other: Outcome) -> None:
+        self.records += other.records
+        self.typed += other.typed
+        self.bad += other.bad
+        self.tombstones += other.tombstones
+        self.typed_parts += other.typed_parts
+        self.dlq_parts += other.dlq_parts
+        self.faults = (self.faults + other.faults)[:SHOWN_FAULTS]
+
+
+def decode_slice(job: Job, files: Sequence[str]) -> Outcome:
+    """Decode the files' rows in the job's spans. Raises OSError, RegistryError."""
+    outcome = Outcome()
+    typed, dlq = typed_writer(job), dlq_writer(job)
+    with typed or nullcontext(), dlq or nullcontext():
+        _decode_rows(job, files, typed, dlq, outcome)
+    outcome.typed_parts = typed.parts if typed else []
+    outcome.dlq_parts = dlq.parts if dlq else []
+    return outcome
+
+
+def typed_writer(job: Job) -> PartWriter | None:
+    if job.typed is None:
+        return None
+    if job.staged:
+        return PartWriter(job.typed, folder=job.staged)
+    return PartWriter(job.typed, job.decoder.partition_columns(), (PARTITION, OFFSET))
+
+
+def dlq_writer(job: Job) -> PartWriter | None:
+    return None if job.dlq is None else PartWriter(job.dlq, statistics=("partition", "offset"))
+
+
+def _decode_rows(
+    job: Job, files: Sequence[str], typed: PartWriter | None, dlq: PartWriter | None, outcome: Outcome
+) -> None:
+    for rows in archived_rows(job.archive, files, job.spans):
+        decoded = decode(job.decoder, rows, job.known_bad)
+        outcome.records += rows.num_rows
+        outcome.typed += decoded.typed.num_rows
+        outcome.bad += decoded.bad.num_rows
+        outcome.tombstones += decoded.tombstones
+        if len(outcome.faults) < SHOWN_FAULTS and decoded.bad.num_rows:
+            outcome.faults = (outcome.faults + faults_of(decoded.bad))[:SHOWN_FAULTS]
+            if job.decoder.specification.on_error == "stop":
+                return
+        if typed:
+            typed.write(decoded.typed)
+        if dlq:
+            dlq.write(decoded.bad)
+
+
+def faults_of(bad: pa.Table) -> list[Fault]:
+    rows = bad.slice(0, SHOWN_FAULTS).select(["topic", "partition", "offset", "error"]).to_pylist()
+    return [Fault(**row) for row in rows]
+
+
+def wanted_of_slice(job: Job, files: Sequence[str]) -> Wanted:
+    """What the files' rows hold that there are no columns for. Raises OSError."""
+    found: Wanted = Counter()
+    for rows in archived_rows(job.archive, files, job.spans):
+        found.update(find_wanted(job.decoder, rows))
+    return found
+
+
+def archived_rows(location: Location, files: Sequence[str], spans: Sequence[Span]) -> Iterator[pa.Table]:
+    """The rows of these files of an archive that lie in the spans, some thousands at a time, as the files have them.
+
+    Row groups without any are not read. Raises OSError.
+    """
+    filesystem = location.filesystem()
+    for path in files:
+        with filesystem.open_input_file(f"{location.path}/{path}") as source:
+            file = pq.ParquetFile(source)
+            for group in range(file.num_row_groups):
+                if not may_hold(file.metadata.row_group(group), spans):
+                    continue
+                rows = within(file.read_row_group(group, FILE_SCHEMA.names).cast(FILE_SCHEMA), spans)
+                for begin in range(0, rows.num_rows, BATCH_ROWS):
+                    yield rows.slice(begin, BATCH_ROWS).combine_chunks()
+
+
+def may_hold(group: pq.RowGroupMetaData, spans: Sequence[Span]) -> bool:
+    """Whether rows of the spans may be in a row group, by its statistics."""
+    bounds = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema in ("partition", "offset"):
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                return True
+            bounds[column.path_in_schema] = (statistics.min, statistics.max)
+    first, last = bounds["partition"]
+    least, greatest = bounds["offset"]
+    return any(
+        first <= span.partition <= last and span.start <= greatest and least < span.end for span in spans
+    )
+
+
+def within(rows: pa.Table, spans: Sequence[Span]) -> pa.Table:
+    """The rows that lie in the spans."""
+    there = set(pc.unique(rows.column("partition")).to_pylist())
+    offsets = rows.column("offset")
+    mask = None
+    for span in spans:
+        if span.partition in there:
+            inside = pc.and_(
+                pc.equal(rows.column("partition"), span.partition),
+                pc.and_(pc.greater_equal(offsets, span.start), pc.less(offsets, span.end)),
+            )
+            mask = inside if mask is None else pc.or_(mask, inside)
+    if mask is None:
+        return rows.slice(0, 0)
+    return rows if pc.all(mask).as_py() else rows.filter(mask)

@@ -1,0 +1,267 @@
+"""What a user says about decoding a topic: from a TOML file, options of the command line winning.
+
+    [defaults]
+    on_error = "dlq"
+
+    [topics.orders]
+    format = "json"
+    schema = "id bigint NOT NULL, amount decimal(10,2), at timestamp"
+    unknown = "add"
+
+    [topics.orders.rename]
+    amt = "amount"
+
+Whatever is wrong is reported at once, one line for each fault, with its path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import attrs
+import cattrs
+from attrs import field, frozen
+from cattrs.errors import ClassValidationError, IterableValidationError
+from cattrs.gen import make_dict_structure_fn
+
+from korvet.config import ConfigError
+from korvet.pipeline.decoding.columns import Reading, Timestamps, Unknown
+from korvet.pipeline.decoding.inference import Numbers
+
+Format = Literal["json", "avro", "protobuf"]
+OnError = Literal["dlq", "skip", "stop"]
+Tombstones = Literal["skip", "keep"]
+Unwrap = Literal["debezium"]
+
+DLQ_SUFFIX = "~dlq"
+DAYS = "days"
+FIRST_SECTIONS = ("defaults", "topics")
+
+
+@frozen
+class Specification:
+    """How the values of one topic become a typed table.
+
+    Of the schema's three sources (`schema`, `schema_file`, `registry`) at most one is given. JSON without one is
+    inferred: from a sample when the table is made, later the table's own columns count.
+    """
+
+    topic: str
+    format: Format = "json"
+    table: str = field(default=attrs.Factory(lambda self: self.topic, takes_self=True))
+    schema: str | None = None  # Spark's DDL, or its JSON
+    schema_file: str | None = None  # .ddl, .json, .avsc, .proto, .desc
+    registry: str | None = None  # URL
+    framing: Literal["confluent", "none"] = field(
+        default=attrs.Factory(lambda self: "confluent" if self.registry else "none", takes_self=True)
+    )
+    subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-value", takes_self=True))
+    message: str | None = None  # Protobuf: the type's full name
+    unknown: Unknown = field(
+        default=attrs.Factory(
+            lambda self: "drop" if self.schema or self.schema_file or self.format != "json" else "add",
+            takes_self=True,
+        )
+    )
+    numbers: Numbers = "long"
+    timestamps: Timestamps = "iso"
+    truncate_nanoseconds: bool = False
+    max_columns: int = 1000
+    sample: int = 10_000  # records
+    on_error: OnError = "dlq"
+    tombstones: Tombstones = "skip"
+    unwrap: Unwrap | None = None
+    upsert: bool = False
+    rename: dict[str, str] = field(factory=dict)
+    rename_file: str | None = None
+    flatten: str | None = None  # what joins the names
+    keep_raw: bool = False
+    keep_key: bool = False
+    partition_by: tuple[str, ...] = ()  # columns, and `days` for the day of the record's timestamp
+
+    @property
+    def dlq(self) -> str:
+        return f"{self.table}{DLQ_SUFFIX}"
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.unknown, self.timestamps, self.truncate_nanoseconds)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What does not go together, as (name, reason)."""
+        given = [name for name in ("schema", "schema_file") if getattr(self, name)]
+        if len(given) == 2:
+            yield "schema", "is given twice: as schema and as schema_file"
+        if self.format != "json":
+            yield from self._faults_of_binary_formats(given)
+        elif self.registry:
+            yield "registry", "is for avro and protobuf; JSON takes schema, schema_file or neither"
+        if self.numbers != "long" and self.format != "json":
+            yield "numbers", "is for json: avro and protobuf say what their numbers are"
+        if self.message and self.format != "protobuf":
+            yield "message", "is for protobuf"
+        if self.upsert and self.partition_by:
+            yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
+        if self.upsert and self.tombstones == "keep":
+            yield "tombstones", "'keep' does not go with upsert, where they delete rows"
+        if self.table != self.table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", self.table):
+            yield "table", f"{self.table!r} cannot name a folder; without / \\ : ~ it could"
+        for name in ("max_columns", "sample"):
+            if getattr(self, name) < 1:
+                yield name, "must be at least 1"
+        if self.flatten is not None and not re.fullmatch(r"[A-Za-z0-9_.$-]+", self.flatten):
+            yield "flatten", f"{self.flatten!r} cannot join names of columns; _ could"
+
+    def _faults_of_binary_formats(self, given: list[str]) -> Iterator[tuple[str, str]]:
+        if not given and not self.registry:
+            yield "schema_file", f"{self.format} needs schema_file, or registry"
+        if self.framing == "confluent" and not self.registry:
+            yield "framing", "'confluent' needs the registry its schema ids are in"
+        if self.unknown != "drop":
+            yield "unknown", f"is for json: a {self.format} schema says all fields there are"
+        if self.schema and self.format == "protobuf":
+            yield "schema", "is for json and avro; protobuf takes schema_file or registry"
+
+
+SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name != "topic"}
+
+
+def specifications(
+    topics: tuple[str, ...], file: Path | None, options: Mapping[str, Any]
+) -> dict[str, Specification]:
+    """One for each topic: those named, or those the file has a section for.
+
+    `options` overrule the file, for every topic. Raises ConfigError with all faults, OSError for the file.
+    """
+    sections = read_sections(file) if file else {}
+    faults = list(unknown_sections(sections, file))
+    defaults = sections.get("defaults", {})
+    by_topic = sections.get("topics", {})
+    chosen = topics or tuple(by_topic)
+    if not chosen and not faults:
+        faults.append("No topic is named: give --topics, or a file with sections [topics.<name>].")
+    made = {}
+    for topic in chosen:
+        where = f"{file}: $.topics.{topic}" if topic in by_topic else f"topic {topic}"
+        values = {**defaults, **by_topic.get(topic, {}), **options}
+        try:
+            made[topic] = structure(topic, values, where, file.parent if file else Path())
+        except ConfigError as error:
+            faults += error.errors
+    if faults:
+        raise ConfigError(faults)
+    return made
+
+
+def read_sections(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{file} is no TOML: {error}"]) from None
+
+
+def unknown_sections(sections: Mapping[str, Any], file: Path | None) -> Iterator[str]:
+    for name, value in sections.items():
+        if name not in FIRST_SECTIONS:
+            yield f"{file}: $.{name}: there is no such section; there are [defaults] and [topics.<name>]"
+        elif not isinstance(value, dict):
+            yield f"{file}: $.{name}: is no section"
+
+
+def structure(topic: str, values: Mapping[str, Any], where: str, folder: Path) -> Specification:
+    """A specification from plain values; files it names are looked for in `folder`. Raises ConfigError."""
+    faults = [f"{where}.{name}: {unknown_setting(name)}" for name in values if name not in SETTABLE]
+    known = {name: value for name, value in values.items() if name in SETTABLE}
+    try:
+        made: Specification = CONVERTER.structure({"topic": topic, **known}, Specification)
+    except ClassValidationError as error:
+        raise ConfigError([*faults, *described(error, where)]) from None
+    faults += [f"{where}.{name}: {reason}" for name, reason in made.faults()]
+    made = with_files(made, where, folder, faults)
+    if faults:
+        raise ConfigError(faults)
+    return made
+
+
+def with_files(made: Specification, where: str, folder: Path, faults: list[str]) -> Specification:
+    """The same with whole paths, and with the mapping file's renames beside its own, which win."""
+    if made.schema_file:
+        made = attrs.evolve(made, schema_file=str(folder / made.schema_file))
+        if not Path(str(made.schema_file)).is_file():
+            faults.append(f"{where}.schema_file: there is no file {made.schema_file}")
+    if made.rename_file:
+        path = folder / made.rename_file
+        try:
+            names = CONVERTER.structure(read_sections(path), dict[str, str])
+        except OSError as error:
+            faults.append(f"{where}.rename_file: {path}: {error.strerror}")
+        except ConfigError as error:
+            faults += [f"{where}.rename_file: {line}" for line in error.errors]
+        except IterableValidationError as error:
+            faults += described(error, f"{where}.rename_file: {path}: $")
+        else:
+            made = attrs.evolve(made, rename={**names, **made.rename})
+    return made
+
+
+def unknown_setting(name: str) -> str:
+    near = difflib.get_close_matches(name, SETTABLE, 1)
+    return (
+        f"there is no such setting; {f'is {near[0]} meant?' if near else 'there are ' + ', '.join(SETTABLE)}"
+    )
+
+
+def described(error: BaseException, path: str) -> list[str]:
+    """One line for each fault in a group of cattrs' errors."""
+    told = [line.rpartition(" @ ") for line in cattrs.transform_error(error, path, exception_text)]
+    return [f"{where}: {reason}".replace("\n", " ") for reason, _, where in told]
+
+
+def exception_text(error: BaseException, _type: type | None) -> str:
+    return str(error)
+
+
+# --- Strict structuring: cattrs would take "5" for 5 and 1.7 for 1. -------------------------------------------
+
+
+def _exactly(wanted: type, name: str) -> Any:
+    def structure_exactly(value: Any, _type: Any) -> Any:
+        if type(value) is not wanted:
+            raise ValueError(f"{value!r} is not {name}")
+        return value
+
+    return structure_exactly
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    accepted = get_args(kind)
+    if value not in accepted:
+        raise ValueError(f"{value!r} is none of {', '.join(accepted)}")
+    return value
+
+
+def _names(value: Any, _type: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+        raise ValueError(f"{value!r} is no list of names")
+    return tuple(value)
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(detailed_validation=True)
+    converter.register_structure_hook(int, _exactly(int, "a whole number"))
+    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
+    converter.register_structure_hook(str, _exactly(str, "a text"))
+    converter.register_structure_hook_func(lambda kind: getattr(kind, "__origin__", None) is Literal, _one_of)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _names)
+    converter.register_structure_hook(Specification, make_dict_structure_fn(Specification, converter))
+    return converter
+
+
+CONVERTER = _converter()

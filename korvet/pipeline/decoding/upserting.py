@@ -1,0 +1,105 @@
+"""Upsert: of each key a typed table keeps the latest row, and none once it was deleted.
+
+Rows are staged as files in a hidden folder of the table and merged by deltalake, in this process, in one commit with
+the numbers. Of rows of one partition the one with the greatest offset wins. A key that moved to another partition
+(partitions were added) goes by the timestamps of its records.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.exceptions import CommitFailedError
+
+from korvet.lake.errors import CommitConflict
+from korvet.lake.location import Location
+from korvet.lake.table import store_errors
+from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
+from korvet.pipeline.decoding.tables import DecodedTable, Part, Span
+
+STAGING = "_korvet_staging"
+FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
+# What a round that was killed has staged is swept by a later one.
+STALE_MS = 24 * 3600 * 1000
+NEWER = (
+    f's."{PARTITION}" = t."{PARTITION}" AND s."{OFFSET}" > t."{OFFSET}" OR s."{PARTITION}" <> t."{PARTITION}" AND '
+    f'(s."{TIMESTAMP}" IS NULL OR t."{TIMESTAMP}" IS NULL OR s."{TIMESTAMP}" >= t."{TIMESTAMP}")'
+)
+
+
+def new_folder() -> str:
+    """A folder to stage in, that nobody has used."""
+    return f"{STAGING}/{time.time_ns() // 1_000_000}-{uuid4().hex}"
+
+
+def sweep(location: Location, folder: str | None = None) -> None:
+    """Remove a folder of staged files, and those that were left over a day ago."""
+    filesystem = location.filesystem()
+    selector = pafs.FileSelector(f"{location.path}/{STAGING}", allow_not_found=True)
+    oldest_ms = time.time_ns() // 1_000_000 - STALE_MS
+    with store_errors(location):
+        for info in filesystem.get_file_info(selector):
+            match = FOLDER.fullmatch(info.base_name)
+            ours = folder is not None and info.path.endswith(folder)
+            if ours or (match is not None and int(match[1]) < oldest_ms):
+                filesystem.delete_dir(info.path)
+
+
+def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> DecodedTable:
+    """Merge staged rows and move the numbers on, in one commit; the snapshot that has it.
+
+    Raises OutOfOrder, CommitConflict, Unreachable; then nothing was committed, as far as can be known.
+    """
+    rows = latest(staged(table.location, parts)) if parts else None
+    if rows is None or not rows.num_rows:
+        return table.commit(spans, ())
+    properties, commit_id = table.properties(spans)
+    values = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != DELETED}
+    merger = (
+        table.delta.merge(
+            rows,
+            f't."{KEY}" = s."{KEY}"',
+            source_alias="s",
+            target_alias="t",
+            commit_properties=properties,
+        )
+        .when_matched_delete(f's."{DELETED}" AND ({NEWER})')
+        .when_matched_update(values, f'NOT s."{DELETED}" AND ({NEWER})')
+        .when_not_matched_insert(values, f'NOT s."{DELETED}"')
+    )
+    first = table.delta.version() + 1
+    with store_errors(table.location):
+        try:
+            merger.execute()
+        except CommitFailedError as error:
+            newer = table.reopened()
+            if not newer.has_commit(commit_id, first):
+                raise CommitConflict(f"{table.location}: {error}") from error
+            return newer
+    return table.reopened()
+
+
+def quoted(name: str) -> str:
+    """A column as SQL names it whatever its case."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
+    """The rows that were staged. Raises OSError."""
+    filesystem = location.filesystem()
+    paths = [f"{location.path}/{part.path}" for part in parts]
+    return pa.concat_tables([pq.read_table(path, filesystem=filesystem, partitioning=None) for path in paths])
+
+
+def latest(rows: pa.Table) -> pa.Table:
+    """Of each key the last row: within a partition by offset, between partitions by timestamp."""
+    order = rows.select([KEY, PARTITION, OFFSET, TIMESTAMP]).to_pandas()
+    order = order.sort_values([PARTITION, OFFSET]).drop_duplicates([KEY, PARTITION], keep="last")
+    order = order.sort_values([TIMESTAMP, PARTITION], na_position="first").drop_duplicates([KEY], keep="last")
+    return rows.take(pa.array(order.index.sort_values().to_numpy(), pa.int64()))

@@ -1,0 +1,122 @@
+"""What tests of decoding have in common: records in an archive, and what is in a table afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from attrs import frozen
+from deltalake import DeltaTable
+
+from korvet.lake.location import Location
+from korvet.lake.schema import HEADERS, archive_table
+from korvet.lake.table import LakeTable
+from korvet.lake.writing import RangeWriter
+from korvet.pipeline.decoding.distributing import Here
+from korvet.pipeline.decoding.rounds import Decoding, Told
+from korvet.pipeline.decoding.specification import specifications
+
+TOPIC_ID = UUID(int=7)
+DAY_MS = 86_400_000
+START_MS = 1_767_225_600_000  # 2026-01-01
+
+
+@frozen
+class Lake:
+    """An archive of one topic, and the tables decoded from it, in a folder of their own."""
+
+    folder: Path
+    topic: str = "orders"
+
+    def archive(
+        self,
+        values: Sequence[object],
+        *,
+        partition: int = 0,
+        keys: Sequence[str | None] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> None:
+        """Append records to the archive: bytes as they are, None as null, everything else as JSON."""
+        rows = archived(self.topic, values, partition, self.next_offset(partition), keys, timestamps_ms)
+        table = LakeTable.open_or_create(self.location("raw"), self.topic, TOPIC_ID)
+        start = table.archived_up_to.get(partition, 0)
+        covered = table.covered(partition) or 0
+        written = RangeWriter(table.location, partition, covered).write(rows, start, start + len(values))
+        table.commit([written])
+
+    def next_offset(self, partition: int = 0) -> int:
+        table = LakeTable.open_or_create(self.location("raw"), self.topic, TOPIC_ID)
+        return table.archived_up_to.get(partition, 0)
+
+    def location(self, name: str) -> Location:
+        return Location.parse(str(self.folder / name))
+
+    def decoding(self, **settings: Any) -> Decoding:
+        """The job, with the settings of a specification; it works in this process."""
+        specification = specifications((self.topic,), None, settings)[self.topic]
+        return Decoding(specification, self.location("raw"), self.location("typed"), Here())
+
+    def decode(self, **settings: Any) -> list[Told]:
+        """Rounds until there is nothing more to do."""
+        decoding = self.decoding(**settings)
+        told = []
+        while (one := decoding.round()) is not None:
+            told.append(one)
+        return told
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        """The rows of a typed table by partition and offset."""
+        found = self.table(table).to_pylist()
+        return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
+
+    def table(self, name: str | None = None) -> pa.Table:
+        delta = DeltaTable(str(self.folder / "typed" / (name or self.topic)))
+        return delta.to_pyarrow_table()
+
+    def values(self, *columns: str) -> list[Any]:
+        """Values of one column, or tuples of several, by partition and offset."""
+        rows = [tuple(row[column] for column in columns) for row in self.rows()]
+        return [row[0] for row in rows] if len(columns) == 1 else rows
+
+    def bad(self) -> dict[int, str]:
+        """What is wrong with bad rows, by offset."""
+        if not (self.folder / "typed" / f"{self.topic}~dlq").exists():
+            return {}
+        rows = self.table(f"{self.topic}~dlq").to_pylist()
+        errors = {row["offset"]: row["error"] for row in rows}
+        assert len(errors) == len(rows), "a bad row is there twice"
+        return dict(sorted(errors.items()))
+
+
+def archived(
+    topic: str,
+    values: Sequence[object],
+    partition: int = 0,
+    first_offset: int = 0,
+    keys: Sequence[str | None] | None = None,
+    timestamps_ms: Sequence[int] | None = None,
+) -> pa.Table:
+    """Rows as archives have them."""
+    count = len(values)
+    offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    timestamps = START_MS + offsets if timestamps_ms is None else np.array(timestamps_ms, dtype=np.int64)
+    texts = [None if key is None else key.encode() for key in keys or [None] * count]
+    return archive_table(
+        topic,
+        partition,
+        offsets,
+        timestamps,
+        np.zeros(count, dtype=np.int32),
+        pa.array(texts, pa.binary()),
+        pa.array([encoded(value) for value in values], pa.binary()),
+        pa.nulls(count, HEADERS),
+    )
+
+
+def encoded(value: object) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()

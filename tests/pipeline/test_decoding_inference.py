@@ -1,0 +1,124 @@
+"""Rows say which columns they want, and the outcome does not depend on who looked at which of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from korvet.pipeline.decoding.columns import Number
+from korvet.pipeline.decoding.inference import Numbers, Wanted, grown, wanted
+
+
+def columns(rows: list[dict[str, Any]], *fields: tuple[str, pa.DataType], **options: Any) -> dict[str, str]:
+    """The columns for these rows, by name, as Arrow shows their types."""
+    known = list(pa.schema(fields))
+    return {one.name: str(one.type) for one in grown(known, wanted(rows, known), **options)}
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (1, "int64"),
+        (1.0, "double"),
+        ("1", "string"),
+        (True, "bool"),
+        ({"b": 1}, "struct<b: int64>"),
+        ([1], "list<item: int64>"),
+        ([[None, "x"]], "list<item: list<item: string>>"),
+        ([{"b": 1}, {"c": "x"}], "list<item: struct<b: int64, c: string>>"),
+    ],
+)
+def test_a_value_wants_a_column_of_its_own_type(value: object, expected: str) -> None:
+    assert {"a": expected} == columns([{"a": value}])
+
+
+@pytest.mark.parametrize("value", [None, [], {}, [None], {"b": None}, [{}], {"b": {"c": []}}])
+def test_a_value_that_says_nothing_wants_none(value: object) -> None:
+    assert {} == columns([{"a": value}])
+
+
+@pytest.mark.parametrize(
+    "numbers, integers, mixed",
+    [("long", "int64", "double"), ("double", "double", "double"), ("string", "string", "string")],
+)
+def test_numbers_are_long_double_or_string_from_the_start(
+    numbers: Numbers, integers: str, mixed: str
+) -> None:
+    assert {"a": integers} == columns([{"a": 1}, {"a": 2}], numbers=numbers)
+    assert {"a": mixed} == columns([{"a": 1}, {"a": 2.5}, {"a": 3}], numbers=numbers)
+
+
+def test_numbers_as_they_were_written_are_strings() -> None:
+    assert {"a": "string"} == columns([{"a": Number("1.50")}], numbers="string")
+
+
+def test_of_two_types_the_one_of_most_rows_is_the_columns() -> None:
+    assert {"a": "string"} == columns([{"a": 1}, {"a": "x"}, {"a": "y"}])
+    assert {"a": "int64"} == columns([{"a": "x"}, {"a": 1}, {"a": 2}])
+    assert {"a": "double"} == columns([{"a": "x"}, {"a": "y"}, {"a": 1}, {"a": 2}, {"a": 2.5}])
+
+
+def test_columns_that_are_there_stay_as_they_are_and_grow_inside() -> None:
+    fields = (
+        ("a", pa.int32()),
+        ("s", pa.struct([("x", pa.int64())])),
+        ("l", pa.list_(pa.struct([("x", pa.date32())]))),
+    )
+    rows: list[dict[str, Any]] = [
+        {"a": "text", "s": {"x": "y", "z": 1}, "l": [{"x": 1}, {"w": True}], "n": 1},
+        {"s": 5, "l": "x"},
+    ]
+
+    assert {
+        "a": "int32",
+        "s": "struct<x: int64, z: int64>",
+        "l": "list<item: struct<x: date32[day], w: bool>>",
+        "n": "int64",
+    } == columns(rows, *fields)
+
+
+@pytest.mark.parametrize("name", ["A", "a b", "", "x;y", "_offset", "_Raw"])
+def test_names_that_no_column_can_have_are_left_out(name: str) -> None:
+    assert {"a": "int64"} == columns([{"a": 1, name: 1}], reserved=("_offset", "_raw"))
+
+
+def test_no_more_columns_are_added_than_there_may_be() -> None:
+    rows = [{f"id{number}": 1} for number in range(10)]
+
+    assert ["s", "id0", "id1"] == list(
+        columns(rows, ("s", pa.struct([("x", pa.int64()), ("y", pa.int64())])), max_columns=4)
+    )
+
+
+def test_nesting_without_an_end_wants_no_column() -> None:
+    deep: Any = 1
+    for _ in range(200):
+        deep = {"a": deep}
+
+    assert {"b": "int64"} == columns([{"deep": deep, "b": 1}])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdB"), VALUES, max_size=4), max_size=8),
+    st.integers(0, 8),
+)
+def test_how_rows_are_split_does_not_matter(rows: list[dict[str, Any]], cut: int) -> None:
+    known = [pa.field("d", pa.struct([("a", pa.int64())]))]
+    total: Wanted = Counter()
+    for piece in (rows[:cut], rows[cut:]):
+        total.update(wanted(piece, known))
+
+    assert grown(known, wanted(rows, known)) == grown(known, total)
