@@ -17,6 +17,8 @@ from pathlib import Path
 
 from attrs import frozen
 
+from korvet.storage.embedded import ALLOCATOR
+
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 
@@ -82,6 +84,7 @@ def plain_valkey() -> Iterator[Path]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env={"GLIBC_TUNABLES": ALLOCATOR, **os.environ},
         )
         try:
             _await_listening(process, str(path), output.fileno())
