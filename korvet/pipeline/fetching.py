@@ -38,9 +38,11 @@ class Fetched:
     """What one Fetch brought of a partition: whole batches, and where the log stood.
 
     `batches` are those with records for readers: neither control batches nor aborted ones. `next_offset` is the one
-    behind the last batch that came, control batches included; the offset asked for, where none came.
+    behind the last batch that came, control batches included; `offset`, which was asked for, where none came. The first
+    batch may begin before it.
     """
 
+    offset: int
     batches: Sequence[RecordBatch]
     next_offset: int
     end_offset: int  # of what may be read: the high watermark, or the last stable offset
@@ -167,14 +169,15 @@ class Fetcher:
         committed = self.isolation_level == READ_COMMITTED
         aborted = (data.aborted_transactions or []) if committed else []
         return Fetched(
-            list(_for_readers(batches, aborted)),
+            offset,
+            list(for_readers(batches, aborted)),
             max(next_offset, offset),
             data.last_stable_offset if committed and data.last_stable_offset >= 0 else data.high_watermark,
             data.log_start_offset,
         )
 
 
-def _for_readers(
+def for_readers(
     batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]
 ) -> Iterable[RecordBatch]:
     """The batches without control batches, and without those of transactions that were aborted (KIP-98)."""

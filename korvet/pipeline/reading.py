@@ -83,7 +83,7 @@ def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
     try:
         for fetched in fetching.answers():
             yield from decode(
-                fetched.batches, start=wanted.start, end=wanted.end, headers=options.include_headers
+                fetched.batches, start=fetched.offset, end=wanted.end, headers=options.include_headers
             )
     finally:
         fetching.stop()

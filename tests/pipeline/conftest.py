@@ -1,0 +1,74 @@
+"""Brokers that the pipeline's tests read from, and the one Spark session of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from pyspark.sql import SparkSession
+
+from korvet.pipeline.session import spark_session
+from tests.pipeline.support import Cluster
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def memory() -> Iterator[Cluster]:
+    """A broker that keeps its records in memory, with dense offsets."""
+    with KorvetProcess() as broker:
+        yield Cluster(broker.bootstrap_servers, is_dense=True)
+
+
+@pytest.fixture(scope="session")
+def record_timestamp() -> Iterator[Cluster]:
+    """A broker on Redis: an entry for each record, offsets that are times."""
+    server = start_server(VALKEY)
+    try:
+        with KorvetProcess(storage=server.url) as broker:
+            yield Cluster(broker.bootstrap_servers, is_dense=False, storage=str(server.socket))
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def batch_dense() -> Iterator[Cluster]:
+    """A broker on Redis: an entry for each batch, offsets that count."""
+    server = start_server(VALKEY)
+    settings = {"storage.layout": "batch", "offset.mapping": "dense"}
+    try:
+        with KorvetProcess(storage=server.url, settings=settings) as broker:
+            yield Cluster(broker.bootstrap_servers, is_dense=True, storage=str(server.socket))
+    finally:
+        server.remove()
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("record_timestamp", marks=pytest.mark.servers),
+        pytest.param("batch_dense", marks=pytest.mark.servers),
+    ]
+)
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each kind of broker in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Cluster)
+    return found
+
+
+@pytest.fixture
+def topic() -> str:
+    """The name of a topic that no other test has."""
+    return f"topic-{next(NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of this run; every test with it has the marker `spark`."""
+    session = spark_session("korvet-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()

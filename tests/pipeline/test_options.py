@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.client.model import TopicPartition
+from korvet.pipeline.offsets import (
+    Bound,
+    SpecificOffsets,
+    SpecificTimestamps,
+    WrongOption,
+    from_json,
+    to_json,
+)
+from korvet.pipeline.options import READ_COMMITTED, READ_UNCOMMITTED, read_options, write_options
+from korvet.protocol.compression import Codec
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def test_defaults_are_those_of_sparks_own_source() -> None:
+    options = read_options({**SERVERS, "subscribe": "a"}, streaming=True)
+
+    assert (Bound.LATEST, Bound.LATEST) == (options.starting, options.ending)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert READ_UNCOMMITTED == options.isolation_level
+    assert 900 == options.max_trigger_delay_s
+    assert Bound.EARLIEST == read_options({**SERVERS, "subscribe": "a"}, streaming=False).starting
+
+
+def test_names_may_be_written_in_any_case_and_values_too() -> None:
+    given = {"SUBSCRIBE": "a, b", "FailOnDataLoss": "FALSE", "kafka.isolation.level": "read_committed"}
+    options = read_options({**SERVERS, **given}, streaming=False)
+
+    assert ("a", "b") == options.subscription.topics
+    assert not options.fail_on_data_loss
+    assert READ_COMMITTED == options.isolation_level
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({"startingOffsets": "earliest"}, Bound.EARLIEST),
+        ({"startingOffsets": '{"a":{"0":23,"1":-1}}'}, SpecificOffsets({A0: 23, A1: -1})),
+        ({"startingTimestamp": "1000"}, SpecificTimestamps(1000, or_latest=False)),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"a":{"0":1000}}',
+                "startingOffsetsByTimestampStrategy": "latest",
+                "startingOffsets": "latest",
+            },
+            SpecificTimestamps({A0: 1000}, or_latest=True),
+        ),
+        (
+            {"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"a":{"0":2}}'},
+            SpecificTimestamps(1, or_latest=False),
+        ),
+    ],
+    ids=["name", "offsets", "time", "times before offsets", "one time before all"],
+)
+def test_a_start_is_read_in_sparks_order(given: dict[str, str], expected: object) -> None:
+    assert expected == read_options({**SERVERS, "subscribe": "a", **given}, streaming=True).starting
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({}, "exactly one of assign, subscribe and subscribePattern is accepted, not none"),
+        ({"subscribe": "a", "assign": "{}"}, "not assign and subscribe"),
+        ({"subscribe": " "}, "subscribe is empty; accepted is a topic's name, or several with commas"),
+        ({"subscribePattern": "("}, "is no regular expression"),
+        ({"assign": '{"a":[-1]}'}, 'accepted here: {"orders":[0,1]}'),
+        ({"assign": "{}"}, "no partition is named"),
+        ({"subscribe": "a", "startingOffset": "latest"}, "did you mean startingOffsets?"),
+        ({"subscribe": "a", "path": "x"}, "there is no option path"),
+        ({"subscribe": "a", "startingOffsets": "first"}, "earliest, latest, or JSON is"),
+        ({"subscribe": "a", "startingOffsets": '{"a":0}'}, 'accepted here: {"orders":{"0":23,"1":-1}}'),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "is not JSON as it is accepted"),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"0":true}}'}, "is not JSON as it is accepted"),
+        (
+            {"subscribe": "a", "startingOffsets": "latest"},
+            "would read nothing; a batch read accepts earliest",
+        ),
+        ({"subscribe": "a", "endingOffsets": "earliest"}, "would read nothing; accepted are latest"),
+        ({"subscribe": "a", "startingTimestamp": "noon"}, "milliseconds since 1970 are"),
+        ({"subscribe": "a", "failOnDataLoss": "maybe"}, "true or false is"),
+        ({"subscribe": "a", "minPartitions": "0"}, "a whole number above 0 is"),
+        ({"subscribe": "a", "maxTriggerDelay": "soon"}, "say 15m"),
+        ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),
+        ({"subscribe": "a", "kafka.isolation.level": "x"}, "read_uncommitted or read_committed is"),
+        ({"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "is not accepted: use startingOffsets"),
+        ({"subscribe": "a", "kafka.isolaton.level": "x"}, "did you mean kafka.isolation.level?"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "h:x"}, "is no broker address; host:port is"),
+    ],
+    ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) if isinstance(given, dict) else "",
+)
+def test_what_is_wrong_says_what_is_accepted(given: dict[str, str], said: str) -> None:
+    with pytest.raises(WrongOption) as raised:
+        read_options({**SERVERS, **given}, streaming=False)
+
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(WrongOption, match="endingOffsets is not accepted here: it is for batch reads"):
+        read_options({**SERVERS, "subscribe": "a", "endingOffsets": "latest"}, streaming=True)
+
+
+def test_settings_that_only_tune_kafkas_clients_are_without_effect() -> None:
+    plain = read_options({**SERVERS, "subscribe": "a"}, streaming=False)
+    given = {"kafka.session.timeout.ms": "1", "kafka.group.id": "g", "groupIdPrefix": "p"}
+
+    assert plain == read_options({**SERVERS, "subscribe": "a", **given}, streaming=False)
+
+
+def test_writing_has_its_own_options() -> None:
+    options = write_options({**SERVERS, "topic": "a", "kafka.compression.type": "zstd", "kafka.acks": "1"})
+
+    assert ("a", Codec.ZSTD, 1) == (options.topic, options.codec, options.acks)
+    with pytest.raises(WrongOption, match="there is no option subscribe"):
+        write_options({**SERVERS, "subscribe": "a"})
+    with pytest.raises(WrongOption, match="none, gzip, snappy, lz4 or zstd is"):
+        write_options({**SERVERS, "kafka.compression.type": "brotli"})
+
+
+def test_offsets_survive_a_checkpoint() -> None:
+    offsets = {TopicPartition("b", 10): 2**60, TopicPartition("b", 9): 0, TopicPartition("a", 0): 5}
+
+    assert offsets == from_json(to_json(offsets))
+    assert ["a", "b"] == list(to_json(offsets))
