@@ -86,9 +86,10 @@ def command(
     location = parsed_location(lake, storage_texts)
     logging.basicConfig(format="korvet: %(message)s")
     with needing_extra():
-        from korvet.pipeline.archive import Archive, ArchiveOptions, JavaEnded, SparkFailed
+        from korvet.pipeline.archive import Archive, ArchiveOptions
         from korvet.pipeline.archive_plan import Wanted
         from korvet.pipeline.archive_task import Connecting
+        from korvet.pipeline.archive_workers import JavaEnded, SparkWorkers, SparkFailed
         from korvet.pipeline.session import JavaNotFound, spark_session
     try:
         wanted = Wanted.parse(topics)
@@ -100,7 +101,7 @@ def command(
     display = Display()
     try:
         spark = spark_session("korvet lake archive", master=master)
-        archive = Archive(options, spark, display.show)
+        archive = Archive(options, SparkWorkers(spark, options.connecting), display.show)
         try:
             with ended_by_signals(archive):
                 archive.run()
@@ -166,7 +167,8 @@ class Display:
         records = sum(topic.records for topic in topics)
         offsets = sum(topic.offsets for topic in topics)
         lag = sum(topic.lag for topic in topics)
-        text = f"archived {records:,} records, {size_text(sum(topic.row_bytes for topic in topics))}; lag {lag:,}"
+        size = size_text(sum(topic.row_bytes for topic in topics))
+        text = f"archived {records:,} records, {size}; lag {lag_text(topics)}"
         if offsets and lag:
             seconds = lag * (time.monotonic() - self._started) / offsets
             text += f", ready in {duration_text(seconds)}"
@@ -185,7 +187,7 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
                     "records": topic.records,
                     "bytes": topic.row_bytes,
                     "file_bytes": topic.file_bytes,
-                    "lag": topic.lag,
+                    "lag_offsets": topic.lag,
                     "error": topic.error or None,
                 }
                 for topic in topics
@@ -195,13 +197,20 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
         for topic in topics:
             click.echo(
                 f"{topic.topic}: {topic.records:,} records, {size_text(topic.row_bytes)} "
-                f"({size_text(topic.file_bytes)} in files), lag {topic.lag:,}"
+                f"({size_text(topic.file_bytes)} in files), lag {lag_text([topic])}"
                 + (f"; failed: {topic.error}" if topic.error else "")
             )
         if not topics:
             click.echo("No topic matches; nothing was archived.")
     if any(topic.error for topic in topics):
         raise SystemExit(1)
+
+
+def lag_text(topics: list[TopicProgress]) -> str:
+    """In records; about, where offsets do not count them."""
+    lag = sum(topic.lag_records for topic in topics)
+    about = any(topic.lag and topic.rows is not None and topic.rows.offsets_each > 1.5 for topic in topics)
+    return f"about {lag:,}" if about else f"{lag:,}"
 
 
 def size_text(count: float) -> str:

@@ -1,14 +1,18 @@
-"""Whether a store can be trusted with commits: of two who write one and the same key, it must refuse one.
+"""Whether a store can be trusted with commits: of several who write one and the same key, it must refuse all but one.
 
-S3 does so for a PUT with If-None-Match. A store that does not know it takes both, and of two commits the first is
-lost without anybody noticing. So two commits are tried on a small table of their own, which is removed again.
+S3 does so for a PUT with If-None-Match. A store that does not know it takes them all, and commits are lost without
+anybody noticing. deltalake looks for newer commits before it writes its own, so it takes writers at the very same time
+to see the difference: a few of them race for commits of a small table of their own, which is removed again.
 """
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
@@ -17,35 +21,53 @@ from korvet.lake.location import Location
 from korvet.lake.table import store_errors
 
 SCHEMA = pa.schema([("probe", pa.int64())])
+# Of four, three or four are taken by a store that takes all, nearly always in the first round.
+WRITERS = 4
+ROUNDS = 3
 
 
 def refuse_unsafe_store(lake: Location) -> None:
-    """Raise UnsafeStore where the second of two commits succeeds as well, and Unreachable where none does.
+    """Raise UnsafeStore where a store takes commits that replace each other; Unreachable where it takes none.
 
-    Folders of this machine need no probe: deltalake renames without replacing.
+    Folders of this machine need no probe: deltalake renames there without replacing.
     """
     if lake.is_local:
         return
     probe = lake.child(f".korvet-probe-{uuid4().hex}")
-    options = probe.storage_options()
     with store_errors(probe):
-        DeltaTable.create(probe.url, SCHEMA, storage_options=options)
         try:
-            handles = [DeltaTable(probe.url, storage_options=options) for _ in range(2)]
-            accepted = [_commit(handle) for handle in handles]
+            DeltaTable.create(probe.url, SCHEMA, storage_options=probe.storage_options())
+            accepted = [_race(probe) for _ in range(ROUNDS)]
         finally:
-            probe.filesystem().delete_dir(probe.path)
-    if all(accepted):
+            _remove(probe)
+    if max(accepted) > 1:
         raise UnsafeStore(
-            f"{lake} lets two writers write the same key (it ignores If-None-Match), so commits would be lost; "
-            "use a store with conditional writes."
+            f"{lake} takes several writers' commits under the same key (it ignores If-None-Match), so commits would "
+            "be lost; use a store with conditional writes."
         )
 
 
-def _commit(handle: DeltaTable) -> bool:
-    properties = CommitProperties(app_transactions=[Transaction("korvet-probe", 1)], max_commit_retries=1)
-    try:
-        handle.create_write_transaction([], "append", SCHEMA, commit_properties=properties)
-    except CommitFailedError:
-        return False
-    return True
+def _race(probe: Location) -> int:
+    """Have some writers commit at once what excludes each other; how many were told that they did."""
+    handles = [DeltaTable(probe.url, storage_options=probe.storage_options()) for _ in range(WRITERS)]
+    start = threading.Barrier(WRITERS)
+
+    def commit(handle: DeltaTable) -> bool:
+        transaction = Transaction("korvet-probe", handle.version())
+        properties = CommitProperties(app_transactions=[transaction], max_commit_retries=1)
+        start.wait()
+        try:
+            handle.create_write_transaction([], "append", SCHEMA, commit_properties=properties)
+        except CommitFailedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        return sum(writers.map(commit, handles))
+
+
+def _remove(probe: Location) -> None:
+    filesystem = probe.filesystem()
+    for info in filesystem.get_file_info(pafs.FileSelector(probe.path, recursive=True, allow_not_found=True)):
+        if info.type == pafs.FileType.File:
+            filesystem.delete_file(info.path)

@@ -1,6 +1,6 @@
 """The archive job: topics become tables, exactly once, round after round.
 
-A round asks the tables how far they are and the broker how far its logs go, has Spark's workers write what is in
+A round asks the tables how far they are and the broker how far its logs go, has workers write what is in
 between to files, and commits each topic's files and numbers in one commit of its table. The table is the only memory
 there is: whatever is killed, and whenever, the next round, here or elsewhere, goes on from what was committed. Files
 that never were are no part of any table; a vacuum removes them.
@@ -14,16 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
+from typing import Protocol
 
-import pyarrow as pa
 import trio
 from attrs import define, field, frozen
-from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from korvet.client import Client, OffsetAndMetadata, Topic, TopicPartition, open_client
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
@@ -31,8 +27,9 @@ from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
 from korvet.lake.probing import refuse_unsafe_store
 from korvet.lake.table import LakeTable
-from korvet.pipeline.archive_plan import Bounds, TopicPlan, Wanted, dealt, described, told
-from korvet.pipeline.archive_task import Connecting, Outcome, Piece, write_pieces
+from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, dealt, described, told
+from korvet.pipeline.archive_task import Connecting, Outcome, Piece
+from korvet.pipeline.archive_workers import SparkFailed
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
@@ -46,12 +43,15 @@ LONGEST_BACKOFF_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class SparkFailed(Exception):  # noqa: N818  it says what happened
-    """Spark could not do a round: a worker died, for one."""
+class Workers(Protocol):
+    """Who writes records to files."""
 
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once."""
 
-class JavaEnded(Exception):  # noqa: N818  it says what happened
-    """The Java that Spark runs in is no more."""
+    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
+        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
 
 
 class MissingOffsets(LakeError):  # noqa: N818  it says what is wrong
@@ -90,9 +90,24 @@ class TopicProgress:
     #: Whether the next round need not wait.
     goes_on: bool = False
 
+    #: What its rows were like in the last round that had any.
+    rows: Rows | None = None
+
+    def add(self, ranges: Sequence[ArchivedRange]) -> None:
+        """Count ranges that were committed."""
+        records, row_bytes = sum(item.count for item in ranges), sum(item.row_bytes for item in ranges)
+        offsets = sum(item.end - item.start for item in ranges)
+        self.records += records
+        self.row_bytes += row_bytes
+        self.offsets += offsets
+        self.file_bytes += sum(file.size for item in ranges for file in item.files)
+        if records:
+            self.rows = Rows(row_bytes / records, offsets / records)
+
     @property
-    def bytes_a_row(self) -> float | None:
-        return self.row_bytes / self.records if self.records else None
+    def lag_records(self) -> int:
+        """About how many records it is behind."""
+        return self.lag if self.rows is None else round(self.lag / self.rows.offsets_each)
 
 
 @define
@@ -100,7 +115,7 @@ class Archive:
     """One run of the job. `progress` tells how it is getting on; `on_progress` is called whenever that changes."""
 
     options: ArchiveOptions
-    spark: SparkSession
+    workers: Workers
     on_progress: Callable[[Archive], None] = lambda _: None
     progress: dict[str, TopicProgress] = field(factory=dict, init=False)
     stopping: threading.Event = field(factory=threading.Event, init=False)
@@ -163,7 +178,7 @@ class Archive:
         self.on_progress(self)
         pieces = [piece for plan in plans for piece in self._pieces(plan)]
         if pieces:
-            outcomes = self._run_tasks(dealt(pieces, self._cores))
+            outcomes = self._run_tasks(dealt(pieces, self.workers.cores))
             for plan in plans:
                 self._commit_outcomes(plan, outcomes)
             self.on_progress(self)
@@ -240,30 +255,15 @@ class Archive:
         }
 
     def _pieces(self, plan: TopicPlan) -> list[Piece]:
-        return plan.pieces(self._cores, self._progress(plan.table.topic).bytes_a_row)
-
-    @property
-    def _cores(self) -> int:
-        return max(1, self.spark.sparkContext.defaultParallelism)
+        return plan.pieces(self.workers.cores, self._progress(plan.table.topic).rows)
 
     # --- Working ------------------------------------------------------------------------------------------
 
     def _run_tasks(self, tasks: Sequence[Sequence[Piece]]) -> dict[TopicPartition, list[Outcome]]:
-        """Have the workers do it; each partition's outcomes, in the order of their offsets. Raises SparkFailed."""
-        work = partial(_work, self.options.connecting, tuple(map(tuple, tasks)))
-        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "outcome string")
-        try:
-            told_rows = rows.collect()
-        except (Py4JNetworkError, OSError) as error:
-            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
-        except (PySparkException, Py4JError) as error:
-            raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
+        """Have the workers do it; each partition's outcomes, in the order of their offsets."""
         outcomes: dict[TopicPartition, list[Outcome]] = {}
-        for row in told_rows:
-            outcome = Outcome.from_json(row.outcome)
+        for outcome in sorted(self.workers.run(tasks), key=lambda outcome: (outcome.tp, outcome.start)):
             outcomes.setdefault(outcome.tp, []).append(outcome)
-        for several in outcomes.values():
-            several.sort(key=lambda outcome: outcome.start)
         return outcomes
 
     def _commit_outcomes(self, plan: TopicPlan, outcomes: Mapping[TopicPartition, Sequence[Outcome]]) -> None:
@@ -287,10 +287,7 @@ class Archive:
             return
         if ranges:
             self._idle_rounds = 0
-        progress.records += sum(item.count for item in ranges)
-        progress.offsets += sum(item.end - item.start for item in ranges)
-        progress.row_bytes += sum(item.row_bytes for item in ranges)
-        progress.file_bytes += sum(file.size for item in ranges for file in item.files)
+        progress.add(ranges)
         progress.lag = plan.lag
         progress.goes_on = bool(ranges) and plan.lag > 0
         progress.error = errors[0] if errors else ""
@@ -364,20 +361,3 @@ def following(table: LakeTable, partition: int, outcomes: Iterable[Outcome]) -> 
         if held is not None:
             covered = item.end
     return ranges
-
-
-def _work(
-    connecting: Connecting, tasks: Sequence[Sequence[Piece]], numbers: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """What a worker runs: the tasks of these numbers; outcomes come back as JSON."""
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            for outcome in write_pieces(connecting, tasks[number]):
-                yield pa.RecordBatch.from_arrays([pa.array([outcome.to_json()])], names=["outcome"])
-
-
-def _reason(error: BaseException) -> str:
-    """The line of Spark's long story that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Caused by:" in line or "exited unexpectedly" in line]
-    return (telling or lines or [type(error).__name__])[0]

@@ -14,17 +14,19 @@ from attrs import define, frozen
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.lake.table import Gap, LakeTable
 from korvet.pipeline.archive_task import Piece
+from korvet.pipeline.counting import all_dense
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
 READ_COMMITTED = 1
-# What one piece should come to, in bytes of rows, and how far one may go beyond it when records grow.
+# What one piece should come to, in bytes of rows, and how far one may go beyond it when rows grow.
 PIECE_BYTES = 256 * 1024 * 1024
 PIECE_LIMIT_BYTES = 2 * PIECE_BYTES
-# As long as nothing is known of a topic's records.
-FIRST_PIECE_OFFSETS = 100_000
-LONGEST_PIECE_OFFSETS = 1_000_000
+LONGEST_PIECE_ROWS = 1_000_000
+# As long as nothing is known of a topic's rows: where offsets count them, and where they do not.
+FIRST_PIECE_ROWS = 100_000
+FIRST_PIECE_BYTES = 64 * 1024 * 1024
 # It is not worth a task of its own to be faster with fewer.
-SHORTEST_PIECE_OFFSETS = 20_000
+SHORTEST_PIECE_ROWS = 20_000
 # Pieces of one partition in one round, for each core; and tasks of one round.
 PIECES_A_CORE = 2
 TASKS_A_CORE = 4
@@ -81,6 +83,22 @@ async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
     return {tp.partition: Bounds(starts[tp].offset, max(ends[tp].offset, starts[tp].offset)) for tp in tps}
 
 
+@frozen
+class Rows:
+    """What a topic's rows are like: their bytes, and how many offsets each stands for, on average.
+
+    Under korvet's timestamp mapping, two records a second apart have offsets a million apart.
+    """
+
+    bytes_each: float
+    offsets_each: float
+
+    def piece_offsets(self) -> int:
+        """How many offsets should come to PIECE_BYTES."""
+        rows = min(LONGEST_PIECE_ROWS, PIECE_BYTES / max(self.bytes_each, 1.0))
+        return max(1, math.ceil(rows * self.offsets_each))
+
+
 @define
 class TopicPlan:
     """A topic's next round: its table, how far each partition is to be archived, and what can not be."""
@@ -116,12 +134,12 @@ class TopicPlan:
 
     @property
     def lag(self) -> int:
-        """Offsets from the table's numbers to where this round's ends are."""
+        """Offsets from the table's numbers to where this round's ends are; they need not be as many records."""
         numbers = self.table.archived_up_to
         return sum(max(0, end - numbers.get(partition, end)) for partition, end in self.ends.items())
 
-    def pieces(self, cores: int, row_bytes: float | None) -> list[Piece]:
-        """What is to be read next, in order; `row_bytes` is how large this topic's rows were lately."""
+    def pieces(self, cores: int, rows: Rows | None) -> list[Piece]:
+        """What is to be read next, in order; `rows` is how this topic's were lately."""
         numbers = self.table.archived_up_to
         todo = {
             partition: (numbers[partition], end)
@@ -130,12 +148,15 @@ class TopicPlan:
         }
         if not todo:
             return []
-        longest = FIRST_PIECE_OFFSETS
-        if row_bytes:
-            longest = max(1, min(LONGEST_PIECE_OFFSETS, int(PIECE_BYTES / row_bytes)))
-        # A few partitions are cut into pieces for all the cores.
-        share = math.ceil(sum(end - start for start, end in todo.values()) / cores)
-        longest = min(longest, max(share, SHORTEST_PIECE_OFFSETS))
+        if rows is None and not all_dense(end for _, end in todo.values()):
+            # How many rows there are is not known, so neither are pieces of equal size.
+            longest, max_bytes = max(end - start for start, end in todo.values()), FIRST_PIECE_BYTES
+        else:
+            rows = rows or Rows(PIECE_BYTES / FIRST_PIECE_ROWS, 1.0)
+            longest, max_bytes = rows.piece_offsets(), PIECE_LIMIT_BYTES
+            # A few partitions are cut into pieces for all the cores.
+            share = math.ceil(sum(end - start for start, end in todo.values()) / cores)
+            longest = min(longest, max(share, math.ceil(SHORTEST_PIECE_ROWS * rows.offsets_each)))
         most = max(1, PIECES_A_CORE * cores // len(todo))
         return [
             Piece(
@@ -144,7 +165,7 @@ class TopicPlan:
                 start=position,
                 end=min(position + longest, end),
                 covered=self._covered(partition) if position == start else position,
-                max_bytes=PIECE_LIMIT_BYTES,
+                max_bytes=max_bytes,
             )
             for partition, (start, end) in todo.items()
             for position in range(start, min(end, start + most * longest), longest)

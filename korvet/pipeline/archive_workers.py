@@ -1,0 +1,63 @@
+"""Who does the archive's work: Spark's workers, one task after the other on each core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+from attrs import frozen
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from korvet.pipeline.archive_task import Connecting, Outcome, Piece, write_pieces
+
+
+class SparkFailed(Exception):  # noqa: N818  it says what happened
+    """The workers could not do a round: one of them died, for one. Trying again may help."""
+
+
+class JavaEnded(Exception):  # noqa: N818  it says what happened
+    """The Java that Spark runs in is no more."""
+
+
+@frozen
+class SparkWorkers:
+    """The workers of a Spark session, in this process's Java or on a cluster."""
+
+    spark: SparkSession
+    connecting: Connecting
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
+        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
+        work = partial(_work, self.connecting, tuple(map(tuple, tasks)))
+        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "outcome string")
+        try:
+            return [Outcome.from_json(row.outcome) for row in rows.collect()]
+        except (Py4JNetworkError, OSError) as error:
+            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
+
+
+def _work(
+    connecting: Connecting, tasks: Sequence[Sequence[Piece]], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a worker runs: the tasks of these numbers; outcomes come back as JSON."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for outcome in write_pieces(connecting, tasks[number]):
+                yield pa.RecordBatch.from_arrays([pa.array([outcome.to_json()])], names=["outcome"])
+
+
+def _reason(error: BaseException) -> str:
+    """The line of Spark's long story that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Caused by:" in line or "exited unexpectedly" in line]
+    return (telling or lines or [type(error).__name__])[0]

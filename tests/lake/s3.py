@@ -1,0 +1,70 @@
+"""moto as an S3 store, a process of its own: deltalake holds the interpreter while it waits for some answers.
+
+`python -m tests.lake.s3` honours If-None-Match; with `--ignore-conditions` it is a store that does not know it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+BUCKET = "lake"
+
+
+def options(port: int) -> dict[str, str]:
+    """How the store on this port is reached."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_REGION": "us-east-1",
+    }
+
+
+@contextmanager
+def s3_store(*, conditional: bool) -> Iterator[dict[str, str]]:
+    """A running store with the bucket `lake`; how it is reached."""
+    command = [sys.executable, "-m", "tests.lake.s3", *([] if conditional else ["--ignore-conditions"])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        yield options(int(process.stdout.readline()))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def serve(*, conditional: bool) -> None:
+    import boto3  # noqa: PLC0415
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  a process of its own
+    from werkzeug.serving import make_server  # noqa: PLC0415
+
+    application = DomainDispatcherApplication(create_backend_app)
+
+    def store(environment: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not conditional:
+            environment.pop("HTTP_IF_NONE_MATCH", None)
+        answer: Iterable[bytes] = application(environment, start_response)
+        return answer
+
+    server = make_server("127.0.0.1", 0, store, threaded=True)
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{server.server_port}",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        region_name="us-east-1",
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client.create_bucket(Bucket=BUCKET)
+    print(server.server_port, flush=True)  # noqa: T201  who started it reads that
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    serve(conditional="--ignore-conditions" not in sys.argv)

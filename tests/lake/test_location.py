@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from korvet.lake.errors import InvalidLocation
+from korvet.lake.location import Location
+
+
+@pytest.mark.parametrize(
+    "text, url, path",
+    [
+        ("/var/lake", "file:///var/lake", "/var/lake"),
+        ("/var/lake/", "file:///var/lake", "/var/lake"),
+        ("file:///var/my%20lake", "file:///var/my%20lake", "/var/my lake"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b", "bucket/a/b"),
+        ("s3a://bucket", "s3://bucket", "bucket"),
+    ],
+)
+def test_a_place_is_read(text: str, url: str, path: str) -> None:
+    location = Location.parse(text)
+
+    assert (url, path) == (location.url, location.path)
+
+
+def test_a_relative_path_is_one_of_this_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert Location.parse("lake").path == str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  ", "file://host/path", "ftp://host/path", "s3://", "s3://Not_A/bucket"]
+)
+def test_what_is_no_place_is_told(text: str) -> None:
+    with pytest.raises(InvalidLocation, match="accepted are a path, file:///path and s3://bucket/prefix"):
+        Location.parse(text)
+
+
+def test_options_reach_deltalake_under_its_names() -> None:
+    location = Location.parse("s3://bucket/lake", {"endpoint_url": "http://here:1", "AWS_REGION": "eu"})
+
+    assert location.storage_options() == {
+        "AWS_ENDPOINT_URL": "http://here:1",
+        "AWS_REGION": "eu",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hush" not in repr(Location.parse("s3://bucket/lake", {"AWS_SECRET_ACCESS_KEY": "hush"}))

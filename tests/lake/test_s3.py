@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow.fs as pafs
+import pytest
+
+from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
+from korvet.lake.location import Location
+from korvet.lake.probing import refuse_unsafe_store
+from korvet.lake.table import LakeTable
+from tests.lake.s3 import s3_store
+from tests.lake.support import TOPIC, TOPIC_ID, written
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[Location]:
+    with s3_store(conditional=True) as options:
+        yield Location.parse("s3://lake/tables", options)
+
+
+def files(lake: Location) -> list[str]:
+    """All objects but the empty ones that pyarrow marks folders with."""
+    found = lake.filesystem().get_file_info(pafs.FileSelector("lake", recursive=True))
+    return [info.path for info in found if info.type == pafs.FileType.File]
+
+
+def test_a_store_that_refuses_the_second_of_two_is_accepted_and_left_as_it_was(lake: Location) -> None:
+    refuse_unsafe_store(lake)
+
+    assert files(lake) == []
+
+
+def test_a_store_that_takes_both_is_refused_and_left_as_it_was() -> None:
+    with s3_store(conditional=False) as options:
+        lake = Location.parse("s3://lake/tables", options)
+
+        with pytest.raises(UnsafeStore, match="ignores If-None-Match"):
+            refuse_unsafe_store(lake)
+        assert files(lake) == []
+
+
+def test_records_are_written_committed_and_read(lake: Location) -> None:
+    table = LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
+    other = LakeTable.open(lake, TOPIC)
+    table = table.commit([written(table, 0, 10)])
+
+    assert LakeTable.open(lake, TOPIC).archived_up_to == {0: 10}
+    assert [file.count for file in table.files] == [10]
+    assert table.delta.to_pyarrow_table().num_rows == 10
+    with pytest.raises(CommitConflict):
+        other.commit([written(other, 0, 10)])
+
+
+def test_where_nothing_is_there_is_no_table(lake: Location) -> None:
+    with pytest.raises(NoTable, match="There is no Delta table at s3://lake/tables/bills"):
+        LakeTable.open(lake, "bills")
+
+
+def test_a_bucket_that_is_not_there_is_told(lake: Location) -> None:
+    elsewhere = Location.parse("s3://no-such-bucket/tables", lake.options)
+
+    with pytest.raises(Unreachable, match="s3://no-such-bucket/tables"):
+        refuse_unsafe_store(elsewhere)
