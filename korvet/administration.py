@@ -17,6 +17,7 @@ from korvet.alterations import (
     validate_topic_resource,
 )
 from korvet.broker import Broker, Operation, RequestContext
+from korvet.config import Config
 from korvet.protocol.errors import InvalidRequest, KafkaStorageError
 from korvet.storage.interface import DocumentConflict, Topic
 
@@ -54,11 +55,11 @@ async def alter_settings(
     context: RequestContext,
     resource: tuple[int, str],
     changes: Sequence[SettingChange],
-    alter: Callable[[Topic, Sequence[SettingChange]], Topic],
+    alter: Callable[[Topic, Sequence[SettingChange], Config], Topic],
     *,
     validate_only: bool,
 ) -> None:
-    """Alter a resource's settings, given its type and name; `alter` is told the changes.
+    """Alter a resource's settings, given its type and name; `alter` is told the changes and the broker's.
 
     Raises InvalidRequest for types that have no settings here.
     """
@@ -71,7 +72,7 @@ async def alter_settings(
             context,
             name,
             Operation.ALTER_CONFIGS,
-            lambda topic: alter(topic, changes),
+            lambda topic: alter(topic, changes, broker.config),
             validate_only=validate_only,
         )
     elif kind == ResourceType.BROKER:

@@ -67,14 +67,14 @@ def validate_changes(changes: Sequence[SettingChange]) -> None:
         raise InvalidRequest(f"Null value not supported for : {', '.join(nulls)}")
 
 
-def with_settings_replaced(topic: Topic, changes: Sequence[SettingChange]) -> Topic:
+def with_settings_replaced(topic: Topic, changes: Sequence[SettingChange], config: Config) -> Topic:
     """The topic with these settings and no others, but for the fixed ones. Raises InvalidConfig."""
     fixed = {name: value for name, value in topic.settings.items() if _is_fixed(name)}
     given = {change.name: change.value for change in changes}
-    return _with_settings(topic, fixed, given)
+    return _with_settings(topic, fixed, given, config)
 
 
-def with_settings_changed(topic: Topic, changes: Sequence[SettingChange]) -> Topic:
+def with_settings_changed(topic: Topic, changes: Sequence[SettingChange], config: Config) -> Topic:
     """The topic with some settings changed, and the others as they are. Raises InvalidConfig."""
     kept = dict(topic.settings)
     given: dict[str, str | None] = {}
@@ -86,10 +86,12 @@ def with_settings_changed(topic: Topic, changes: Sequence[SettingChange]) -> Top
             given[change.name] = change.value
         else:
             given[change.name] = _changed_list(change, topic.settings)
-    return _with_settings(topic, kept, given)
+    return _with_settings(topic, kept, given, config)
 
 
-def _with_settings(topic: Topic, kept: Mapping[str, str], given: Mapping[str, str | None]) -> Topic:
+def _with_settings(
+    topic: Topic, kept: Mapping[str, str], given: Mapping[str, str | None], config: Config
+) -> Topic:
     settings = {**kept, **validate_settings(given.items())}
     for name in given:
         if _is_fixed(name) and settings[name] != topic.settings[name]:
@@ -97,7 +99,7 @@ def _with_settings(topic: Topic, kept: Mapping[str, str], given: Mapping[str, st
                 f"Invalid value for {name}: it was fixed when the topic was created, and stays"
                 f" {topic.settings[name]}"
             )
-    validate_together(settings)
+    validate_together(settings, config)
     return evolve(topic, settings=settings)
 
 

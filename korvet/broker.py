@@ -158,7 +158,7 @@ class Broker:
     def __attrs_post_init__(self) -> None:
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
         self.log = Tiers(self.storage, self.config, self.cold)
-        self.retention = RetentionWorker(self.storage, self.config, self.groups.leases)
+        self.retention = RetentionWorker(self.storage, self.config, self.groups.leases, self.log)
         self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
 
     # --- Who this is ------------------------------------------------------------------------------------

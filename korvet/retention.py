@@ -1,7 +1,8 @@
 """The worker that trims partitions nobody writes to; those that are written to are trimmed as they grow.
 
 Every `log.retention.check.interval.ms`, under a lease. What is dropped is the store's to say, by the settings of the
-topic and its own clock; a partition that cannot be trimmed is logged, and does not hold up the others.
+topic and its own clock; a partition that cannot be trimmed is logged, and does not hold up the others. Of a tiered
+topic only what is archived is dropped, and nothing while the lake cannot tell what that is.
 """
 
 from __future__ import annotations
@@ -15,20 +16,11 @@ from korvet.config import Config
 from korvet.leases import Leases
 from korvet.protocol.errors import KafkaError
 from korvet.storage.interface import Storage, Topic, TopicPartition
+from korvet.tiers import Tiers
 
 logger = logging.getLogger(__name__)
 
 LEASE = "retention"
-
-
-def archived_up_to(topic: Topic, tp: TopicPartition) -> int | None:
-    """The offset up to which a partition is archived, where it must be before it may be trimmed; None elsewhere.
-
-    The one place that says so. No frontier is known as yet, so of a topic with `remote.storage.enable=true` nothing is
-    archived, and nothing is trimmed.
-    """
-    del tp
-    return 0 if topic.settings.get("remote.storage.enable", "false") == "true" else None
 
 
 @define(eq=False)
@@ -38,6 +30,7 @@ class RetentionWorker:
     storage: Storage
     config: Config
     leases: Leases
+    log: Tiers  # knows what is archived
 
     async def run(self) -> None:
         """Trim now and then, for as long as the lease is ours."""
@@ -62,10 +55,9 @@ class RetentionWorker:
                 await self._trim(topic, TopicPartition(topic.name, number))
 
     async def _trim(self, topic: Topic, tp: TopicPartition) -> None:
-        if archived_up_to(topic, tp) is not None:
-            return
         try:
-            start = await self.storage.enforce_retention(tp)
+            up_to = await self.log.trimmable(topic, tp) if topic.config.is_tiered else None
+            start = await self.storage.enforce_retention(tp, up_to=up_to)
         except KafkaError as error:
             if await is_still_there(self.storage, topic):
                 logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)

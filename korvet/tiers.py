@@ -38,11 +38,6 @@ logger = logging.getLogger(__name__)
 DELETED = "deleted-before"  # documents: what DeleteRecords has deleted of archived partitions
 
 
-def is_tiered(topic: Topic) -> bool:
-    """Whether the topic's records are to be archived before they may be dropped."""
-    return topic.settings.get("remote.storage.enable", "false") == "true"
-
-
 @define(eq=False)
 class Tiers:
     """The log of every partition. Without `cold` it is storage's."""
@@ -182,7 +177,7 @@ class Tiers:
     async def forget(self, topic: Topic) -> None:
         """Remove what is remembered of a topic that was deleted. Its table stays where it is."""
         self._archived.pop(topic.topic_id, None)
-        if not is_tiered(topic):
+        if not topic.config.is_tiered:
             return
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
@@ -242,7 +237,7 @@ class Tiers:
         if self.cold is None:
             return None
         topic = await self.storage.topic(tp.topic)
-        return topic if topic is not None and is_tiered(topic) else None
+        return topic if topic is not None and topic.config.is_tiered else None
 
     async def _topic_and_offsets(self, tp: TopicPartition) -> tuple[Topic, LogOffsets]:
         topic = await self.storage.topic(tp.topic)
@@ -255,7 +250,7 @@ class Tiers:
     async def run(self) -> None:
         """Look into all tiered topics' tables now and then. Goes on for ever."""
         while self.cold is not None:
-            topics = [topic for topic in (await self.storage.topics()).values() if is_tiered(topic)]
+            topics = [topic for topic in (await self.storage.topics()).values() if topic.config.is_tiered]
             ids = {topic.topic_id for topic in topics}
             self._archived = {each: logs for each, logs in self._archived.items() if each in ids}
             self._starts.clear()

@@ -2,8 +2,7 @@
 
 Every topic setting that Kafka documents is accepted and its value checked, also where it means nothing here
 (segments, flushing), so that tools which copy settings from cluster to cluster work; `enforced` says which ones
-change what the broker does. The three of our own are fixed when the topic is created. One value is refused until what
-it asks for is there, since accepting it would lose or keep the wrong records: `remote.storage.enable=true`.
+change what the broker does. The three of our own are fixed when the topic is created.
 
 Values stay the strings that clients sent; `rules_of` reads those which handlers obey, and storage reads its own.
 """
@@ -88,7 +87,6 @@ class TopicSetting:
     fixed: bool = False  # can be given at creation only
     broker_settings: tuple[str, ...] = ()  # the broker's settings that are the default of this one
     from_broker: Callable[[Config], object] | None = None
-    refused: Mapping[str, str] = {}  # value -> why it is not accepted yet
 
 
 @frozen
@@ -178,13 +176,9 @@ ALL_SETTINGS = (
         "min.insync.replicas",
         lambda config: config.min_insync_replicas,
     ),
-    TopicSetting(
-        "remote.storage.enable",
-        boolean(),
-        "false",
-        enforced=True,
-        refused={"true": "archiving is not served yet"},
-    ),
+    TopicSetting("remote.storage.enable", boolean(), "false", enforced=True),
+    TopicSetting("local.retention.bytes", long(at_least=-2), "-2", enforced=True),
+    TopicSetting("local.retention.ms", long(at_least=-2), "-2", enforced=True),
     # Our own
     _from_broker(
         "storage.layout",
@@ -217,8 +211,6 @@ ALL_SETTINGS = (
     _stored("follower.replication.throttled.replicas", _REPLICAS, ""),
     _stored("index.interval.bytes", integer(at_least=0), 4096),
     _stored("leader.replication.throttled.replicas", _REPLICAS, ""),
-    _stored("local.retention.bytes", long(at_least=-2), -2),
-    _stored("local.retention.ms", long(at_least=-2), -2),
     _stored("message.downconversion.enable", boolean(), default=True),
     _stored("message.format.version", text("a Kafka version", r"[0-9]+(\.[0-9]+)+(-IV[0-9]+)?"), "3.0-IV1"),
     _stored("preallocate", boolean(), default=False),
@@ -259,14 +251,11 @@ def _fault_of_setting(name: str, value: str | None) -> str:
         setting.kind.parse(value)
     except ValueError as error:
         return f"Invalid value for {name}: {error} (accepted: {setting.kind.accepted})"
-    for refused, reason in setting.refused.items():
-        if refused in re.split(r"\s*,\s*", value.strip().lower()):
-            return f"Invalid value for {name}: {refused}: {reason}"
     return ""
 
 
-def validate_together(settings: Mapping[str, str]) -> None:
-    """Raise InvalidConfig where settings that are right each by itself contradict each other."""
+def validate_together(settings: Mapping[str, str], config: Config) -> None:
+    """Raise InvalidConfig where settings that are right each by itself contradict each other, or the broker's."""
     least, most = (
         int(settings.get(name, SETTINGS[name].default))
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -279,6 +268,11 @@ def validate_together(settings: Mapping[str, str]) -> None:
     if is_archived and "compact" in settings.get("cleanup.policy", ""):
         raise InvalidConfig(
             "remote.storage.enable=true and cleanup.policy=compact do not go together; accepted: either of them"
+        )
+    if is_archived and config.lake_url is None:
+        raise InvalidConfig(
+            "remote.storage.enable=true needs the broker's setting lake.url, which says where tables are; accepted "
+            "without it: false"
         )
 
 
@@ -332,7 +326,7 @@ def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTop
     if other := colliding(new.name, existing):
         raise InvalidTopicException(f"Topic '{new.name}' collides with existing topic: {other}")
     settings = validate_settings(new.settings)
-    validate_together(settings)
+    validate_together(settings, config)
     partitions = _assigned(new, config) if new.assignments else _counted(new, config)
     if partitions > config.max_partitions:
         raise InvalidPartitions(

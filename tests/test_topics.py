@@ -122,7 +122,7 @@ def test_only_our_own_settings_are_fixed() -> None:
         ("leader.replication.throttled.replicas", "0:1,1:2"),
         ("leader.replication.throttled.replicas", "*"),
         ("message.format.version", "2.8-IV1"),
-        ("remote.storage.enable", "false"),
+        ("remote.storage.enable", "true"),
         ("offset.sequence.bits", "16"),
     ],
 )
@@ -141,7 +141,6 @@ def test_takes_values_that_are_accepted(name: str, value: str) -> None:
         ("cleanup.policy", "compact,keep"),
         ("delete.retention.ms", "-1"),
         ("max.compaction.lag.ms", "0"),
-        ("remote.storage.enable", "true"),
         ("compression.type", "none"),
         ("message.timestamp.type", "createtime"),
         ("min.insync.replicas", "0"),
@@ -163,7 +162,13 @@ def test_refuses_other_values_and_says_what_is_accepted(name: str, value: str) -
 def test_what_is_compacted_is_not_archived(policy: str) -> None:
     settings = {"cleanup.policy": policy, "remote.storage.enable": "true"}
     with pytest.raises(InvalidConfig, match="do not go together"):
-        validate_together(settings)
+        validate_together(settings, Config(lake_url="/lake"))
+
+
+def test_what_is_to_be_archived_needs_a_lake() -> None:
+    with pytest.raises(InvalidConfig, match="lake.url"):
+        validate_together({"remote.storage.enable": "TRUE"}, Config())
+    validate_together({"remote.storage.enable": "TRUE"}, Config(lake_url="/lake"))
 
 
 def test_names_every_fault_and_a_near_name() -> None:

@@ -83,6 +83,8 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     min_cleanable_dirty_ratio: float = 0.5
+    # Records are archived: retention is then `local.retention.*`, and waits for that (`Storage.enforce_retention`).
+    is_tiered: bool = False
 
 
 @frozen
@@ -356,9 +358,10 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+    async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
         """Drop what retention.ms and retention.bytes give up, also where nobody appends.
 
+        A tiered topic drops nothing but here, and only below `up_to`, which is how far it is archived.
         The new log start offset; None where nothing was dropped.
         """
 

@@ -294,10 +294,10 @@ class MemoryStorage(Storage):
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
         return self._log(tp).truncate_before(offset)
 
-    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+    async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
         log = self._log(tp)
         before, now_ms = log.log_start_offset, self.clock()
-        log.enforce_retention(now_ms)
+        log.enforce_retention(now_ms, up_to)
         log.expire_producers(now_ms)
         return None if log.log_start_offset == before else log.log_start_offset
 

@@ -309,8 +309,13 @@ class PartitionLog:
 
     # --- Dropping ---------------------------------------------------------------------------------------
 
-    def enforce_retention(self, now_ms: int) -> None:
-        """Drop leading segments as long as retention.ms or retention.bytes says so."""
+    def enforce_retention(self, now_ms: int, up_to: int | None = None) -> None:
+        """Drop leading segments as long as retention.ms or retention.bytes says so, and none beyond `up_to`.
+
+        Of a tiered topic nothing is dropped without it.
+        """
+        if self.config.is_tiered and up_to is None:
+            return
         retention_ms, retention_bytes = self.config.retention_ms, self.config.retention_bytes
         size = self.size
         count = 0
@@ -319,6 +324,8 @@ class PartitionLog:
                 now_ms, retention_ms, self.retention_check_interval_ms
             )
             if not expired and not 0 <= retention_bytes <= size - segment.size:
+                break
+            if up_to is not None and segment.last_offsets[-1] >= up_to:
                 break
             size -= segment.size
             count += 1

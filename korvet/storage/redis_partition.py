@@ -114,8 +114,7 @@ class Partition:
             (1 << bits) - 1,
             min(HIGHEST_MS, (1 << 63 - bits) - 2),
             config.layout.value,
-            config.retention_ms,
-            config.retention_bytes,
+            *((-1, -1) if config.is_tiered else (config.retention_ms, config.retention_bytes)),
             self.defaults.retention_check_interval_ms,
         )
 

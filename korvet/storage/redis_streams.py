@@ -216,11 +216,17 @@ class RedisStreamsStorage(Storage):
             has_more = rest[0]
         return partition.bound(start)
 
-    async def enforce_retention(self, tp: TopicPartition) -> int | None:
+    async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
         partition = await self._partitions.find(tp)
+        config = partition.config
+        arguments: tuple[bytes | int, ...] = (b"",)
+        if config.is_tiered:
+            if not up_to:
+                return None
+            arguments = (b"", partition.mapper.entry_id(up_to), config.retention_ms, config.retention_bytes)
         dropped, has_more, start = 0, b"1", b""
         while has_more == b"1":
-            _, start, has_more, entries = await self._partitions.call(partition, TRIM, b"")
+            _, start, has_more, entries = await self._partitions.call(partition, TRIM, *arguments)
             dropped += int(entries)
         return partition.bound(start) if dropped else None
 

@@ -25,6 +25,8 @@ TIMESTAMP_TYPES = {
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
 
+AS_A_WHOLE = -2  # of local.retention.*: what the topic's retention.* is
+
 # Setting -> (attribute of TopicConfig, how its string is read).
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     LAYOUT: ("layout", StorageLayout),
@@ -36,6 +38,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "retention.bytes": ("retention_bytes", int),
     "min.insync.replicas": ("min_insync_replicas", int),
     "cleanup.policy": ("is_compacted", lambda policy: "compact" in policy),
+    "remote.storage.enable": ("is_tiered", lambda value: value.strip().lower() == "true"),
     "delete.retention.ms": ("delete_retention_ms", int),
     "min.compaction.lag.ms": ("min_compaction_lag_ms", int),
     "max.compaction.lag.ms": ("max_compaction_lag_ms", int),
@@ -46,16 +49,24 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
     """What `settings` and the defaults amount to. Settings that mean nothing to storage are passed over.
 
-    Retention drops nothing where the policy is to compact only, as in Kafka; nor, for now, where records are to be
-    archived first (`remote.storage.enable`), since no one says yet what is archived.
+    Retention drops nothing where the policy is to compact only, as in Kafka. Where records are archived
+    (`remote.storage.enable`), it is `local.retention.*` that says what storage keeps, and -2 there is the topic's own.
     """
     config = evolve(
         defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS)
     )
-    policy = settings.get("cleanup.policy", "delete")
-    if "delete" in policy and settings.get("remote.storage.enable", "false") == "false":
-        return config
-    return evolve(config, retention_ms=-1, retention_bytes=-1)
+    if "delete" not in settings.get("cleanup.policy", "delete"):
+        return evolve(config, retention_ms=-1, retention_bytes=-1)
+    if config.is_tiered:
+        local_ms, local_bytes = (
+            int(settings.get(name, AS_A_WHOLE)) for name in ("local.retention.ms", "local.retention.bytes")
+        )
+        return evolve(
+            config,
+            retention_ms=config.retention_ms if local_ms == AS_A_WHOLE else local_ms,
+            retention_bytes=config.retention_bytes if local_bytes == AS_A_WHOLE else local_bytes,
+        )
+    return config
 
 
 def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:

@@ -211,7 +211,7 @@ async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) ->
     "settings",
     [{"remote_storage_enable": "TRUE"}, {"cleanup_policy": "compact", "remote_storage_enable": "true"}],
 )
-async def test_refuses_what_is_not_there_yet_rather_than_lose_records(
+async def test_refuses_to_archive_without_a_lake_and_what_is_compacted(
     broker: Broker, settings: dict[str, str]
 ) -> None:
     assert ErrorCode.INVALID_CONFIG == (await one(broker, **settings)).error_code

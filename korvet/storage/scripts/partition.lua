@@ -177,14 +177,19 @@ local function is_expired(s, max_timestamp, appended, bytes)
     or retention_bytes >= 0 and s.bytes - bytes >= retention_bytes
 end
 
+local function is_id_before(id, other)
+  local ms, seq = pair_of(id)
+  return is_before(ms, seq, pair_of(other))
+end
+
 local function is_chunk_expired(s, chunk)
   local f = chunk[2]
   return is_expired(s, f[2], tonumber(f[4]), tonumber(f[6]))
 end
 
--- Drop leading chunks that retention gives up, `limit` at most; true when there may be more. Looked for when a chunk
--- was closed, and else once a second.
-local function expire(s, limit)
+-- Drop leading chunks that retention gives up, `limit` at most, and only what is before the ID `up_to` where one is
+-- given; true when there may be more. Looked for when a chunk was closed, and else once a second.
+local function expire(s, limit, up_to)
   if retention_ms < 0 and retention_bytes < 0 then return false end
   if s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
     close_chunk(s, id_of(before(s.ms, s.seq)))
@@ -198,8 +203,10 @@ local function expire(s, limit)
   local last, count = nil, 0
   for _, chunk in ipairs(call('XRANGE', index, '-', '+', 'COUNT', limit)) do
     if not is_chunk_expired(s, chunk) then break end
+    if up_to and not is_id_before(chunk[1], up_to) then break end
     last, count = chunk, count + 1
   end
+  if not last then return false end
   local ms, seq = after(pair_of(last[1]))
   drop_before(s, id_of(ms, seq))
   s.trimmed = tonumber(last[2][6])

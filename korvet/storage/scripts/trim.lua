@@ -1,6 +1,8 @@
 -- Drop what retention gives up, or what lies below an ID (DeleteRecords). Works also when Redis is full.
 --
 -- ARGV    9 the ID the log is to start with; "" for retention
+--        10 of a tiered topic, where retention is to end whatever it says, and 11 and 12 the local retention.ms
+--           and retention.bytes
 --
 -- Answers {'ok', log start, '1' if there is more to drop, entries dropped}; {'beyond', next ID} for an ID behind the
 -- end; {'rescan'}, {'nostate'}, {'othertopic'}.
@@ -45,7 +47,8 @@ local length = s.length
 local has_more
 if ARGV[9] == '' then
   s.checked = 0
-  has_more = expire(s, CHUNKS)
+  if ARGV[10] then retention_ms, retention_bytes = tonumber(ARGV[11]), tonumber(ARGV[12]) end
+  has_more = expire(s, CHUNKS, ARGV[10])
 else
   local ms, seq = pair_of(ARGV[9])
   if is_before(s.ms, s.seq, ms, seq) then

@@ -154,6 +154,43 @@ class RetentionContract(Contract):
         assert start is None
         assert len(await records_from(eager, tp)) == 100
 
+    async def test_what_is_archived_is_trimmed_by_local_retention_and_nothing_else_is(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        settings = {
+            "remote.storage.enable": "true",
+            "local.retention.bytes": str(MB),
+            "retention.bytes": "-1",
+        }
+        tp = await topic_with(eager, environment, settings)
+        await append_mb(eager, tp, 4)
+        found = await records_from(eager, tp)
+        assert len(found) == 400
+        unasked = await eager.enforce_retention(tp)
+        archived = found[150].offset
+        start = await eager.enforce_retention(tp, up_to=archived)
+        left = await records_from(eager, tp)
+        whole = await eager.enforce_retention(tp, up_to=(await eager.latest(tp)).high_watermark)
+
+        assert unasked is None
+        assert start is not None
+        assert found[50].offset < start <= archived
+        assert 250 <= len(left) <= 350
+        assert whole is not None
+        assert 100 <= len(await records_from(eager, tp)) <= 150
+
+    async def test_local_retention_is_the_whole_ones_where_nothing_else_is_said(
+        self, eager: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(
+            eager, environment, {"remote.storage.enable": "true", "retention.ms": "3600000"}
+        )
+        await append_mb(eager, tp, 1, timestamp=T0)
+        end = (await eager.latest(tp)).high_watermark
+
+        assert len(await records_from(eager, tp)) == 100
+        assert await eager.enforce_retention(tp, up_to=end) == end
+
     async def test_a_topic_that_is_not_there_cannot_be_trimmed(self, storage: Storage) -> None:
         with pytest.raises(UnknownTopicOrPartition):
             await storage.enforce_retention(TopicPartition("nothing", 0))
