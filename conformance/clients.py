@@ -1,0 +1,57 @@
+"""`python -m conformance.clients [PART …]`: clients that pip does not bring, unmodified, against korvet.
+
+Parts: the Java client, Kafka's command line tools, Spark's Kafka connector, clients in Go, clients in JavaScript.
+Each is run on Apache Kafka as well: a check that fails there says nothing about korvet, and is a fault too.
+What a machine lacks is named and fails its part. The exit status is 0 when nothing failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from conformance import java_client, tools
+from conformance.apache_kafka import KafkaUnavailable
+from conformance.part import Part, Target, Unavailable, targets
+
+PARTS: Mapping[str, Part] = {"java": java_client.run, "tools": tools.run}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen parts, print a line for every fault and a summary for every part; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.clients", description=__doc__.partition("\n\n")[0]
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these, of: {', '.join(PARTS)}")
+    chosen = parser.parse_args(arguments).parts or list(PARTS)
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    try:
+        with targets() as running:
+            return 1 if sum([faults(name, PARTS[name], running) for name in chosen]) else 0
+    except KafkaUnavailable as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def faults(name: str, part: Part, running: Sequence[Target]) -> int:
+    """Run a part and print what it found; how many checks failed."""
+    began = time.monotonic()
+    passed = failed = 0
+    try:
+        for result in part(running):
+            passed += not result.fault
+            failed += bool(result.fault)
+            if result.fault:
+                print(f"FAILED {name} on {result.target}: {result.check}: {result.fault}", flush=True)
+    except (Unavailable, KafkaUnavailable) as error:
+        failed += 1
+        print(f"FAILED {name}: {error}", flush=True)
+    print(f"{name}: {passed} checks passed, {failed} failed, in {time.monotonic() - began:.0f} s", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

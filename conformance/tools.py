@@ -1,0 +1,206 @@
+"""Kafka's command line tools against korvet, and whether they print what they print against Apache Kafka.
+
+Each tool is run by its main method as its script runs it, 4.x and 3.9 (`java/Tools.java`). The same steps go to
+every broker; status and output are compared after names of hosts, ids and times have been replaced.
+What korvet refuses, and why, stands with the step.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from attrs import define, field, frozen
+
+from conformance.apache_kafka import TOOLS, jars
+from conformance.java_client import POMS, compiled
+from conformance.part import Result, Target
+from conformance.tools_steps import FILES, MEMBER_STEPS, STEPS, Step, everything, ordered, settings
+
+ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
+
+
+@frozen
+class Answer:
+    """How a tool ended and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+
+@define
+class Toolbox:
+    """A process that runs tools one after another. A context manager: it has ended on leaving."""
+
+    class_path: str
+    version: str
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def run(self, tool: str, *arguments: str, given: str = "") -> Answer:
+        """Run a tool, by its script's name, to its end; `given` is what it reads."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise RuntimeError("the toolbox has not been entered")
+        classes = {**TOOLS, **MORE_TOOLS, **CLASSES[self.version]}
+        parts = [classes[tool], given, *arguments]
+        process.stdin.write("\t".join(map(escaped, parts)) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline().rstrip("\n").split("\t")
+        if len(answer) != 3:
+            raise RuntimeError(f"{tool} ended the process that ran it")
+        status, output, errors = map(unescaped, answer)
+        return Answer(int(status), output, errors)
+
+    def step(self, step: Step, names: Mapping[str, str]) -> Answer:
+        """Run a step against the broker that `names` names."""
+        arguments = [argument.format(**names) for argument in step.arguments]
+        if "{broker}" not in " ".join(step.arguments):
+            arguments += ["--bootstrap-server", names["broker"]]
+        return self.run(step.tool, *arguments, given=step.given)
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [
+                *(shutil.which("java") or "java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+                *("-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", self.class_path, "Tools"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.communicate()
+
+
+def escaped(text: str) -> str:
+    return "".join(ESCAPES.get(character, character) for character in text)
+
+
+def unescaped(text: str) -> str:
+    return re.sub(r"\\.", lambda found: UNESCAPES.get(found[0], found[0]), text)
+
+
+#: Classes that 3.9 has elsewhere, or that TOOLS does not name.
+CLASSES: Mapping[str, Mapping[str, str]] = {
+    "4": {},
+    "3": {
+        "kafka-acls": "kafka.admin.AclCommand",
+        "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+        "kafka-console-producer": "kafka.tools.ConsoleProducer",
+    },
+}
+MORE_TOOLS = {
+    "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+}
+#: What differs from run to run, or from broker to broker, and what stands for it.
+REPLACED: Sequence[tuple[str, str]] = (
+    (r"127\.0\.0\.1[: ]\d+", "ADDRESS"),
+    (r"TopicId: \S+", "TopicId: ID"),
+    (r"(console-consumer)-[-\w]+", r"\1-ID"),
+    (r"\n[^\n]*\(KIP-848\) is production-ready![^\n]*", ""),
+    (r"\n(?:null|Tools\$Ended|\tat [^\n]*|Caused by: [^\n]*)(?=\n)", ""),
+    (r"[ \t]+", " "),
+    (r"-{2,}", ""),
+    (r" ?\n\s*", "\n"),
+)
+
+
+def run(targets: Sequence[Target]) -> Iterator[Result]:
+    """Every step with the tools of both lines, on all brokers side by side, compared with Apache Kafka's answers."""
+    for version, pom in zip(("4", "3"), POMS, strict=True):
+        steps = [step for step in (*STEPS, *MEMBER_STEPS) if version in step.versions]
+        with tempfile.TemporaryDirectory(prefix="korvet-tools-") as folder:
+            class_path = compiled(Path(folder), jars(pom))
+            script = Script(version, class_path, Path(folder))
+            with ThreadPoolExecutor(len(targets)) as pool:
+                answers = dict(
+                    zip((each.name for each in targets), pool.map(script.play, targets), strict=True)
+                )
+        control = next(target for target in targets if target.is_kafka)
+        for target in targets:
+            for step, wanted, got in zip(steps, answers[control.name], answers[target.name], strict=True):
+                yield Result(f"{version}.x {told(step)}", target.name, fault(step, target, wanted, got))
+
+
+@frozen
+class Script:
+    """The steps for the tools of one line."""
+
+    version: str
+    class_path: str
+    folder: Path
+
+    def play(self, target: Target) -> list[Answer]:
+        """Every step on one broker, and then the steps beside a member."""
+        names = {"topic": f"tools-{self.version}", "group": f"tools-group-{self.version}"}
+        names |= {"broker": target.bootstrap_servers, "folder": str(self.folder)}
+        for name, content in FILES.items():
+            (self.folder / name).write_text(content.format(**names))
+        with Toolbox(self.class_path, self.version) as tools:
+            answers = [tools.step(step, names) for step in STEPS if self.version in step.versions]
+            return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self.version}"})
+
+    def _beside_a_member(self, tools: Toolbox, names: Mapping[str, str]) -> list[Answer]:
+        """The answers while a console consumer is a member of the group."""
+        tools.step(Step("kafka-topics", "--create --topic {topic} --partitions 2"), names)
+        reading = Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1")
+        stopping = Step("kafka-console-producer", "--topic {topic}", given="end\n")
+        state = Step("kafka-consumer-groups", "--describe --group {group} --state")
+        with Toolbox(self.class_path, self.version) as other, ThreadPoolExecutor(1) as pool:
+            member = pool.submit(other.step, reading, names)
+            try:
+                for _attempt in range(200):
+                    if "Stable" in tools.step(state, names).output:
+                        break
+                return [tools.step(step, names) for step in MEMBER_STEPS if self.version in step.versions]
+            finally:
+                while not member.done():  # it starts at the end of the topic: one of these comes later
+                    tools.step(stopping, names)
+
+
+def fault(step: Step, target: Target, wanted: Answer, got: Answer) -> str:
+    """What is wrong with an answer; nothing when it is as Apache Kafka's, or refused as it should be."""
+    if step.refused and not target.is_kafka:
+        if got.status == 1 and step.refused in got.output + got.errors:
+            return ""
+        return f"expected to be refused by {step.refused!r}: {got}"
+    if got.status != step.status:
+        return f"it ended with {got.status}: {got.output}{got.errors}"
+    mask = step.has_offsets and not target.dense
+    expected, actual = comparable(step, wanted, mask=mask), comparable(step, got, mask=mask)
+    if not expected and not actual:
+        return "" if step.shown in (everything, ordered, settings) else "there is nothing to compare"
+    return "" if expected == actual else f"expected {expected!r}, got {actual!r}"
+
+
+def comparable(step: Step, answer: Answer, *, mask: bool) -> str:
+    """An answer without what may differ; with `mask` also without numbers and columns."""
+    text = step.shown(f"\n{answer.output}\n{answer.errors}\n")
+    text = f"\n{text}\n"
+    for pattern, replacement in REPLACED:
+        text = re.sub(pattern, replacement, text)
+    return re.sub(r"\s", "", re.sub(r"\d+", "N", text)) if mask else text.strip()
+
+
+def told(step: Step) -> str:
+    return " ".join([step.tool, *step.arguments])

@@ -1,0 +1,270 @@
+"""What is done with Kafka's command line tools, in order; the same on every broker.
+
+In arguments, `{topic}`, `{group}`, `{broker}` and `{folder}` stand for names of the run, the bootstrap server, and
+a folder that has what `FILES` names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import field, frozen
+
+Shown = Callable[[str], str]
+BOTH = ("4", "3")
+
+FILES: Mapping[str, str] = {
+    "delete.json": '{{"partitions": [{{"topic": "{topic}", "partition": 0, "offset": -1}}], "version": 1}}',
+}
+
+
+def everything(text: str) -> str:
+    """Compare all of it."""
+    return text
+
+
+def only(pattern: str) -> Shown:
+    """Compare only what matches, a line for each match."""
+    return lambda text: "\n".join(found[0] for found in re.finditer(pattern, text, re.MULTILINE))
+
+
+def ordered(text: str) -> str:
+    """Compare lines, whatever their order."""
+    return "\n".join(sorted(text.splitlines()))
+
+
+#: Settings that every topic of korvet has of its own, and the one that every topic of Apache Kafka 4 has.
+OWN = r"(?:storage\.layout|offset\.mapping|offset\.sequence\.bits|min\.insync\.replicas)"
+
+
+def settings(text: str) -> str:
+    """Compare settings, but for those which only one of both knows, and without where values come from."""
+    text = re.sub(rf",?{OWN}=[^,\s]*", "", text).replace("Configs: ,", "Configs: ")
+    lines = (line.partition(" sensitive=")[0] for line in text.splitlines())
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+@frozen
+class Step:
+    """A run of one tool.
+
+    `status` is how it ends on every broker. `refused` is what korvet says instead of doing what Apache Kafka does:
+    the tool then ends with 1 and says that; `why` is the reason.
+    """
+
+    tool: str
+    arguments: Sequence[str] = field(converter=_words)
+    status: int = 0
+    given: str = ""
+    shown: Shown = everything
+    has_offsets: bool = False  # the numbers it prints follow from offsets, which are not dense everywhere
+    refused: str = ""
+    why: str = ""
+    versions: Sequence[str] = BOTH
+
+
+_TOPICS = "kafka-topics"
+_CONFIGS = "kafka-configs"
+_GROUPS = "kafka-consumer-groups"
+_OFFSETS = "kafka-get-offsets"
+_READ = "kafka-console-consumer"
+_OF_TOPIC = "--entity-type topics --entity-name {topic}"
+_RESET = "--reset-offsets --group {group} --topic {topic}"
+
+TOPIC_STEPS = (
+    Step(
+        _TOPICS,
+        "--create --topic {topic} --partitions 2 --replication-factor 1 --config retention.ms=3600000",
+    ),
+    Step(_TOPICS, "--create --topic {topic}", status=1),
+    Step(_TOPICS, "--create --topic {topic} --if-not-exists"),
+    Step(_TOPICS, "--create --topic {topic}-x --config no.such.setting=1", status=1),
+    Step(_TOPICS, "--create --topic no/topic", status=1, shown=only(r"Topic name is invalid: 'no/topic'")),
+    Step(_TOPICS, "--create --topic {topic}-x --partitions 0", status=1),
+    Step(_TOPICS, "--list --topic {topic}.*"),
+    Step(_TOPICS, "--describe --topic {topic}", shown=settings),
+    Step(_TOPICS, "--alter --topic {topic} --partitions 3"),
+    Step(_TOPICS, "--alter --topic {topic} --partitions 2", status=1),
+    Step(_TOPICS, "--describe --topic {topic}", shown=settings),
+    Step(_TOPICS, "--describe --topic {topic} --under-replicated-partitions"),
+    Step(_TOPICS, "--describe --topic {topic} --unavailable-partitions"),
+    Step(_TOPICS, "--describe --topic {topic} --topics-with-overrides", shown=settings),
+    Step(_TOPICS, "--describe --topic {topic}-absent", status=1),
+)
+
+CONFIG_STEPS = (
+    Step(_CONFIGS, f"{_OF_TOPIC} --describe", shown=settings),
+    Step(_CONFIGS, f"{_OF_TOPIC} --alter --add-config max.message.bytes=100000,cleanup.policy=[delete]"),
+    Step(_CONFIGS, f"{_OF_TOPIC} --describe", shown=settings),
+    Step(_CONFIGS, f"{_OF_TOPIC} --alter --delete-config max.message.bytes"),
+    Step(_CONFIGS, f"{_OF_TOPIC} --describe", shown=settings),
+    Step(
+        _CONFIGS,
+        f"{_OF_TOPIC} --describe --all",
+        shown=only(r"^  (?:retention|segment|max\.message)\.\w+=\S+"),
+    ),
+    Step(_CONFIGS, f"{_OF_TOPIC} --alter --delete-config no.such.setting", versions=("4",)),
+    Step(
+        _CONFIGS,
+        f"{_OF_TOPIC} --alter --add-config retention.ms=soon",
+        status=1,
+        shown=only(r"InvalidConfigurationException"),
+    ),
+    Step(_CONFIGS, "--entity-type topics --entity-name {topic}-absent --describe", versions=("4",)),
+    Step(
+        _CONFIGS,
+        "--entity-type brokers --entity-name 1 --describe",
+        shown=only(r"^Dynamic configs for broker 1 are:"),
+    ),
+    Step(
+        _CONFIGS,
+        "--entity-type brokers --entity-name 1 --describe --all",
+        shown=only(r"^  (?:message\.max\.bytes|num\.partitions|log\.retention\.ms)=\S+"),
+    ),
+    Step(
+        _CONFIGS,
+        "--entity-type brokers --entity-name 1 --alter --add-config log.cleaner.threads=2",
+        refused="InvalidConfigurationException",
+        why="settings of the broker are those it was started with",
+    ),
+    Step(
+        _CONFIGS,
+        "--entity-type clients --describe",
+        refused="does not support DESCRIBE_CLIENT_QUOTAS",
+        why="there are no quotas yet",
+    ),
+)
+
+CONSOLE_STEPS = (
+    Step(
+        "kafka-console-producer",
+        "--topic {topic} --property parse.key=true --property key.separator=:",
+        given="a:1\nb:2\nc:3\nd:4\ne:5\nf:6\n",
+    ),
+    Step(
+        _READ,
+        "--topic {topic} --from-beginning --max-messages 6 --timeout-ms 30000 --property print.key=true "
+        "--property print.partition=true --property print.offset=true --property print.headers=true",
+        shown=ordered,
+        has_offsets=True,
+    ),
+    Step(_READ, "--topic {topic} --partition 2 --offset earliest --max-messages 2 --timeout-ms 30000"),
+    Step(
+        _READ,
+        "--topic {topic} --group {group} --from-beginning --max-messages 6 --timeout-ms 30000",
+        shown=ordered,
+    ),
+    Step(_READ, "--topic {topic} --group {group} --timeout-ms 1500"),
+)
+
+OFFSET_STEPS = (
+    Step(_OFFSETS, "--topic {topic}", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time earliest", has_offsets=True),
+    # Which of several records of one millisecond it is, is a matter of when they came.
+    Step(_OFFSETS, "--topic {topic} --time max-timestamp", shown=only(r"^.*:\d:")),
+    Step(_OFFSETS, "--topic {topic} --time earliest-local", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time 0", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time 4000000000000"),
+    Step(_OFFSETS, "--topic-partitions {topic}:0-1", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic}-absent", status=1),
+)
+
+GROUP_STEPS = (
+    Step(_GROUPS, "--list", shown=only(r"^tools-group\S*")),
+    Step(_GROUPS, "--list --state Empty", shown=only(r"^tools-group.*")),
+    Step(_GROUPS, "--list --type classic", shown=only(r"^tools-group.*"), versions=("4",)),
+    Step("kafka-groups", "--list", shown=only(r"^tools-group.*"), versions=("4",)),
+    Step(_GROUPS, "--describe --group {group}", has_offsets=True),
+    Step(_GROUPS, "--describe --group {group} --members --verbose"),
+    Step(_GROUPS, "--describe --group {group} --state"),
+    Step(_GROUPS, f"{_RESET} --to-earliest --dry-run", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --to-earliest --execute", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --shift-by 1 --execute", has_offsets=True),
+    Step(_GROUPS, "--describe --group {group}", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --to-latest --execute", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --to-datetime 2020-01-01T00:00:00.000 --execute", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --by-duration PT1H --dry-run", has_offsets=True),
+    Step(_GROUPS, f"{_RESET}:2 --to-offset 1 --execute", has_offsets=True),
+    Step(_GROUPS, f"{_RESET} --to-current --dry-run", has_offsets=True),
+    Step(
+        _GROUPS,
+        "--reset-offsets --group {group} --all-topics --to-latest --export --dry-run",
+        has_offsets=True,
+    ),
+    Step(_GROUPS, "--delete-offsets --group {group} --topic {topic}:0"),
+    Step(_GROUPS, "--describe --group {group}", has_offsets=True),
+    Step(_GROUPS, "--delete --group {group}"),
+    Step(_GROUPS, "--delete --group {group}", shown=only("GroupIdNotFoundException")),
+    Step(
+        _GROUPS,
+        "--describe --group {group}",
+        shown=only("(?i)group \\S+ (?:not found|does not exist)"),
+    ),
+)
+
+OTHER_STEPS = (
+    Step(
+        "kafka-producer-perf-test",
+        "--topic {topic} --num-records 2000 --record-size 100 --throughput -1 "
+        "--producer-props bootstrap.servers={broker} acks=all",
+        shown=only("^2000 records sent"),
+    ),
+    Step(
+        "kafka-consumer-perf-test", "--topic {topic} --messages 2006 --timeout 30000", shown=only(", 2006,")
+    ),
+    Step(
+        "kafka-e2e-latency",
+        "--topic {topic} --num-records 20 --producer-acks all --record-size 10",
+        shown=only("^Avg latency"),
+        versions=("4",),
+    ),
+    Step(
+        "kafka-delete-records",
+        "--offset-json-file {folder}/delete.json",
+        has_offsets=True,
+        shown=only(r"^partition: \S+\s+low_watermark: "),
+    ),
+    Step(_OFFSETS, "--topic-partitions {topic}:0 --time earliest", shown=only("^.*:0:")),
+    Step("kafka-log-dirs", "--describe --topic-list {topic}", shown=only(r'"partition":"[^"]*","size":')),
+    Step("kafka-broker-api-versions", "", shown=only(r"^\s(?:Heartbeat|CreateTopics|InitProducerId).*")),
+    Step("kafka-cluster", "cluster-id", shown=only("^Cluster ID: ")),
+    Step("kafka-cluster", "list-endpoints", versions=("4",)),
+    Step("kafka-reassign-partitions", "--list"),
+    Step(
+        "kafka-leader-election",
+        "--election-type preferred --topic {topic} --partition 0",
+        refused="does not support ELECT_LEADERS",
+        why="a partition has one replica, and one leader",
+    ),
+    Step(
+        "kafka-acls",
+        "--list",
+        status=1,
+        refused="does not support DESCRIBE_ACLS",
+        why="there is no authorisation yet",
+    ),
+    Step("kafka-topics", "--delete --topic {topic}"),
+    Step("kafka-topics", "--delete --topic {topic}", status=1),
+    Step("kafka-topics", "--delete --topic {topic} --if-exists"),
+)
+
+STEPS = (*TOPIC_STEPS, *CONFIG_STEPS, *CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS)
+
+#: While a member of the group is there.
+MEMBER_STEPS = (
+    Step(_GROUPS, "--describe --group {group} --members --verbose"),
+    Step(_GROUPS, "--describe --group {group} --state"),
+    Step(_GROUPS, "--list --state Stable", shown=only(r"^tools-group.*")),
+    Step(_GROUPS, f"{_RESET} --to-earliest --execute"),
+    Step(_GROUPS, "--delete --group {group}", shown=only("GroupNotEmptyException")),
+    Step(
+        _GROUPS,
+        "--delete-offsets --group {group} --topic {topic}",
+        shown=only("(?i)Successful|GroupSubscribed"),
+    ),
+)
