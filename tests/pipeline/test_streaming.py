@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from korvet.client import Record
+from korvet.client.administration import add_partitions
+from korvet.pipeline.reading import DataLost, RangePartition
+from tests.pipeline.support import Cluster, Row, batch_reader, rows_in, trigger
+
+A_DAY_S = 86_400
+MIDNIGHT = 1_700_006_400_000
+
+
+def values(rows: list[Row]) -> list[bytes]:
+    return [row["value"] for row in rows]
+
+
+def a_record_a_second(cluster: Cluster, topic: str) -> None:
+    """A day of them, added by hand, so that the offsets are those of the day."""
+    with redis.Redis(unix_socket_path=cluster.storage) as server:
+        for hour in range(24):
+            pipeline = server.pipeline(transaction=False)
+            for second in range(3600 * hour, 3600 * (hour + 1)):
+                pipeline.xadd(
+                    f"korvet:{topic}:0", {"value": b"%d" % second}, id=f"{MIDNIGHT + 1000 * second}-0"
+                )
+            pipeline.execute()
+
+
+def test_a_stream_begins_at_the_latest_offset_unless_told_otherwise(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"before")])
+    reader = cluster.stream(subscribe=topic)
+    start = reader.initialOffset()
+    assert (start, []) == trigger(reader, start)
+    cluster.produce(topic, [Record(b"after")])
+    end, rows = trigger(reader, start)
+
+    assert [b"after"] == values(rows)
+    assert (end, []) == trigger(reader, end)
+    assert end == reader.reportLatestOffset()
+
+
+def test_triggers_take_about_what_they_may_and_leave_nothing_out(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic, partitions=3)
+    cluster.produce(topic, [Record(b"%d" % n, partition=n % 3) for n in range(1000)])
+    reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=300)
+    offset, sizes, found = reader.initialOffset(), [], []
+    assert ReadMaxRows(300) == reader.getDefaultReadLimit()
+    while (step := trigger(reader, offset))[0] != offset:
+        offset, rows = step
+        sizes.append(len(rows))
+        found += values(rows)
+
+    assert len(sizes) <= 5
+    assert max(sizes) <= 300
+    assert sorted(b"%d" % n for n in range(1000)) == sorted(found)
+
+
+def test_without_a_limit_a_trigger_takes_everything(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(100)])
+    reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+
+    assert 100 == len(list(rows_in(reader, reader.partitions(start, end))))
+    assert ReadAllAvailable() == cluster.stream(subscribe=topic).getDefaultReadLimit()
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_a_record_a_second_for_a_day_is_planned_by_records_not_by_offsets(
+    record_timestamp: Cluster, topic: str
+) -> None:
+    record_timestamp.create(topic)
+    a_record_a_second(record_timestamp, topic)
+    reader = record_timestamp.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1000)
+    start = offset = reader.initialOffset()
+    ends = []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        ends.append(end)
+        offset = end
+    first = list(rows_in(reader, reader.partitions(start, ends[0])))
+
+    assert 87 == len(ends)
+    assert [b"%d" % second for second in range(1000)] == values(first)
+    assert (MIDNIGHT + 1000 * (A_DAY_S - 1) << 10) + 1 <= ends[-1][topic]["0"]
+
+    split = batch_reader(record_timestamp.source(subscribe=topic, minPartitions=8))
+    parts = split.partitions()
+    sizes = [sum(batch.num_rows for batch in split.read(part)) for part in parts]
+
+    assert [A_DAY_S // 8] * 8 == sizes
+
+
+def test_a_stream_waits_for_enough_but_not_for_ever(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    patient = cluster.stream(subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger=20)
+    hasty = cluster.stream(
+        subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger=20, maxTriggerDelay="0s"
+    )
+    start = patient.initialOffset()
+    assert ReadMinRows(20) == patient.getDefaultReadLimit()
+    assert start == patient.latestOffset(start, patient.getDefaultReadLimit())
+    assert 10 == len(trigger(hasty, start)[1])
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
+
+    assert 20 == len(trigger(patient, start)[1])
+
+
+def test_an_available_now_run_ends_where_the_logs_did_when_it_began(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(25)])
+    reader = cluster.stream(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10, minOffsetsPerTrigger=10
+    )
+    reader.prepareForTriggerAvailableNow()
+    offset, sizes = reader.initialOffset(), []
+    while (step := trigger(reader, offset))[0] != offset:
+        offset, rows = step
+        sizes.append(len(rows))
+        cluster.produce(topic, [Record(b"late")])
+
+    assert [10, 10, 5] == sizes
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(cluster: Cluster, topic: str) -> None:
+    cluster.create(f"{topic}-a")
+    cluster.produce(f"{topic}-a", [Record(b"0")])
+    reader = cluster.stream(
+        subscribePattern=f"{topic}-.*", startingOffsets="earliest", maxOffsetsPerTrigger=100
+    )
+    offset, rows = trigger(reader, reader.initialOffset())
+    assert [b"0"] == values(rows)
+    cluster.run(lambda client: add_partitions(client, f"{topic}-a", 2))
+    cluster.create(f"{topic}-b")
+    cluster.produce(f"{topic}-a", [Record(b"1", partition=1)])
+    cluster.produce(f"{topic}-b", [Record(b"2")])
+    offset, rows = trigger(reader, offset)
+
+    assert [b"1", b"2"] == values(rows)
+    assert {f"{topic}-a": 2, f"{topic}-b": 1} == {name: len(of) for name, of in offset.items()}
+
+
+def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, topic: str) -> None:
+    cluster.create(f"{topic}-a")
+    cluster.create(f"{topic}-b")
+    options = {"subscribePattern": f"{topic}-.", "startingOffsets": "earliest"}
+    strict, lax = cluster.stream(**options), cluster.stream(**options, failOnDataLoss="false")
+    start = strict.initialOffset()
+    cluster.run(lambda client: client.delete_topic(f"{topic}-b"))
+    cluster.produce(f"{topic}-a", [Record(b"still")])
+    with pytest.raises(DataLost, match=f"{topic}-b-0 cannot be read any more"):
+        trigger(strict, start)
+
+    assert [b"still"] == values(trigger(lax, start)[1])
+
+
+def test_a_replayed_trigger_reads_the_same(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(50)])
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 20}
+    first = cluster.stream(**options)
+    start = first.initialOffset()
+    end, rows = trigger(first, start)
+    again = cluster.stream(**options, minPartitions=4)
+    parts = again.partitions(start, end)
+
+    assert [b"%d" % n for n in range(20)] == values(rows) == values(list(rows_in(again, parts)))
+    assert 4 == len(parts)
+    assert all(isinstance(part, RangePartition) for part in parts)
+    assert [] == again.partitions(end, end)
