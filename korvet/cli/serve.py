@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shlex
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Variables of the other commands; the broker would take them for misspelt settings.
 NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_TRACEBACK")
+# Container objects that are new, and collections of one generation, after which the next is looked through.
+COLLECT_AFTER = (20_000, 20, 50)
 
 USED_MOST = (
     "advertised.listeners",
@@ -138,6 +141,10 @@ async def serve(config: Config) -> None:
 
     async with trio.open_nursery() as nursery:
         server: Server = await nursery.start(run, config)
+        # What a broker begins with stays; and the thousands of objects that a large request is made of are no
+        # reason to look through all others for cycles: that was a third of the time such a request took.
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
         for line in start_lines(server):
             click.echo(line)
         if sys.stdout.isatty():

@@ -94,6 +94,10 @@ class HeldGroup:
         """Whether the group is there for others: it was saved, or somebody is about to be its member."""
         return self.version > 0 or self.group.state is not State.EMPTY or self.group.has_newcomers
 
+    def is_at_rest(self, now_ms: float) -> bool:
+        """Whether nobody holds it, and nothing is due in it."""
+        return self.is_loaded and not self.lock.locked() and now_ms < self.group.wake_ms
+
     def end_commit(self) -> None:
         """One commit has reached the store, or failed."""
         self.commits -= 1
@@ -159,6 +163,12 @@ class GroupCoordinator:
     ) -> None:
         """Note that a member is there. Raises RebalanceInProgress, and whatever makes it no member."""
         _check_group_id(group_id)
+        now_ms = _now_ms()
+        resting = self._groups.get(group_id)
+        if resting is not None and resting.is_at_rest(now_ms):
+            # Most of what groups are asked. It puts deadlines off and does nothing else: nothing to save or to tell.
+            resting.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+            return
         async with self._hold(group_id) as held:
             held.group.heartbeat(member_id, group_instance_id, generation_id, _now_ms())
 

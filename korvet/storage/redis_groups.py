@@ -16,7 +16,6 @@ Redis consumer group first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
@@ -44,10 +43,7 @@ DROP_OFFSETS = Script(source("drop_offsets"))
 SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
 BATCH_FIELD = b"$batch"
-POSITION = re.compile(
-    rb"(?P<offset>-?\d+) (?P<leader_epoch>-?\d+) (?P<committed_ms>\d+) (?P<topic_id>\S+) (?P<metadata>.*)",
-    re.DOTALL,
-)
+POSITIONS_AT_ONCE = 1000  # a few milliseconds
 
 
 @define(eq=False)
@@ -121,14 +117,17 @@ class Groups:
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Stored positions; where there is none, those of the Redis consumer groups."""
+        if tps is None:
+            stored, others = await self._all_stored(group_id)
+            return stored | await self._derived(group_id.encode(), await self._find(others))
         partitions = await self._find(tps)
         if not partitions:
             return {}
         fields = [field_of(partition.tp) for partition in partitions]
-        stored = await self.redis.execute(b"HMGET", self.keyspace.group(group_id), *fields, repeatable=True)
+        values = await self.redis.execute(b"HMGET", self.keyspace.group(group_id), *fields, repeatable=True)
         found = {}
         without = []
-        for partition, value in zip(partitions, cast(Sequence[bytes | None], stored), strict=True):
+        for partition, value in zip(partitions, cast(Sequence[bytes | None], values), strict=True):
             position = None if value is None else parse_position(value, partition.topic_id)
             if position is None:
                 without.append(partition)
@@ -136,11 +135,32 @@ class Groups:
                 found[partition.tp] = position
         return found | await self._derived(group_id.encode(), without)
 
-    async def _find(self, tps: Collection[TopicPartition] | None) -> list[Partition]:
-        """The partitions that exist, of these or of all topics."""
-        if tps is None:
-            topics = await self.partitions.catalogue.all()
-            tps = [tp for topic in topics.values() for tp in partitions_of(topic)]
+    async def _all_stored(
+        self, group_id: str
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[TopicPartition]]:
+        """Every stored position, and all partitions without one; in steps of some milliseconds."""
+        topics = await self.partitions.catalogue.all()
+        key = self.keyspace.group(group_id)
+        fields = as_map(await self.redis.execute(b"HGETALL", key, repeatable=True))
+        found = {}
+        without = []
+        for topic in topics.values():
+            prefix = f"offset:{topic.name}:".encode()
+            topic_id = str(topic.topic_id).encode()
+            for first in range(0, topic.partitions, POSITIONS_AT_ONCE):
+                await trio.lowlevel.checkpoint()
+                for number in range(first, min(first + POSITIONS_AT_ONCE, topic.partitions)):
+                    tp = TopicPartition(topic.name, number)
+                    value = fields.get(b"%b%d" % (prefix, number))
+                    position = None if value is None else parse_position(cast(bytes, value), topic_id)
+                    if position is None:
+                        without.append(tp)
+                    else:
+                        found[tp] = position
+        return found, without
+
+    async def _find(self, tps: Collection[TopicPartition]) -> list[Partition]:
+        """Those of these partitions that exist."""
         found = []
         for tp in tps:
             with suppress(UnknownTopicOrPartition):
@@ -232,13 +252,19 @@ def field_of(tp: TopicPartition) -> bytes:
 
 def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
     """A stored position; None for one in another topic, or what is none at all."""
-    match = POSITION.fullmatch(value)
-    if match is None or match["topic_id"] != topic_id:
+    parts = value.split(b" ", 4)
+    if len(parts) != 5 or parts[3] != topic_id:
         return None
-    metadata = match["metadata"].decode(errors="replace")
-    return OffsetAndMetadata(
-        int(match["offset"]), int(match["leader_epoch"]), metadata, int(match["committed_ms"])
-    )
+    offset, leader_epoch, committed_ms, _, metadata = parts
+    try:
+        return OffsetAndMetadata(
+            int(offset),
+            int(leader_epoch),
+            metadata.decode(errors="replace") if metadata else "",
+            int(committed_ms),
+        )
+    except ValueError:
+        return None
 
 
 def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:
