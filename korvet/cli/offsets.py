@@ -8,7 +8,7 @@ import click
 
 from korvet.cli.options import as_json, bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import print_json
-from korvet.cli.times import EXAMPLES, parse_named_time
+from korvet.cli.times import EXAMPLES, NAMED, parse_named_time
 
 if TYPE_CHECKING:
     from korvet.client import Client, ListedOffset, TopicPartition
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     metavar="TIME",
     default="latest",
     show_default=True,
-    help=f"earliest, latest, max-timestamp, or a time such as {EXAMPLES}.",
+    help=f"{', '.join(NAMED)}, or a time such as {EXAMPLES}.",
 )
 @partition_numbers
 @bootstrap_servers

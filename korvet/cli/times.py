@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 import click
 
 # The names ListOffsets has for times which are none.
-NAMED = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+NAMED = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
 EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 1767225600000"
 
 

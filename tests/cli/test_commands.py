@@ -372,7 +372,7 @@ def test_a_broker_that_is_not_there_is_named_in_one_line(korvet: Korvet) -> None
         (["topics", "list", "-b", "host:port"], "'host:port' is no broker address"),
         (
             ["offsets", "x", "--time", "newest"],
-            "'newest' is neither latest, earliest, max-timestamp nor a time.",
+            "'newest' is neither latest, earliest, max-timestamp, earliest-local, latest-tiered,",
         ),
         (["produce", "x", "/no/such/file"], "/no/such/file"),
     ],
