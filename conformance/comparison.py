@@ -1,0 +1,123 @@
+"""What differs between two conversations, put together so that one row says one thing."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve, frozen
+
+from conformance.answers import ANSWER, NOTHING, ORDER, RECORDS, SOME, Fields, Reader
+from conformance.peers import OURS
+from conformance.rules import BY_FIELD, Kind
+from conformance.talk import Talk
+
+ABSENT = "absent"
+
+
+@frozen(order=True)
+class Difference:
+    """The same fields of the same answers, which the same of our brokers give otherwise than Kafka, in one way."""
+
+    scenario: str
+    step: str  # which answer of the scenario
+    api: str
+    versions: tuple[int, ...]
+    fields: tuple[str, ...]
+    brokers: tuple[str, ...]
+    kafka: str
+    korvet: str
+
+
+@frozen
+class Found:
+    """One field of one answer of one broker."""
+
+    scenario: str
+    step: str
+    api: str
+    version: int
+    field: str
+    broker: str
+    kafka: str
+    korvet: str
+
+
+def compare(scenario: str, version: int, kafka: Talk, ours: Talk) -> list[Found]:
+    """What `ours` answered otherwise, in the order of the conversation.
+
+    `version` is the scenario's, under which a difference is told: a scenario that is for one API alone asks that
+    one in it.
+    """
+    as_records = not ours.peer.keeps_batches
+    theirs, own = Reader(kafka, as_records), Reader(ours, as_records)
+    found = []
+    counts: dict[str, int] = defaultdict(int)
+    for expected, actual in zip(kafka.steps, ours.steps, strict=False):
+        counts[expected.api] += 1
+        step = expected.label or f"{expected.api} {counts[expected.api]}"
+        for field, *pair in differing(expected.api, theirs.fields(expected), own.fields(actual)):
+            found.append(Found(scenario, step, expected.api, version, field, ours.peer.name, *pair))
+    if len(kafka.steps) != len(ours.steps):
+        lengths = f"{len(kafka.steps)} answers", f"{len(ours.steps)} answers"
+        found.append(Found(scenario, "end", "-", version, "(conversation)", ours.peer.name, *lengths))
+    return found
+
+
+def differing(api: str, kafka: Fields, ours: Fields) -> Iterator[tuple[str, str, str]]:
+    """Each field that differs, with both values. Of an element, or an answer, that is not there: only that."""
+    if (ANSWER in kafka) != (ANSWER in ours):
+        yield ANSWER, kafka.get(ANSWER, _summary(kafka)), ours.get(ANSWER, _summary(ours))
+        return
+    told: list[str] = []  # what these begin with is told already
+    for field in sorted(kafka.keys() | ours.keys(), key=lambda field: (not field.endswith(RECORDS), field)):
+        theirs, own = kafka.get(field, ABSENT), ours.get(field, ABSENT)
+        if (
+            theirs == own
+            or any(field.startswith(begin) for begin in told)
+            or _is_same(api, field, theirs, own)
+        ):
+            continue
+        if field.endswith(RECORDS):
+            told += [field.removesuffix(RECORDS) + "[", field.removesuffix(RECORDS) + ".records["]
+        elif field.endswith("]"):
+            told.append(f"{field}.")
+        yield field, theirs, own
+
+
+def _is_same(api: str, field: str, kafka: str, ours: str) -> bool:
+    """Whether it is no difference of its own: a text beyond Kafka's, or the order of what is not the same."""
+    if field.endswith(ORDER):
+        return sorted(kafka.split(", ")) != sorted(ours.split(", "))
+    return ours == SOME and kafka in NOTHING and _is_text(api, field)
+
+
+def _summary(fields: Fields) -> str:
+    codes = sorted({code for name, code in fields.items() if name.endswith("error_code")})
+    return "an answer" if not codes else f"an answer with {', '.join(codes)}"
+
+
+def _is_text(api: str, field: str) -> bool:
+    rule = BY_FIELD.get((api, re.sub(r"\[[^\]]*\]", "", field), False))
+    return rule is not None and rule.kind is Kind.TEXT
+
+
+def together(found: Iterable[Found]) -> list[Difference]:
+    """Rows of equal answers: first over brokers, then over versions, then over fields."""
+    brokers: dict[Found, set[str]] = defaultdict(set)
+    for one in found:
+        brokers[evolve(one, broker="")].add(one.broker)
+    versions: dict[tuple[Found, tuple[str, ...]], list[int]] = defaultdict(list)
+    for one, names in brokers.items():
+        ordered = tuple(name for name in OURS if name in names)
+        versions[evolve(one, version=0), ordered].append(one.version)
+    fields: dict[tuple[Found, tuple[str, ...], tuple[int, ...]], list[str]] = defaultdict(list)
+    for (one, ordered), numbers in versions.items():
+        fields[evolve(one, field=""), ordered, tuple(sorted(numbers))].append(one.field)
+    return sorted(
+        Difference(
+            one.scenario, one.step, one.api, numbers, tuple(sorted(paths)), names, one.kafka, one.korvet
+        )
+        for (one, names, numbers), paths in fields.items()
+    )

@@ -1,0 +1,134 @@
+"""Where korvet answers otherwise than Apache Kafka, and why: every difference there is, as `differences.toml` declares.
+
+`make conformance` fails when it finds one that is not there, and when one that is there is no longer found.
+`python -m conformance --declare` brings the file in step: what is no longer found goes, what is new comes last,
+under no reason, and that is refused too: a difference stays only with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from conformance.comparison import Difference
+from conformance.peers import OURS
+
+FILE = Path(__file__).with_name("differences.toml")
+HEAD = """\
+# Where korvet answers otherwise than Apache Kafka, by reason. `python -m conformance --declare` writes the rows;
+# what stands as `why`, and which rows are under which, is for people to say. docs/conformance.md is made of it.
+"""
+
+
+@frozen
+class Reason:
+    """Why some differences are meant."""
+
+    why: str  # the rule of the design, or of the documentation, that asks for it
+    differences: tuple[Difference, ...]
+
+
+def declared(file: Path = FILE) -> list[Reason]:
+    """What the file says."""
+    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    return [
+        Reason(group["why"], tuple(_difference(row) for row in group["differences"]))
+        for group in data.get("reason", [])
+    ]
+
+
+def undeclared(found: Iterable[Difference], reasons: Sequence[Reason]) -> list[Difference]:
+    """What was found and is not in the file."""
+    known = {row for reason in reasons for row in reason.differences}
+    return [row for row in found if row not in known]
+
+
+def vanished(
+    found: Iterable[Difference], reasons: Sequence[Reason], scenarios: Iterable[str]
+) -> list[Difference]:
+    """What is in the file and was not found, among the scenarios that were played."""
+    seen, played = set(found), set(scenarios)
+    rows = [row for reason in reasons for row in reason.differences]
+    return [row for row in rows if row.scenario in played and row not in seen]
+
+
+def updated(found: Sequence[Difference], reasons: Sequence[Reason], scenarios: Iterable[str]) -> list[Reason]:
+    """The reasons with the rows that were found; new rows stand under no reason, at the end."""
+    gone = set(vanished(found, reasons, scenarios))
+    kept = [
+        Reason(reason.why, tuple(row for row in reason.differences if row not in gone))
+        for reason in reasons
+        if reason.why
+    ]
+    new = undeclared(found, kept)
+    return [reason for reason in [*kept, Reason("", tuple(new))] if reason.differences]
+
+
+def write(reasons: Iterable[Reason], file: Path = FILE) -> None:
+    """Write the file anew."""
+    blocks = [HEAD, *(_block(reason) for reason in reasons)]
+    file.write_text("\n".join(blocks), encoding="utf-8")
+
+
+def versions_of(text: str) -> tuple[int, ...]:
+    """Versions as they are written: "0-3, 5"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)
+
+
+def text_of(versions: Sequence[int]) -> str:
+    """Versions as they are written."""
+    parts: list[list[int]] = []
+    for version in versions:
+        if parts and version == parts[-1][1] + 1:
+            parts[-1][1] = version
+        else:
+            parts.append([version, version])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _difference(row: dict[str, object]) -> Difference:
+    fields, brokers = row["fields"], row.get("brokers", OURS)
+    if not isinstance(fields, list) or not isinstance(brokers, list | tuple):
+        raise TypeError(f"fields and brokers are lists: {row}")
+    return Difference(
+        scenario=str(row["scenario"]),
+        step=str(row["step"]),
+        api=str(row["api"]),
+        versions=versions_of(str(row["versions"])),
+        fields=tuple(fields),
+        brokers=tuple(brokers),
+        kafka=str(row["kafka"]),
+        korvet=str(row["korvet"]),
+    )
+
+
+def _block(reason: Reason) -> str:
+    lines = ["[[reason]]", f"why = {_quoted(reason.why)}", "differences = ["]
+    for row in sorted(reason.differences):
+        values = {
+            "scenario": row.scenario,
+            "step": row.step,
+            "api": row.api,
+            "versions": text_of(row.versions),
+            "fields": list(row.fields),
+            **({} if row.brokers == OURS else {"brokers": list(row.brokers)}),
+            "kafka": row.kafka,
+            "korvet": row.korvet,
+        }
+        lines.append(
+            "  { " + ", ".join(f"{name} = {_quoted(value)}" for name, value in values.items()) + " },"
+        )
+    return "\n".join([*lines, "]", ""])
+
+
+def _quoted(value: object) -> str:
+    # A TOML basic string escapes as JSON does.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

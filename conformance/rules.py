@@ -1,0 +1,148 @@
+"""What is taken out of answers before they are compared, since it must differ between any two brokers.
+
+A rule names the API, the field and why. Whatever no rule names is compared as it is; a field that two brokers of
+the same make would answer alike has no place here, but in `differences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from attrs import frozen
+
+
+class Kind(Enum):
+    """How a field is compared instead; the value is what the documentation says of it."""
+
+    NAMED = "by where the same one comes again"
+    TEXT = "by whether there is one where Kafka has one"
+    TIME = "by whether it is there"
+    SIZE = "by whether it is 0"
+    OFFSET = "as numbers of records, where offsets follow the clock"
+    ORDER = "without regard to its order"
+
+
+@frozen
+class Rule:
+    """One field that is not compared as it is."""
+
+    api: str
+    field: str
+    kind: Kind
+    reason: str
+
+
+WORDING = (
+    "Clients act on the error code; the words are ours, and say what was wrong also where Kafka says nothing."
+)
+CLOCK = "Each broker's own clock."
+MADE_UP = "Made up by whoever hands it out."
+PORT = "Each broker listens on a port of its own."
+HASHED = "Kafka answers in the order of a hash table, which depends on the names."
+NUMBERS = (
+    "`offset.mapping=timestamp` makes offsets of the clock; they are compared by which record they are of."
+)
+CLUSTER = "Made up when a cluster is set up."
+
+_PORTS = (
+    ("Metadata", "brokers.port"),
+    ("FindCoordinator", "port"),
+    ("FindCoordinator", "coordinators.port"),
+    ("DescribeCluster", "brokers.port"),
+)
+_IDS = (
+    ("Metadata", "topics.topic_id"),
+    ("CreateTopics", "topics.topic_id"),
+    ("DeleteTopics", "responses.topic_id"),
+    ("DescribeTopicPartitions", "topics.topic_id"),
+    ("Fetch", "responses.topic_id"),
+    ("Fetch", "session_id"),
+    ("InitProducerId", "producer_id"),
+    ("JoinGroup", "member_id"),
+    ("JoinGroup", "leader"),
+    ("JoinGroup", "members.member_id"),
+    ("LeaveGroup", "members.member_id"),
+    ("DescribeGroups", "groups.members.member_id"),
+)
+_TEXTS = (
+    ("Produce", "responses.partition_responses.error_message"),
+    ("Produce", "responses.partition_responses.record_errors.batch_index_error_message"),
+    ("FindCoordinator", "error_message"),
+    ("FindCoordinator", "coordinators.error_message"),
+    ("DescribeGroups", "groups.error_message"),
+    ("CreateTopics", "topics.error_message"),
+    ("DeleteTopics", "responses.error_message"),
+    ("CreatePartitions", "results.error_message"),
+    ("DescribeConfigs", "results.error_message"),
+    ("AlterConfigs", "responses.error_message"),
+    ("IncrementalAlterConfigs", "responses.error_message"),
+    ("ListPartitionReassignments", "error_message"),
+    ("DescribeCluster", "error_message"),
+)
+_OFFSETS = (
+    ("Produce", "responses.partition_responses.base_offset"),
+    ("Produce", "responses.partition_responses.log_start_offset"),
+    ("Fetch", "responses.partitions.high_watermark"),
+    ("Fetch", "responses.partitions.last_stable_offset"),
+    ("Fetch", "responses.partitions.log_start_offset"),
+    ("Fetch", "responses.partitions.diverging_epoch.end_offset"),
+    ("Fetch", "responses.partitions.records.offset"),
+    ("Fetch", "responses.partitions.records.base_offset"),
+    ("ListOffsets", "topics.partitions.offset"),
+    ("OffsetFetch", "topics.partitions.committed_offset"),
+    ("OffsetFetch", "groups.topics.partitions.committed_offset"),
+    ("DeleteRecords", "topics.partitions.low_watermark"),
+    ("OffsetForLeaderEpoch", "topics.partitions.end_offset"),
+)
+_HASHED = (
+    ("Metadata", "topics"),
+    ("Produce", "responses"),
+    ("Produce", "responses.partition_responses"),
+    ("ListOffsets", "topics"),
+    ("OffsetFetch", "topics"),
+    ("OffsetFetch", "topics.partitions"),
+    ("OffsetFetch", "groups.topics"),
+    ("OffsetFetch", "groups.topics.partitions"),
+    ("DescribeConfigs", "results.configs"),
+    ("CreateTopics", "topics"),
+    ("CreateTopics", "topics.configs"),
+    ("DeleteTopics", "responses"),
+    ("CreatePartitions", "results"),
+    ("DeleteRecords", "topics"),
+    ("DeleteRecords", "topics.partitions"),
+    ("ListGroups", "groups"),
+    ("DeleteGroups", "results"),
+    ("DescribeGroups", "groups.members"),
+    ("JoinGroup", "members"),
+    ("DescribeLogDirs", "results.topics"),
+    ("DescribeLogDirs", "results.topics.partitions"),
+    ("OffsetForLeaderEpoch", "topics"),
+    ("AlterConfigs", "responses"),
+    ("IncrementalAlterConfigs", "responses"),
+)
+
+RULES: tuple[Rule, ...] = (
+    *(Rule(api, field, Kind.NAMED, MADE_UP) for api, field in _IDS),
+    *(Rule(api, field, Kind.NAMED, PORT) for api, field in _PORTS),
+    Rule("Metadata", "cluster_id", Kind.NAMED, CLUSTER),
+    Rule("DescribeCluster", "cluster_id", Kind.NAMED, CLUSTER),
+    *(Rule(api, field, Kind.TEXT, WORDING) for api, field in _TEXTS),
+    Rule("DescribeConfigs", "results.configs.documentation", Kind.TEXT, "The words are ours."),
+    Rule("Produce", "responses.partition_responses.log_append_time_ms", Kind.TIME, CLOCK),
+    *(Rule(api, field, Kind.OFFSET, NUMBERS) for api, field in _OFFSETS),
+    Rule("DescribeLogDirs", "results.log_dir", Kind.NAMED, "A path, or the name of the store."),
+    Rule("DescribeLogDirs", "results.total_bytes", Kind.SIZE, "The size of the disk, or of the memory."),
+    Rule("DescribeLogDirs", "results.usable_bytes", Kind.SIZE, "What is free of it."),
+    Rule(
+        "DescribeLogDirs",
+        "results.topics.partitions.partition_size",
+        Kind.SIZE,
+        "Entries of Redis take other bytes than segments do.",
+    ),
+    *(Rule(api, field, Kind.ORDER, HASHED) for api, field in _HASHED),
+)
+
+BY_FIELD: Mapping[tuple[str, str, bool], Rule] = {
+    (rule.api, rule.field, rule.kind is Kind.ORDER): rule for rule in RULES
+}

@@ -1,0 +1,98 @@
+"""Scenarios, and how they are run: the same function against every broker, in every version it is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from attrs import frozen
+
+from conformance.comparison import Found, compare
+from conformance.peers import Peer
+from conformance.talk import Ended, Step, Talk, versions
+
+Play = Callable[[Talk, int], None]
+
+
+@frozen
+class Scenario:
+    """What is asked; `versions` are those of the API it is about, or (0,) of a session in the newest of each."""
+
+    name: str
+    play: Play
+    versions: tuple[int, ...]
+
+
+@frozen
+class Outcome:
+    """A scenario that was played with every broker."""
+
+    scenario: Scenario
+    answers: int  # that were compared with Kafka's
+    found: Sequence[Found]
+    broken: Sequence[str]  # what kept Kafka itself, or the scenario, from going to the end
+
+
+#: All scenarios by name, as their modules have declared them.
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    request: type[object] | None = None, first: int = 0, last: int = 32767
+) -> Callable[[Play], Play]:
+    """Declare a scenario: for every version of that request's API (within the given ones), or a session played once.
+
+    Its name is made of its module's and its own: `produce: an unknown topic`.
+    """
+
+    def declare(play: Play) -> Play:
+        module = play.__module__.rpartition(".")[2].replace("_", " ")
+        name = f"{module}: {play.__name__.replace('_', ' ')}"
+        if name in SCENARIOS:
+            raise ValueError(f"there are two scenarios {name!r}")
+        spoken = (0,) if request is None else tuple(versions(request, first, last))
+        SCENARIOS[name] = Scenario(name, play, spoken)
+        return play
+
+    return declare
+
+
+def chosen(words: Iterable[str]) -> list[Scenario]:
+    """The scenarios whose names have one of these words in them; all, where there are no words."""
+    wanted = list(words)
+    return [each for each in SCENARIOS.values() if not wanted or any(word in each.name for word in wanted)]
+
+
+def run(scenario: Scenario, number: int, peers: Sequence[Peer]) -> Outcome:
+    """Play a scenario with all brokers at the same time. `number` keeps its names from those of others."""
+    with ThreadPoolExecutor(len(peers)) as pool:
+        talks = list(pool.map(lambda peer: _play(scenario, number, peer), peers))
+    kafka, *ours = talks
+    found: list[Found] = []
+    broken: list[str] = []
+    answers = 0
+    for version, theirs in kafka.items():
+        last = theirs.steps[-1].answer if theirs.steps else Ended("nothing was asked")
+        if theirs.steps[-1:] and theirs.steps[-1].label == STOPPED:
+            broken.append(f"version {version}: {last.how}")
+        for talk in ours:
+            found += compare(scenario.name, version, theirs, talk[version])
+            answers += len(theirs.steps)
+    return Outcome(scenario, answers, found, broken)
+
+
+STOPPED = "(the scenario itself)"
+
+
+def _play(scenario: Scenario, number: int, peer: Peer) -> Mapping[int, Talk]:
+    talks = {}
+    for version in scenario.versions:
+        with Talk(peer, f"s{number:04d}v{version:02d}") as talk:
+            try:
+                scenario.play(talk, version)
+            except Exception as error:  # noqa: BLE001  it is part of the comparison, and told of Kafka's
+                what = re.sub(r"s\d{4}v\d\d-", "", f"{type(error).__name__}: {error}")[:300]
+                talk.steps.append(Step(STOPPED, "-", 0, Ended(f"it stopped: {what}")))
+        talks[version] = talk
+    return talks

@@ -1,0 +1,152 @@
+"""What is about the cluster: ApiVersions, DescribeCluster, FindCoordinator, InitProducerId, reassignments, log dirs."""
+
+from __future__ import annotations
+
+from conformance.scenario import scenario
+from conformance.scenarios.records import batch
+from conformance.talk import SIZE, Talk
+from korvet.protocol.messages.api_versions import ApiVersionsRequest
+from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
+from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
+from korvet.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from korvet.protocol.messages.metadata import MetadataRequest
+
+COORDINATORS_IN_A_LIST = 4
+
+
+@scenario(ApiVersionsRequest)
+def api_versions(talk: Talk, version: int) -> None:
+    named = ApiVersionsRequest(client_software_name="judge", client_software_version="1.0")
+    talk.ask(named, version, "the table")
+    talk.ask(MetadataRequest(topics=[]), label="and then")
+
+
+@scenario(ApiVersionsRequest, 3)
+def names_of_software(talk: Talk, version: int) -> None:
+    for name, number in (("", ""), ("a b", "1"), ("judge", "-"), ("-judge", "1"), ("x" * 300, "1")):
+        request = ApiVersionsRequest(client_software_name=name, client_software_version=number)
+        answer = talk.tell(request, version)
+        talk.note(f"{name[:9]!r} {number!r}", getattr(answer, "error_code", answer))
+
+
+def raw_request(key: int, version: int, body: bytes = b"") -> bytes:
+    """A request of any number at all, with header version 1."""
+    data = key.to_bytes(2, "big") + version.to_bytes(2, "big") + (9).to_bytes(4, "big") + b"\xff\xff" + body
+    return SIZE.pack(len(data)) + data
+
+
+@scenario()
+def requests_of_no_api(talk: Talk, _version: int) -> None:
+    metadata = MetadataRequest(topics=[])
+    for label, data in {
+        "ApiVersions of a version to come": raw_request(18, 99),
+        "an API that there is not": raw_request(999, 0),
+        "Metadata of a version to come": raw_request(3, 99),
+        "Metadata with bytes left over": raw_request(3, 1, b"\0\0\0\0\0\0"),
+        "Metadata cut off": raw_request(3, 1, b"\0\0"),
+        "an array of a negative length": raw_request(3, 1, b"\xff\xff\xff\xf0"),
+        "an array longer than the frame": raw_request(3, 1, b"\x00\xff\xff\xff"),
+        "a frame of negative size": b"\xff\xff\xff\xff",
+        "a frame of no size": b"\0\0\0\0",
+        "a frame that is too large": b"\x7f\xff\xff\xff",
+    }.items():
+        client = talk.client()
+        client.send_bytes(data)
+        answer = client.receive(2)
+        told = answer if not isinstance(answer, bytearray) else answer[4:6].hex()
+        talk.note(label, getattr(told, "how", told))
+        talk.ask(metadata, label=f"{label}, and then", on=client)
+
+
+@scenario(DescribeClusterRequest)
+def describe_cluster(talk: Talk, version: int) -> None:
+    talk.ask(DescribeClusterRequest(include_cluster_authorized_operations=False), version, "plain")
+    talk.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), version, "with operations")
+    if version >= 1:
+        for kind in (1, 2, 0, 7):
+            request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=kind)
+            talk.ask(request, version, f"endpoint type {kind}")
+
+
+@scenario(DescribeClusterRequest, 2)
+def describe_cluster_with_fenced_brokers(talk: Talk, version: int) -> None:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
+    talk.ask(request, version)
+
+
+def coordinator(version: int, *keys: str, key_type: int = 0) -> FindCoordinatorRequest:
+    """One key up to version 3, several from version 4."""
+    if version < COORDINATORS_IN_A_LIST:
+        return FindCoordinatorRequest(key=keys[0], key_type=key_type)
+    return FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
+
+
+@scenario(FindCoordinatorRequest)
+def find_coordinator(talk: Talk, version: int) -> None:
+    talk.ask(coordinator(version, talk.name("g")), version, "a group")
+    talk.ask(coordinator(version, ""), version, "a group of no name")
+    if version >= 1:
+        for kind in (1, 2, 3, -1):
+            talk.ask(coordinator(version, talk.name("g"), key_type=kind), version, f"key type {kind}")
+    if version >= COORDINATORS_IN_A_LIST:
+        talk.ask(coordinator(version), version, "no keys")
+        talk.ask(coordinator(version, talk.name("a"), talk.name("b"), talk.name("a")), version, "three keys")
+
+
+def producer_id(
+    transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
+) -> InitProducerIdRequest:
+    """A producer's id, without or with a transactional id."""
+    return InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+
+
+@scenario(InitProducerIdRequest)
+def producer_ids(talk: Talk, version: int) -> None:
+    talk.ask(producer_id(None), version, "the first")
+    talk.ask(producer_id(None), version, "the second")
+    talk.ask(producer_id(None, timeout_ms=-1), version, "a negative timeout")
+    talk.ask(producer_id(None, timeout_ms=0), version, "no timeout")
+    talk.ask(producer_id(""), version, "an empty transactional id")
+    if version >= 3:
+        talk.ask(producer_id(None, producer_id=5, epoch=3), version, "an id that it has already")
+        talk.ask(producer_id(None, producer_id=5), version, "an id without an epoch")
+        talk.ask(producer_id(None, epoch=5), version, "an epoch without an id")
+    talk.ask(producer_id(talk.name("t")), version, "a transactional id")
+    talk.ask(producer_id(talk.name("t"), timeout_ms=2**31 - 1), version, "a timeout that is too long")
+
+
+@scenario(ListPartitionReassignmentsRequest)
+def reassignments(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders")
+    talk.ask(ListPartitionReassignmentsRequest(topics=None), version, "all")
+    talk.ask(ListPartitionReassignmentsRequest(topics=[]), version, "none")
+    for name, partition in ((topic, 0), (topic, 5), (talk.name("nowhere"), 0)):
+        asked = ListPartitionReassignmentsTopics(name=name, partition_indexes=[partition])
+        talk.ask(ListPartitionReassignmentsRequest(topics=[asked]), version, f"{name[8:]}, {partition}")
+
+
+@scenario(DescribeLogDirsRequest)
+def log_dirs(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders", partitions=2)
+    talk.fill("orders", batch(b"x" * 100))
+    talk.ask(DescribeLogDirsRequest(topics=None), version, "all")
+    talk.ask(DescribeLogDirsRequest(topics=[]), version, "none")
+    for name, partitions in (
+        (topic, [0, 1]),
+        (topic, [0]),
+        (topic, [7]),
+        (topic, []),
+        (talk.name("nowhere"), [0]),
+    ):
+        asked = DescribableLogDirTopic(topic=name, partitions=partitions)
+        talk.ask(DescribeLogDirsRequest(topics=[asked]), version, f"{name[8:]}, {partitions}")

@@ -1,0 +1,220 @@
+"""Fetch: positions, limits, waits, and what cannot be fetched."""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+from conformance.scenario import scenario
+from conformance.scenarios.asking import FETCH_BY_ID, fetch, fetch_topic
+from conformance.scenarios.produce import produce
+from conformance.scenarios.records import batch
+from conformance.talk import Talk
+from korvet.protocol.compression import Codec
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+LEAST_VERSION_WITH_EPOCHS = 9
+
+
+def several(
+    talk: Talk,
+    version: int,
+    *partitions: FetchPartition,
+    max_wait_ms: int = 0,
+    min_bytes: int = 0,
+    max_bytes: int = 1_000_000,
+    session_id: int = 0,
+    session_epoch: int = -1,
+) -> FetchRequest:
+    """Some partitions of the topic `orders`."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[fetch_topic(talk, "orders", version, *partitions)],
+    )
+
+
+@scenario(FetchRequest)
+def from_every_position(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch(b"0"), batch(b"1", b"2", b"3"), batch(b"4", codec=Codec.GZIP))
+    for offset in range(7):
+        talk.ask(fetch(talk, "orders", offset, version=version), version, f"record {offset}")
+    talk.ask(fetch(talk, "orders", -1, version=version), version, "offset -1")
+    talk.ask(fetch(talk, "orders", 1000, version=version), version, "far behind the end")
+
+
+@scenario(FetchRequest)
+def an_empty_partition(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.ask(fetch(talk, "orders", 0, version=version), version)
+
+
+@scenario(FetchRequest)
+def limits_on_bytes(talk: Talk, version: int) -> None:
+    talk.topic("orders", partitions=2)
+    each = batch(b"x" * 1000)
+    talk.fill("orders", each, each, each)
+    talk.fill("orders", each, each, partition=1)
+    size = len(each)
+    for label, limits in {
+        "a batch is larger than the partition's limit": {"partition_max_bytes": 1},
+        "a batch is larger than the answer's limit": {"max_bytes": 1},
+        "no bytes at all": {"partition_max_bytes": 0},
+        "one batch and a half": {"partition_max_bytes": size * 3 // 2},
+        "just two batches": {"partition_max_bytes": size * 2},
+        "less than two batches": {"partition_max_bytes": size * 2 - 1},
+        "no limit": {"partition_max_bytes": 2**31 - 1, "max_bytes": 2**31 - 1},
+        "a negative limit": {"partition_max_bytes": -1},
+    }.items():
+        talk.ask(fetch(talk, "orders", 0, version=version, **limits), version, label)
+    both = [
+        FetchPartition(
+            partition=index, fetch_offset=talk.offset("orders", 0, index), partition_max_bytes=10_000
+        )
+        for index in (0, 1)
+    ]
+    talk.ask(several(talk, version, *both, max_bytes=1), version, "two partitions, one byte")
+    talk.ask(several(talk, version, *both, max_bytes=size), version, "two partitions, one batch")
+    talk.ask(several(talk, version, *both), version, "two partitions")
+
+
+@scenario(FetchRequest)
+def what_is_not_there(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    for partition in (1, -1):
+        asked = fetch(talk, "orders", 0, partition=partition, version=version)
+        talk.ask(asked, version, f"partition {partition}")
+    nobody = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    if version < FETCH_BY_ID:
+        unknown = FetchTopic(topic=talk.name("nowhere"), partitions=[nobody])
+        nameless = FetchTopic(topic="", partitions=[nobody])
+    else:
+        unknown = FetchTopic(topic_id=UUID(int=77), partitions=[nobody])
+        nameless = FetchTopic(partitions=[nobody])
+    talk.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[unknown]), version, "an unknown topic")
+    talk.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[nameless]), version, "a topic of no name")
+    talk.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), version, "nothing")
+    empty = fetch_topic(talk, "orders", version)
+    talk.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[empty]), version, "no partitions")
+
+
+@scenario(FetchRequest, 12, 13)
+def a_good_partition_beside_a_bad_one(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    asked = [
+        FetchPartition(partition=index, fetch_offset=talk.offset("orders", 0), partition_max_bytes=1000)
+        for index in (0, 5)
+    ]
+    began = time.monotonic()
+    talk.ask(several(talk, version, *asked, max_wait_ms=1000, min_bytes=10_000), version)
+    talk.note("whether it waited", time.monotonic() - began > 0.9)
+
+
+@scenario(FetchRequest)
+def a_partition_named_twice(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch(b"0"), batch(b"1"))
+    asked = [
+        FetchPartition(partition=0, fetch_offset=talk.offset("orders", number), partition_max_bytes=1000)
+        for number in (0, 1)
+    ]
+    talk.ask(several(talk, version, *asked), version)
+
+
+@scenario(FetchRequest, LEAST_VERSION_WITH_EPOCHS)
+def leader_epochs(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    for epoch in (0, 1, 7, -2):
+        asked = fetch(talk, "orders", 0, version=version, current_leader_epoch=epoch)
+        talk.ask(asked, version, f"current leader epoch {epoch}")
+
+
+@scenario(FetchRequest, 12)
+def last_fetched_epochs(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    for epoch in (0, 5):
+        asked = FetchPartition(
+            partition=0,
+            fetch_offset=talk.offset("orders", 1),
+            last_fetched_epoch=epoch,
+            partition_max_bytes=1000,
+        )
+        talk.ask(several(talk, version, asked), version, f"last fetched epoch {epoch}")
+
+
+@scenario(FetchRequest, 7)
+def sessions(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    asked = FetchPartition(partition=0, fetch_offset=talk.offset("orders", 0), partition_max_bytes=1000)
+    for session_id, epoch, label in (
+        (0, 0, "a new session"),
+        (0, -1, "no session"),
+        (77, 1, "a session that there is not"),
+        (77, -1, "the end of a session that there is not"),
+        (0, 5, "an epoch without a session"),
+    ):
+        request = several(talk, version, asked, session_id=session_id, session_epoch=epoch)
+        talk.ask(request, version, label)
+
+
+@scenario(FetchRequest)
+def isolation_levels(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    for level in (0, 1, 2, -1):
+        talk.ask(fetch(talk, "orders", 0, version=version, isolation_level=level), version, f"level {level}")
+
+
+@scenario(FetchRequest)
+def a_long_poll_ends_with_a_record(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders")
+    consumer = talk.client()
+    asked = fetch(talk, "orders", 0, version=version, max_wait_ms=10_000, min_bytes=1)
+    talk.send(asked, version, on=consumer)
+    talk.tell(produce(topic, batch(b"late")))
+    talk.receive(asked, version, on=consumer)
+
+
+@scenario(FetchRequest, 4, 4)
+def a_long_poll_that_ends_by_itself(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.fill("orders", batch())
+    began = time.monotonic()
+    talk.ask(fetch(talk, "orders", 1, version=version, max_wait_ms=700, min_bytes=1), version)
+    talk.note("whether it waited", time.monotonic() - began > 0.6)
+    began = time.monotonic()
+    talk.ask(fetch(talk, "orders", 0, version=version, max_wait_ms=700, min_bytes=100_000), version)
+    talk.note("whether it waited for more bytes", time.monotonic() - began > 0.6)
+    began = time.monotonic()
+    talk.ask(fetch(talk, "orders", 1, version=version, max_wait_ms=5000, min_bytes=0), version)
+    talk.note("whether it waited for no bytes", time.monotonic() - began > 4)
+
+
+@scenario()
+def an_id_of_a_topic_that_was_made_anew(talk: Talk, _version: int) -> None:
+    name = talk.topic("orders")
+    asked = fetch(talk, "orders", 0)
+    talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000))
+    talk.until_gone("orders")
+    talk.ask(asked, label="deleted")
+    talk.topic("orders")
+    talk.ask(asked, label="made anew")
+
+
+@scenario()
+def compressed_topics(talk: Talk, _version: int) -> None:
+    for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed"):
+        talk.topic(codec, compression_type=codec)
+        talk.fill(codec, batch(b"x" * 200, b"y" * 200, codec=Codec.GZIP))
+        answer = talk.tell(fetch(talk, codec, 0))
+        attributes = b"".join(answer.responses[0].partitions[0].records)[22]
+        talk.note(f"the codec of a {codec} topic's batches", Codec(attributes & 7).name)

@@ -1,0 +1,356 @@
+"""One scenario's conversation with one broker: requests in any version, and every answer kept for the comparison.
+
+A scenario is a function that is given a `Talk`, and asks the same of every broker. What it needs beforehand
+(topics, records, the coordinator) it gets from methods that keep nothing; what it wants compared it asks by `ask`,
+or by `send` and `receive` where the answer has to wait for somebody else's request.
+
+Names are the scenario's own (`talk.name("orders")`), so that scenarios do not see each other. Offsets are numbers of
+records: `talk.offset("orders", 3)` is the offset of the fourth record, whatever that broker calls it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from attrs import define, field, frozen
+
+from conformance.peers import Peer
+from korvet.handlers import APIS
+from korvet.protocol.codec import decode
+from korvet.protocol.errors import ErrorCode, ProtocolError
+from korvet.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from korvet.protocol.record_batch import RecordBatch
+from korvet.protocol.requests import decode_response, encode_request
+from korvet.protocol.schema import Buffer, schema_of
+
+ANSWER_LIMIT_S = 15.0
+SETTLE_LIMIT_S = 30.0
+RETRY_S = 0.02  # between two looks at something that a broker does in its own time
+SIZE = struct.Struct(">i")
+PRODUCE = 0
+
+
+@frozen
+class Ended:
+    """What came instead of an answer."""
+
+    how: str
+
+
+CLOSED = Ended("the connection is closed")
+SILENT = Ended("no answer")
+
+
+@frozen
+class Step:
+    """An answer, and to what."""
+
+    label: str
+    api: str
+    version: int
+    answer: Any  # a response, or Ended
+
+
+class Unexpected(Exception):  # noqa: N818  says what
+    """A broker did not do what every scenario needs of it, such as creating a topic."""
+
+
+class Connection:
+    """A client of a broker: raw frames out, raw frames in."""
+
+    def __init__(self, port: int, client_id: str = "judge") -> None:
+        self.client_id = client_id
+        self._port = port
+        self._socket = self._connect()
+        self._correlation_id = 0
+
+    def _connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self._port), timeout=ANSWER_LIMIT_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def send(self, request: object, version: int) -> None:
+        """Send a request; its answer is the next one to be received that has not been yet."""
+        self._correlation_id += 1
+        frame = encode_request(request, version, self._correlation_id, self.client_id)
+        self.send_bytes(b"".join(frame))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send anything at all; a broker that has closed meanwhile shows when its answer is received."""
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def receive(self, limit_s: float = ANSWER_LIMIT_S) -> bytearray | Ended:
+        """The next frame without its size. When none comes, the connection is made anew."""
+        self._socket.settimeout(limit_s)
+        try:
+            size = SIZE.unpack(self._receive_exactly(4))[0]
+            return self._receive_exactly(size)
+        except TimeoutError:
+            self.reconnect()
+            return SILENT
+        except ConnectionError:
+            self.reconnect()
+            return CLOSED
+
+    def reconnect(self) -> None:
+        """Begin again with a connection of which nothing is outstanding."""
+        self.close()
+        self._socket = self._connect()
+
+    def close(self) -> None:
+        """End the connection, as a client that is gone does."""
+        self._socket.close()
+
+    def _receive_exactly(self, size: int) -> bytearray:
+        buffer = bytearray(size)
+        filled = 0
+        while filled < size:
+            received = self._socket.recv_into(memoryview(buffer)[filled:])
+            if not received:
+                raise ConnectionError("closed")
+            filled += received
+        return buffer
+
+
+@define
+class Talk:
+    """See the module; a context manager that closes its connections."""
+
+    peer: Peer
+    scope: str  # what every name of the scenario begins with
+    steps: list[Step] = field(factory=list)
+    topic_ids: dict[str, UUID] = field(factory=dict)
+    offsets: dict[tuple[str, int], list[int]] = field(factory=dict)  # of every record, in order
+    _connections: list[Connection] = field(factory=list)
+
+    def __enter__(self) -> Self:
+        self.client()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    # Names and numbers
+
+    def name(self, short: str) -> str:
+        """A name that is this scenario's own."""
+        return f"{self.scope}-{short}"
+
+    def offset(self, topic: str, number: int, partition: int = 0) -> int:
+        """The offset of record `number` of a topic, by its short name; behind the last one, they are counted on."""
+        known = self.offsets.get((self.name(topic), partition), [])
+        if number < len(known):
+            return known[number]
+        return (known[-1] + 1 if known else 0) + number - len(known)
+
+    def topic_id(self, topic: str) -> UUID:
+        """The id of a topic that `topic` made."""
+        return self.topic_ids[self.name(topic)]
+
+    # Asking
+
+    def client(self, client_id: str = "judge") -> Connection:
+        """One more client; it is closed with the scenario, unless it closes before."""
+        connection = Connection(self.peer.port, client_id)
+        self._connections.append(connection)
+        return connection
+
+    def ask(
+        self,
+        request: object,
+        version: int | None = None,
+        label: str = "",
+        *,
+        on: Connection | None = None,
+        limit_s: float = ANSWER_LIMIT_S,
+    ) -> Any:
+        """Ask, and keep the answer, which is also given: a response, or Ended.
+
+        `limit_s` is for what some broker is known not to answer.
+        """
+        client = on or self._connections[0]
+        spoken = self.send(request, version, on=client)
+        return self.receive(request, spoken, label, on=client, limit_s=limit_s)
+
+    def send(self, request: object, version: int | None = None, *, on: Connection | None = None) -> int:
+        """Ask, and leave the answer for later; the version that was asked in (the newest, when none is given)."""
+        spoken = newest(type(request)) if version is None else version
+        (on or self._connections[0]).send(request, spoken)
+        return spoken
+
+    def receive(
+        self,
+        request: object,
+        version: int | None = None,
+        label: str = "",
+        *,
+        on: Connection | None = None,
+        limit_s: float = ANSWER_LIMIT_S,
+    ) -> Any:
+        """The answer to what was sent on that connection, which is kept."""
+        spoken = newest(type(request)) if version is None else version
+        answer = _received(on or self._connections[0], type(request), spoken, limit_s)
+        self._learn(request, answer)
+        self.steps.append(Step(label, APIS[_key(type(request))].name, spoken, answer))
+        return answer
+
+    def tell(self, request: object, version: int | None = None) -> Any:
+        """Ask without keeping the answer: what a scenario needs, and does not judge."""
+        spoken = self.send(request, version)
+        answer = _received(self._connections[0], type(request), spoken)
+        self._learn(request, answer)
+        return answer
+
+    def note(self, label: str, what: object) -> None:
+        """Keep something for the comparison that is no answer: whether one came, how long it took."""
+        self.steps.append(Step(label, "-", 0, Ended(str(what))))
+
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Look again and again for what a broker does in its own time. Raises Unexpected when it never does."""
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        while not happened():
+            if time.monotonic() > deadline:
+                raise Unexpected(f"{self.peer.name} never did this: {what}")
+            time.sleep(RETRY_S)
+
+    # What scenarios need
+
+    def topic(self, short: str, partitions: int = 1, **configs: str) -> str:
+        """Create a topic, and wait until it can be used; settings have `_` for `.`. Its whole name is returned."""
+        name = self.name(short)
+        settings = [
+            CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
+        ]
+        new = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings)
+        answer = self.tell(CreateTopicsRequest(topics=[new]))
+        if isinstance(answer, Ended) or answer.topics[0].error_code:
+            raise Unexpected(f"{self.peer.name} does not create a topic: {answer}")
+        self.until_ready(short, partitions)
+        return name
+
+    def until_ready(self, short: str, partitions: int = 1) -> None:
+        """Return once a topic has that many partitions, all with a leader."""
+        name = self.name(short)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+
+        def ready() -> bool:
+            topic = self.tell(request).topics[0]
+            self.topic_ids[name] = topic.topic_id
+            errors = [topic.error_code, *(partition.error_code for partition in topic.partitions)]
+            return not any(errors) and len(topic.partitions) == partitions and self._answers(name, partitions)
+
+        self.wait_until(ready, f"{name} is ready")
+
+    def _answers(self, name: str, partitions: int) -> bool:
+        """Whether every partition can be asked: in Kafka, Metadata may know of it before."""
+        asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+        topics = [ListOffsetsTopic(name=name, partitions=asked)]
+        answer = self.tell(ListOffsetsRequest(replica_id=-1, topics=topics))
+        return not any(partition.error_code for partition in answer.topics[0].partitions)
+
+    def until_gone(self, short: str) -> None:
+        """Return once a topic that was deleted is known no more."""
+        name = self.name(short)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+
+        def gone() -> bool:
+            return bool(self.tell(request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+        self.wait_until(gone, f"{name} is gone")
+
+    def fill(self, short: str, *batches: Buffer, partition: int = 0) -> None:
+        """Append batches, one request each."""
+        for batch in batches:
+            data = PartitionProduceData(index=partition, records=[batch])
+            topic = TopicProduceData(name=self.name(short), partition_data=[data])
+            answer = self.tell(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]))
+            if isinstance(answer, Ended) or answer.responses[0].partition_responses[0].error_code:
+                raise Unexpected(f"{self.peer.name} does not take records: {answer}")
+
+    # What answers teach
+
+    def _learn(self, request: object, answer: Any) -> None:
+        if isinstance(request, ProduceRequest) and not isinstance(answer, Ended):
+            self._learn_offsets(request, answer)
+        if not isinstance(answer, Ended):
+            for topic in getattr(answer, "topics", ()):
+                if getattr(topic, "topic_id", None) and getattr(topic, "name", None):
+                    self.topic_ids[topic.name] = topic.topic_id
+
+    def _learn_offsets(self, request: ProduceRequest, answer: Any) -> None:
+        sent = {
+            (topic.name, partition.index): partition.records
+            for topic in request.topic_data
+            for partition in topic.partition_data
+        }
+        for topic in answer.responses:
+            for partition in topic.partition_responses:
+                records = sent.get((topic.name, partition.index))
+                if partition.error_code == 0 and records:
+                    self.learn(topic.name, partition.index, partition.base_offset, records)
+
+    def learn(self, name: str, partition: int, base_offset: int, records: Sequence[Buffer]) -> None:
+        """Remember which offsets a batch's records were given; a repeated batch has the same ones."""
+        batch = RecordBatch(b"".join(records))
+        known = self.offsets.setdefault((name, partition), [])
+        for offset in range(base_offset, base_offset + batch.last_offset_delta + 1):
+            if offset not in known:
+                known.append(offset)
+
+
+def newest(request: type[object]) -> int:
+    """The newest version of an API that korvet serves."""
+    return APIS[_key(request)].max_version
+
+
+def versions(request: type[object], first: int = 0, last: int = 32767) -> Iterable[int]:
+    """The versions of an API that korvet serves, within the given ones."""
+    api = APIS[_key(request)]
+    return range(max(first, api.min_version), min(last, api.max_version) + 1)
+
+
+def _key(request: type[object]) -> int:
+    key = schema_of(request).key
+    if key is None:
+        raise TypeError(f"{request.__name__} is no request")
+    return key
+
+
+def _received(
+    client: Connection, request: type[object], version: int, limit_s: float = ANSWER_LIMIT_S
+) -> Any:
+    frame = client.receive(limit_s)
+    if isinstance(frame, Ended):
+        return frame
+    response = APIS[_key(request)].response
+    try:
+        return decode_response(response, version, frame)[1]
+    except ProtocolError:
+        return _api_versions_0(frame, response) or Ended(
+            f"something that is no {response.__name__} {version}"
+        )
+
+
+def _api_versions_0(frame: bytearray, response: type[object]) -> Any:
+    """ApiVersions alone answers a version it does not know, in version 0."""
+    if schema_of(response).key != 18:
+        return None
+    return decode(response, 0, memoryview(frame), 4)[0]
