@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from korvet.client import Record, TopicPartition
+from korvet.lake.chain import missing_stretches
+from korvet.lake.errors import UnsafeStore
+from korvet.lake.location import Location
+from korvet.lake.table import Gap, LakeTable
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tests.lake.replay import rows_of
+from tests.lake.s3 import s3_store
+from tests.pipeline.archiving import STEPS, archive_of, archived, killed_at, log_of, without_times
+from tests.pipeline.support import Cluster
+
+
+def values(count: int, *, first: int = 0, **more: object) -> list[Record]:
+    return [
+        Record(f"value {number}".encode(), key=f"key {number}".encode(), **more)
+        for number in range(first, first + count)
+    ]
+
+
+def table_of(lake: Path, topic: str) -> LakeTable:
+    return LakeTable.open(Location.parse(str(lake)), topic)
+
+
+def test_every_record_is_in_the_table_once_with_equal_bytes(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    cluster.create(topic, partitions=3)
+    cluster.produce(topic, values(500))
+    archived(cluster.bootstrap_servers, topic, tmp_path)
+    cluster.produce(topic, values(300, first=500))
+    archive = archived(cluster.bootstrap_servers, topic, tmp_path)
+
+    assert without_times(rows_of(tmp_path / topic)) == log_of(cluster, topic)
+    assert archive.progress[topic].records == 300
+    assert archive.progress[topic].lag == 0
+    assert all(missing_stretches(table_of(tmp_path, topic), partition) == [] for partition in range(3))
+
+
+def test_large_backlogs_are_cut_into_pieces_for_all_cores(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(60_000))
+    archived(memory.bootstrap_servers, topic, tmp_path, cores=3)
+
+    table = table_of(tmp_path, topic)
+    assert [(file.first_offset, file.last_offset) for file in table.files] == [
+        (0, 19_999),
+        (20_000, 39_999),
+        (40_000, 59_999),
+    ]
+    assert [row.offset for row in rows_of(tmp_path / topic)] == list(range(60_000))
+
+
+def test_null_keys_values_and_headers_come_through(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    headers = [("a", b"1"), ("a", None), ("", b""), ("a", b"1")]
+    memory.produce(topic, [Record(None), Record(b"", key=b""), Record(b"x", headers=headers)])
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert [row[4:] for row in rows_of(tmp_path / topic)] == [
+        (None, None, ()),
+        (b"", b"", ()),
+        (None, b"x", tuple(headers)),
+    ]
+
+
+def test_times_that_no_timestamp_holds_are_kept_as_numbers(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    times = [0, -1, 2**62, -(2**62), 253_402_300_799_999, 253_402_300_800_000, 1_769_860_800_000]
+    memory.produce(topic, [Record(b"x", timestamp=time) for time in times])
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    rows = table_of(tmp_path, topic).delta.to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [row["timestamp_ms"] for row in rows] == times
+    assert [None if row["date"] is None else str(row["date"]) for row in rows] == [
+        "1970-01-01", "1969-12-31", None, None, "9999-12-31", None, "2026-01-31",
+    ]  # fmt: skip
+    assert [row["timestamp"] is None for row in rows] == [row["date"] is None for row in rows]
+
+
+def test_large_records_come_through(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic, max_message_bytes=str(20_000_000))
+    large = bytes(range(256)) * 40_000
+    memory.produce(topic, [Record(large), Record(b"small"), Record(large)])
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert [row.value for row in rows_of(tmp_path / topic)] == [large, b"small", large]
+
+
+def test_an_empty_topic_has_a_table_that_knows_it_is_empty(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic, partitions=2)
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert table_of(tmp_path, topic).archived_up_to == {0: 0, 1: 0}
+
+
+@pytest.mark.slow
+def test_a_thousand_partitions_with_a_record_each(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic, partitions=1000)
+    memory.produce(topic, [Record(b"%d" % number, partition=number) for number in range(1000)])
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert [(row.partition, row.value) for row in rows_of(tmp_path / topic)] == [
+        (n, b"%d" % n) for n in range(1000)
+    ]
+
+
+def test_topics_by_pattern_join_as_they_come_and_partitions_too(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(f"{topic}.a")
+    archive = archive_of(memory.bootstrap_servers, rf"{topic}\..*", tmp_path, every_s=1)
+    archive.round()
+    memory.create(f"{topic}.b", partitions=2)
+    memory.produce(f"{topic}.b", values(10))
+    archive.round()
+
+    assert len(rows_of(tmp_path / f"{topic}.b")) == 10
+    assert set(archive.progress) == {f"{topic}.a", f"{topic}.b"}
+
+
+def test_one_broken_topic_does_not_stop_the_others(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(f"{topic}.good")
+    memory.create(f"{topic}.bad")
+    memory.produce(f"{topic}.good", values(10))
+    (tmp_path / f"{topic}.bad").mkdir()
+    (tmp_path / f"{topic}.bad" / "notes.txt").write_text("mine")
+    archive = archived(memory.bootstrap_servers, f"{topic}.good,{topic}.bad,{topic}.none", tmp_path)
+
+    assert len(rows_of(tmp_path / f"{topic}.good")) == 10
+    assert "is not a Delta table" in archive.progress[f"{topic}.bad"].error
+    assert archive.progress[f"{topic}.none"].error == f"There is no topic {topic}.none."
+    assert archive.progress[f"{topic}.good"].error == ""
+
+
+def test_a_topic_created_anew_is_not_mixed_with_the_old(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(5))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.run(lambda client: client.delete_topic(topic))
+    memory.create(topic)
+    memory.produce(topic, values(9))
+    archive = archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert "deleted and created anew" in archive.progress[topic].error
+    assert len(rows_of(tmp_path / topic)) == 5
+
+
+def trim(cluster: Cluster, topic: str, offset: int) -> None:
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)]
+            )
+        ],
+        timeout_ms=1000,
+    )
+    answer = cluster.run(lambda client: client.request(request, DeleteRecordsResponse))
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def test_what_was_trimmed_before_it_was_archived_is_named(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(10))
+    trim(memory, topic, 15)
+    archive = archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert f"{topic}-0 offsets 10 to 14 can not be archived" in archive.progress[topic].error
+    assert table_of(tmp_path, topic).archived_up_to == {0: 10}
+
+
+def test_an_accepted_gap_is_recorded_and_the_rest_archived(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(10))
+    trim(memory, topic, 15)
+    archive = archived(memory.bootstrap_servers, topic, tmp_path, accept_gap=True)
+
+    assert archive.progress[topic].error == ""
+    assert [row.offset for row in rows_of(tmp_path / topic)] == [*range(10), *range(15, 20)]
+    assert table_of(tmp_path, topic).gaps == [Gap(0, 10, 15)]
+
+
+def test_the_group_shows_how_far_it_is(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(7))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    offsets = memory.run(lambda client: client.committed("korvet-lake"))
+    assert offsets[TopicPartition(topic, 0)].offset == 7
+
+
+# --- Killed, and more than one ----------------------------------------------------------------------------
+
+
+@contextmanager
+def growing(cluster: Cluster, topic: str) -> Iterator[None]:
+    """Records are produced, one lot after the other, until the block ends."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not ended.is_set():
+            cluster.produce(topic, values(50, first=number))
+            number += 50
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_killed_at_every_step_on_a_growing_stream_nothing_is_lost_or_doubled(
+    memory: Cluster, topic: str, tmp_path: Path, say: Callable[[str], None]
+) -> None:
+    memory.create(topic, partitions=2)
+    kills = 0
+    with growing(memory, topic):
+        for number in (1, 2):
+            for step in STEPS:
+                killed_at(memory.bootstrap_servers, topic, tmp_path, step, number)
+                kills += 1
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    rows = rows_of(tmp_path / topic)
+    assert without_times(rows) == log_of(memory, topic)
+    say(f"{kills} kills -9 of the archiver, {len(rows):,} records, each once in the table")
+
+
+@pytest.mark.slow
+def test_two_archivers_at_once_write_everything_once(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic, partitions=2)
+    archives = [archive_of(memory.bootstrap_servers, topic, tmp_path, every_s=0.001) for _ in range(2)]
+    threads = [threading.Thread(target=archive.run) for archive in archives]
+    with growing(memory, topic):
+        for thread in threads:
+            thread.start()
+        while min(archive.progress[topic].records if archive.progress else 0 for archive in archives) < 200:
+            threads[0].join(0.02)
+            assert all(thread.is_alive() for thread in threads)
+    for archive in archives:
+        archive.stop()
+    for thread in threads:
+        thread.join()
+    archived(memory.bootstrap_servers, topic, tmp_path)
+
+    assert without_times(rows_of(tmp_path / topic)) == log_of(memory, topic)
+
+
+def test_one_that_was_stopped_while_another_went_on_goes_on_behind_it(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    first = archive_of(memory.bootstrap_servers, topic, tmp_path, every_s=1)
+    first.round()
+    memory.produce(topic, values(10, first=10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(10, first=20))
+    first.round()
+
+    assert [row.value for row in rows_of(tmp_path / topic)] == [f"value {n}".encode() for n in range(30)]
+
+
+@pytest.mark.servers
+def test_to_a_store_that_keeps_conditions(memory: Cluster, topic: str) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    with s3_store(conditional=True) as options:
+        lake = Location.parse("s3://lake/tables", options)
+        archived(memory.bootstrap_servers, topic, lake)
+
+        assert LakeTable.open(lake, topic).delta.to_pyarrow_table().num_rows == 10
+
+
+@pytest.mark.servers
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(
+    memory: Cluster, topic: str
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    with s3_store(conditional=False) as options, pytest.raises(UnsafeStore):
+        archived(memory.bootstrap_servers, topic, Location.parse("s3://lake/tables", options))
