@@ -44,11 +44,18 @@ class Count:
     def number(self) -> int:
         if is_dense(self.end):
             return max(self.end - self.start, 0)
-        return sum(map(len, self._known))
+        return len(self.offsets())
 
     @property
     def is_complete(self) -> bool:
         return is_dense(self.end) or self.position >= self.end
+
+    def moved(self, start: int, end: int) -> Count:
+        """The count of another range, with what is known of that."""
+        if not self.start <= start <= self.position:
+            return Count(start, end, start)
+        offsets = self._joined()
+        return Count(start, end, self.position, [offsets[offsets >= start]])
 
     def add(self, offsets: Int64s, position: int) -> None:
         if len(offsets):
@@ -64,9 +71,13 @@ class Count:
         return int(self.offsets()[number - 1]) + 1
 
     def offsets(self) -> Int64s:
-        if len(self._known) > 1:
-            self._known = [np.concatenate(self._known)]
-        return self._known[0] if self._known else np.empty(0, np.int64)
+        """Those of the records that are known and belong here."""
+        return self._joined()[: int(np.searchsorted(self._joined(), self.end))]
+
+    def _joined(self) -> Int64s:
+        if len(self._known) != 1:
+            self._known = [np.concatenate([np.empty(0, np.int64), *self._known])]
+        return self._known[0]
 
 
 @define
@@ -76,15 +87,11 @@ class Counts:
     counts: dict[TopicPartition, Count] = field(factory=dict)
 
     def begin(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-        """Be about these ranges; what is known of a partition stays if it starts where it did."""
-        known = self.counts
-        self.counts = {}
-        for tp, start in starts.items():
-            count = known.get(tp)
-            if count is None or count.start != start:
-                count = Count(start, ends[tp], start)
-            count.end = ends[tp]
-            self.counts[tp] = count
+        """Be about these ranges; what is known of them already stays known."""
+        self.counts = {
+            tp: self.counts[tp].moved(start, ends[tp]) if tp in self.counts else Count(start, ends[tp], start)
+            for tp, start in starts.items()
+        }
 
     async def at_least(self, fetcher: Fetcher, wanted: Mapping[TopicPartition, int]) -> None:
         """Count on until so many records of each partition are known, or all there are."""
@@ -107,7 +114,7 @@ class Counts:
     async def first(self, fetcher: Fetcher, limit: int) -> Offsets:
         """Where about `limit` records end, dealt out to all partitions; each that has any gets at least one."""
         taken = dict.fromkeys(self.counts, 0)
-        open_tps = [tp for tp, count in self.counts.items() if count.position < count.end]
+        open_tps = [tp for tp in self.counts if self._has_more(tp, 0)]
         left = limit
         while open_tps and (left >= len(open_tps) or not any(taken.values())):
             share = max(left // len(open_tps), 1)
@@ -121,7 +128,7 @@ class Counts:
 
     def _end(self, tp: TopicPartition, number: int) -> int:
         count = self.counts[tp]
-        return count.end_of(number) if number or count.is_complete else count.start
+        return count.end_of(number) if number or not self._has_more(tp, 0) else count.start
 
     def _lacks(self, tp: TopicPartition, number: int) -> bool:
         count = self.counts[tp]

@@ -25,6 +25,7 @@ from korvet.protocol.errors import OffsetOutOfRange
 
 # Answers that wait to be decoded.
 AHEAD = 2
+FIRST_BYTES = 1024 * 1024
 # So many answers without records in a row, from a log that goes on, mean that there are none up to its end.
 EMPTY_ANSWERS = 5
 # What a timestamp of Spark, in us, can hold of the ms on the wire.
@@ -162,6 +163,8 @@ class Fetching:
         tp, position, end = self.wanted.tp, self.wanted.start, self.wanted.end
         connecting = self.options.connecting
         empty = 0
+        # The first Fetches are smaller, or a task with a few records would bring many that are another's.
+        max_bytes = min(FIRST_BYTES, self.options.fetch_bytes)
         async with open_client(
             connecting.bootstrap_servers,
             client_id=connecting.client_id,
@@ -170,7 +173,7 @@ class Fetching:
             fetcher = Fetcher(client, self.options.isolation_level)
             while position < end and not self._stopped.is_set():
                 try:
-                    fetched = await fetcher.fetch(tp, position, max_bytes=self.options.fetch_bytes)
+                    fetched = await fetcher.fetch(tp, position, max_bytes=max_bytes)
                 except OffsetOutOfRange:
                     earliest = (await client.list_offsets({tp: EARLIEST}))[tp].offset
                     self._lost(position, min(max(earliest, position), end))
@@ -181,6 +184,7 @@ class Fetching:
                 if fetched.next_offset > position:
                     empty = 0
                     position = fetched.next_offset
+                    max_bytes = min(2 * max_bytes, self.options.fetch_bytes)
                     self._put(fetched)
                     continue
                 empty += 1
