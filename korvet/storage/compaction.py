@@ -15,7 +15,6 @@ not something about each record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -101,37 +100,45 @@ class KeyedRecord(NamedTuple):
 
 @define(eq=False)
 class Round:
-    """One round over a log: first `note` its dirty part, then ask what it `keeps`."""
+    """One round over a log: first the dirty part is noted, then the whole log up to there asks what it keeps.
+
+    `latest` holds for a key the place of its last record: an offset, or whatever a store has in its stead, as long as
+    it tells the same place of the same record both times.
+    """
 
     max_keys: int
     start: int  # the log start: what lies below may go
     newest: int  # the offset of the newest record
     tombstones_end: int
     end: int = 0  # the first offset that was not noted
-    _latest: dict[bytes, int] = field(factory=dict)
+    latest: dict[bytes, object] = field(factory=dict)
 
     @property
     def is_full(self) -> bool:
         """Whether there is no room for further keys; what is noted all the same exceeds it a little."""
-        return len(self._latest) >= self.max_keys
+        return len(self.latest) >= self.max_keys
 
-    def note(self, records: Iterable[KeyedRecord]) -> None:
-        """Remember the offsets of the keys of records, in their order."""
-        latest = self._latest
-        for offset, key, _ in records:
-            if key is not None:
-                latest[short(key)] = offset
+    def note(self, key: bytes | None, place: object) -> None:
+        """Remember where a key stands; to be told in the order of the log."""
+        if key is not None:
+            self.latest[short(key)] = place
+
+    def is_superseded(self, key: bytes, place: object) -> bool:
+        """Whether a record further behind has the key of one that was noted, or lies before those that were."""
+        return self.latest.get(short(key), place) != place
+
+    def drops_tombstone(self, offset: int) -> bool:
+        """Whether a tombstone has been there for long enough."""
+        return offset < self.tombstones_end and offset < self.newest
 
     def keeps(self, record: KeyedRecord) -> bool:
-        """Whether the record stays."""
+        """Whether the record stays, in a log whose places are offsets."""
         offset, key, is_tombstone = record
         if offset < self.start:
             return False
         if key is None:
             return True
-        if self._latest.get(short(key), -1) > offset:
-            return False
-        return not is_tombstone or offset >= self.tombstones_end or offset >= self.newest
+        return not self.is_superseded(key, offset) and not (is_tombstone and self.drops_tombstone(offset))
 
 
 def short(key: bytes) -> bytes:

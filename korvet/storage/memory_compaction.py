@@ -98,7 +98,8 @@ class MemoryCompaction:
                 if last_offset >= target or round_.is_full:
                     return self._ended(round_, target)
                 if last_offset >= round_.end:
-                    round_.note(keyed_records(RecordBatch(buffer)))
+                    for record in keyed_records(RecordBatch(buffer)):
+                        round_.note(record.key, record.offset)
                     round_.end = last_offset + 1
                 await self._turn()
         return self._ended(round_, target)

@@ -32,9 +32,10 @@ from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.storage.compaction import Cleaned, Round, is_due, lag_limit
 from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
-from korvet.storage.redis_compaction_entries import keyed_entry, left_of
+from korvet.storage.redis_compaction_entries import EntryReader
 from korvet.storage.redis_connection import Script
 from korvet.storage.redis_entries import Entry
+from korvet.storage.redis_groups import offset_from
 from korvet.storage.redis_keys import (
     STATE_BYTES,
     STATE_CLEANED,
@@ -43,6 +44,7 @@ from korvet.storage.redis_keys import (
     STATE_LARGEST,
     STATE_LENGTH,
     STATE_NEXT,
+    STATE_SKIPPED,
     STATE_START,
     STATE_TRIMMED,
 )
@@ -79,10 +81,15 @@ class Plan:
     size: int
     clean_size: int  # of these bytes, those that are compacted
     largest: int  # bytes of the largest entry
+    skips: bool  # whether some entries have IDs without offset
 
     @property
     def config(self) -> TopicConfig:
         return self.partition.config
+
+    @property
+    def reader(self) -> EntryReader:
+        return EntryReader(self.partition.mapper, self.partition.is_batch_layout, self.skips)
 
     def next_round(self, max_keys: int) -> Round:
         """A round that has noted nothing yet."""
@@ -93,6 +100,16 @@ class Plan:
             tombstones_end=self.cleaned.tombstones_end(self.now_ms, self.config.delete_retention_ms),
             end=self.cleaned.end,
         )
+
+    def first_offset(self, entry: Entry) -> int:
+        """Where an entry begins, or, without an offset of its own, the next one can."""
+        keyed = self.reader.keyed(entry)
+        return offset_from(self.partition.mapper, entry[0]) if keyed is None else keyed.first_offset
+
+    def before(self, entries: Sequence[Entry], offset: int) -> Sequence[Entry]:
+        """Those of the entries that end below an offset."""
+        mapper = self.partition.mapper
+        return [entry for entry in entries if offset_from(mapper, entry[0]) < offset]
 
     def is_due(self, dirty_size: int, oldest_dirty_ms: int) -> bool:
         """Whether so many bytes are dirty enough."""
@@ -133,6 +150,18 @@ class Slices:
         if entries:
             self.position = b"(" + entries[-1][0]
         return entries
+
+
+@define
+class Turns:
+    """Lets others have theirs, once a millisecond or so is over."""
+
+    _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
+
+    async def next(self) -> None:
+        if monotonic() > self._slice_end_s:
+            await trio.lowlevel.checkpoint()
+            self._slice_end_s = monotonic() + SLICE_S
 
 
 @define(eq=False)
@@ -191,6 +220,7 @@ class Compactor:
                     STATE_BYTES,
                     STATE_TRIMMED,
                     STATE_LARGEST,
+                    STATE_SKIPPED,
                     STATE_CLEANED,
                     STATE_CLEANED_BYTES,
                     STATE_COMPACTION,
@@ -202,7 +232,7 @@ class Compactor:
         for reply in (state, time):
             if isinstance(reply, Exception):
                 raise self.redis.failure(reply)
-        next_id, start, length, size, trimmed, largest, cleaned, clean_size, token = cast(
+        next_id, start, length, size, trimmed, largest, skipped, cleaned, clean_size, token = cast(
             Sequence[bytes | None], state
         )
         if next_id is None or start is None:
@@ -221,6 +251,7 @@ class Compactor:
             int(size or 0) - gone,
             max(0, int(clean_size or 0) - gone),
             int(largest or 0),
+            skips=skipped != b"0",
         )
 
     async def _oldest_dirty_ms(self, plan: Plan) -> int:
@@ -233,7 +264,7 @@ class Compactor:
             b"XRANGE", partition.keys.stream, position, b"+", b"COUNT", 1, repeatable=True
         )
         for entry in cast(Sequence[Entry], reply):
-            keyed = keyed_entry(entry, partition.mapper, is_batch_layout=partition.is_batch_layout)
+            keyed = plan.reader.keyed(entry)
             return -1 if keyed is None else keyed.max_timestamp
         return -1
 
@@ -245,28 +276,23 @@ class Compactor:
 
     async def _noted(self, plan: Plan) -> tuple[Round, int]:
         """A round with the keys of the dirty part, as far as there is room, and the bytes of that part."""
-        partition, mapper = plan.partition, plan.partition.mapper
         limit = lag_limit(plan.config, plan.now_ms)
         round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
-        size = 0
-        slice_end_s = monotonic() + SLICE_S
+        reader = plan.reader
         slices = self._slices(plan, round_.end, plan.next_offset)
+        turns = Turns()
+        size = 0
         while entries := await slices.next():
-            for entry in entries:
-                keyed = keyed_entry(entry, mapper, is_batch_layout=partition.is_batch_layout)
-                if keyed is None:
-                    continue
-                if limit is not None and keyed.max_timestamp > limit:
-                    round_.end = max(round_.end, keyed.first_offset)
-                    return round_, size
+            for part in reader.parts(entries):
                 if round_.is_full:
-                    round_.end = keyed.first_offset
+                    round_.end = plan.first_offset(part[0])
                     return round_, size
-                round_.note(keyed.records)
-                size += sum(map(len, entry[1]))
-                if monotonic() > slice_end_s:
-                    await trio.lowlevel.checkpoint()
-                    slice_end_s = monotonic() + SLICE_S
+                young = reader.note(part, round_, limit)
+                if young is not None:
+                    round_.end = max(round_.end, young)
+                    return round_, size + size_of(plan.before(part, young))
+                size += size_of(part)
+                await turns.next()
         round_.end = plan.next_offset
         return round_, size
 
@@ -285,29 +311,25 @@ class Compactor:
 
     async def _copy(self, run: Run, plan: Plan, round_: Round) -> None:
         """Copy what is left of the part that is compacted."""
-        partition = plan.partition
+        reader = plan.reader
+        slices = self._slices(plan, plan.start, round_.end)
+        turns = Turns()
         items: list[Argument] = []
         count = size = 0
-        slices = self._slices(plan, plan.start, round_.end)
         while entries := await slices.next():
-            slice_end_s = monotonic() + SLICE_S
-            for entry in entries:
-                entry_id, fields = entry
-                left = left_of(entry, round_, partition.mapper, is_batch_layout=partition.is_batch_layout)
-                if left is fields:
-                    items += (entry_id, 0)
-                elif left is not None:
-                    items += (entry_id, len(left), *left)
-                if left is not None:
+            for part in reader.parts(entries):
+                for left in reader.left(part, round_):
+                    if left.fields is None:
+                        items += (left.entry_id, 0)
+                    else:
+                        items += (left.entry_id, len(left.fields), *left.fields)
                     count += 1
-                    size += sum(map(len, left))
+                    size += left.size
                 if count >= STEP_ENTRIES or size >= STEP_BYTES:
                     await self._copy_step(run, b"list", *items)
                     items = []
                     count = size = 0
-                if monotonic() > slice_end_s:
-                    await trio.lowlevel.checkpoint()
-                    slice_end_s = monotonic() + SLICE_S
+                await turns.next()
         if items:
             await self._copy_step(run, b"list", *items)
 
@@ -359,3 +381,8 @@ class Compactor:
 
     async def _end(self, run: Run) -> None:
         await self._call(run, COMPACT_END)
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """Bytes of the fields and values of entries."""
+    return sum(sum(map(len, fields)) for _, fields in entries)

@@ -1,12 +1,21 @@
-"""Stream entries as compaction sees them: the keys in them, and what is left of them."""
+"""Stream entries as compaction sees them: the keys in them, and what is left of them.
+
+In the record layout an entry is a record, and its ID the place that a round knows it by. In the batch layout an entry
+holds many, whose places are their offsets; a single record that was added by hand is one of them, too.
+
+Most entries of the record layout are a key, a value and a timestamp. They are looked at in place, since there may be
+millions, and anything more costs several times as much.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from attrs import frozen
+
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.compaction import KeyedRecord, Round, compacted, keyed_records
+from korvet.storage.compaction import DIGEST_BYTES, KeyedRecord, Round, compacted, keyed_records, short
 from korvet.storage.offsets import OffsetMapper
 from korvet.storage.redis_entries import (
     Entry,
@@ -15,11 +24,20 @@ from korvet.storage.redis_entries import (
     log_append_time,
     milliseconds_of,
     parse,
-    timestamp_of,
     whole_batch,
 )
 
 CONTROL = b"$control"
+# As many as take about half a millisecond.
+PART_ENTRIES = 250
+
+
+class Left(NamedTuple):
+    """An entry of which something is left."""
+
+    entry_id: bytes
+    fields: Fields | None  # None: all of it, as it is
+    size: int
 
 
 class KeyedEntry(NamedTuple):
@@ -30,33 +48,111 @@ class KeyedEntry(NamedTuple):
     max_timestamp: int
 
 
-def keyed_entry(entry: Entry, mapper: OffsetMapper, *, is_batch_layout: bool) -> KeyedEntry | None:
-    """The entry's records; None for one whose ID has no offset, which nobody reads and compaction leaves alone."""
-    entry_id, fields = entry
-    offset = mapper.offset(entry_id)
-    if offset is None:
+@frozen
+class EntryReader:
+    """Reads the entries of one stream.
+
+    `skips` says that some of its entries have IDs without offset, which nobody reads and compaction leaves alone.
+    """
+
+    mapper: OffsetMapper
+    is_batch_layout: bool
+    skips: bool
+
+    def parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+        """Cut a slice into what may be looked at without a pause: a batch, or some hundred records."""
+        step = 1 if self.is_batch_layout else PART_ENTRIES
+        for at in range(0, len(entries), step):
+            yield entries[at : at + step]
+
+    # --- Noting -----------------------------------------------------------------------------------------
+
+    def note(self, part: Sequence[Entry], round_: Round, limit: int | None) -> int | None:
+        """Note the keys of entries; where the first begins whose timestamp is above `limit`, which ends it."""
+        latest = round_.latest
+        is_plain = limit is None and not self.is_batch_layout and not self.skips
+        for entry in part:
+            entry_id, fields = entry
+            if is_plain and is_usual(fields):
+                key = fields[1]
+                latest[key if len(key) < DIGEST_BYTES else short(key)] = entry_id
+                continue
+            keyed = self.keyed(entry)
+            if keyed is None:
+                continue
+            if limit is not None and keyed.max_timestamp > limit:
+                return keyed.first_offset
+            for record in keyed.records:
+                round_.note(record.key, record.offset if self.is_batch_layout else entry_id)
         return None
-    if is_batch_layout and (batch := batch_of(fields, offset)) is not None:
-        time = log_append_time(fields)
-        timestamp = batch.max_timestamp if time is None else time
-        return KeyedEntry(batch.base_offset, keyed_records(batch), timestamp)
-    if (usual := usual_record(fields, offset)) is not None:
-        return usual
-    record = parse(fields, milliseconds_of(entry_id))
-    key = None if CONTROL in fields[::2] else record.key
-    return KeyedEntry(offset, [KeyedRecord(offset, key, record.value is None)], record.timestamp)
+
+    def keyed(self, entry: Entry) -> KeyedEntry | None:
+        """The entry's records; None for one whose ID has no offset."""
+        entry_id, fields = entry
+        offset = self.mapper.offset(entry_id)
+        if offset is None:
+            return None
+        if self.is_batch_layout and (batch := batch_of(fields, offset)) is not None:
+            time = log_append_time(fields)
+            timestamp = batch.max_timestamp if time is None else time
+            return KeyedEntry(batch.base_offset, keyed_records(batch), timestamp)
+        record = parse(fields, milliseconds_of(entry_id))
+        key = None if CONTROL in fields[::2] else record.key
+        return KeyedEntry(offset, [KeyedRecord(offset, key, record.value is None)], record.timestamp)
+
+    # --- Leaving out ------------------------------------------------------------------------------------
+
+    def left(self, part: Sequence[Entry], round_: Round) -> Iterator[Left]:
+        """What is left of entries that were noted, or lie before those that were."""
+        if self.is_batch_layout:
+            yield from self._left_of_batches(part, round_)
+            return
+        latest = round_.latest
+        for entry in part:
+            entry_id, fields = entry
+            if not self.skips and is_usual(fields):
+                key = fields[1]
+                is_left = latest.get(key if len(key) < DIGEST_BYTES else short(key), entry_id) == entry_id
+            else:
+                is_left = self._is_left(entry, round_)
+            if is_left:
+                yield Left(entry_id, None, sum(map(len, fields)))
+
+    def _is_left(self, entry: Entry, round_: Round) -> bool:
+        keyed = self.keyed(entry)
+        if keyed is None:
+            return True
+        ((offset, key, is_tombstone),) = keyed.records
+        if key is None:
+            return True
+        is_superseded = round_.is_superseded(key, entry[0])
+        return not is_superseded and not (is_tombstone and round_.drops_tombstone(offset))
+
+    def _left_of_batches(self, part: Sequence[Entry], round_: Round) -> Iterator[Left]:
+        for entry in part:
+            entry_id, fields = entry
+            offset = self.mapper.offset(entry_id)
+            batch = None if offset is None else batch_of(fields, offset)
+            if batch is None:
+                keyed = self.keyed(entry)
+                if keyed is None or round_.keeps(keyed.records[0]):
+                    yield Left(entry_id, None, sum(map(len, fields)))
+                continue
+            rest = compacted(batch, round_)
+            if rest is batch.buffer:
+                yield Left(entry_id, None, sum(map(len, fields)))
+            elif rest is not None:
+                yield Left(entry_id, [fields[0], bytes(rest), *fields[2:]], len(rest))
 
 
-def usual_record(fields: Fields, offset: int) -> KeyedEntry | None:
-    """A record with key, value and timestamp and without headers, as most are; None for any other."""
-    if len(fields) not in (6, 8) or (len(fields) == 8 and fields[6] != b"$producer"):
-        return None
-    if fields[0] != b"key" or fields[2] != b"value" or fields[4] != b"timestamp":
-        return None
-    timestamp = timestamp_of(fields[5])
-    if timestamp is None:
-        return None
-    return KeyedEntry(offset, [KeyedRecord(offset, fields[1], is_tombstone=False)], timestamp)
+def is_usual(fields: Fields) -> bool:
+    """Whether the entry is a record with key, value and timestamp, and perhaps an idempotent producer."""
+    return (
+        (len(fields) == 6 or (len(fields) == 8 and fields[6] == b"$producer"))
+        and fields[0] == b"key"
+        and fields[2] == b"value"
+        and fields[4] == b"timestamp"
+    )
 
 
 def batch_of(fields: Fields, last_offset: int) -> RecordBatch | None:
@@ -67,18 +163,3 @@ def batch_of(fields: Fields, last_offset: int) -> RecordBatch | None:
     batch = RecordBatch(data)
     batch.base_offset = last_offset - last_offset_delta(data)
     return batch
-
-
-def left_of(entry: Entry, round_: Round, mapper: OffsetMapper, *, is_batch_layout: bool) -> Fields | None:
-    """What is left of an entry: its own fields where everything stays, None where nothing does."""
-    entry_id, fields = entry
-    offset = mapper.offset(entry_id)
-    if offset is None:
-        return fields
-    if is_batch_layout and (batch := batch_of(fields, offset)) is not None:
-        rest = compacted(batch, round_)
-        if rest is batch.buffer:
-            return fields
-        return None if rest is None else [fields[0], bytes(rest), *fields[2:]]
-    keyed = keyed_entry(entry, mapper, is_batch_layout=False)
-    return fields if keyed is None or round_.keeps(keyed.records[0]) else None

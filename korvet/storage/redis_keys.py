@@ -45,6 +45,7 @@ STATE_ENTRIES = b"entries"  # entries added from the first day on, as Redis 7 co
 STATE_BYTES = b"bytes"  # bytes of these: field names and values
 STATE_TRIMMED = b"trimmed"  # of these bytes, those that are gone
 STATE_LARGEST = b"largest"  # bytes of the largest entry there ever was
+STATE_SKIPPED = b"skipped"  # entries there ever were whose IDs have no offset
 STATE_EPOCHS = b"epochs"  # leader epochs, each with the ID it begins at: "0:0-0 1:1763666000123-7"
 STATE_CLEANED = b"cleaned"  # how far it is compacted, and since when (`korvet.storage.compaction.Cleaned`)
 STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to there, counted as `bytes` is
