@@ -52,7 +52,7 @@ local producers = {}
 local function read_producer(producer_id)
   local stored = call('HGET', producers_key, producer_id)
   if not stored then return {is_new = true} end
-  local epoch, time = match(stored, '^(%d+) (%d+)')
+  local epoch, time = match(stored, '^(%-?%d+) (%d+)')
   if now - tonumber(time) >= expiration_ms then return {} end
   local producer = {epoch = tonumber(epoch), batches = {}}
   for first, last, id, appended in string.gmatch(stored, ' (%d+):(%d+):(%S+):(%S+)') do
@@ -295,7 +295,7 @@ if is_producer_new then
   local cursor = call('HGET', state_key, 'producers.cursor') or '0'
   local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
   for i = 1, #scanned[2], 2 do
-    local time = match(scanned[2][i + 1], '^%d+ (%d+)')
+    local time = match(scanned[2][i + 1], '^%-?%d+ (%d+)')
     if now - tonumber(time) >= expiration_ms then call('HDEL', producers_key, scanned[2][i]) end
   end
   call('HSET', state_key, 'producers.cursor', scanned[1])

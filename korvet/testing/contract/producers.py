@@ -27,6 +27,17 @@ class ProducerContract(Contract):
         assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
         assert len(await records_from(storage, tp)) == 3
 
+    async def test_an_epoch_of_minus_one_is_an_epoch_and_harms_nobody(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        first = await append(storage, tp, numbered(1), producer=Producer(7, epoch=-1))
+        again = await append(storage, tp, numbered(1), producer=Producer(7, epoch=-1))
+        for producer_id in range(8, 12):
+            await append(storage, tp, numbered(1), producer=Producer(producer_id))
+
+        assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
+        assert len(await records_from(storage, tp)) == 5
+
     async def test_the_last_five_batches_are_remembered(self, storage: Storage, tp: TopicPartition) -> None:
         results = [
             await append(storage, tp, numbered(2), producer=Producer(7, sequence=2 * n)) for n in range(7)
