@@ -37,7 +37,7 @@ from korvet.pipeline.planning import (
 )
 from korvet.pipeline.reading import Range, RangePartition, arrow_schema, read_batches
 from korvet.pipeline.splitting import split
-from korvet.pipeline.writing import BatchWriter, StreamWriter, check_columns
+from korvet.pipeline.writing import BatchWriter, StreamWriter, check_columns, check_topic
 
 
 class KorvetSource(DataSource):
@@ -234,9 +234,10 @@ def _either_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _checked_for_writing(options: Mapping[str, str], schema: StructType) -> WriteOptions:
-    """The options of a write. Raises WrongOption for them, and for the columns."""
+    """The options of a write. Raises WrongOption for them and for the columns, KafkaErrors for the topic."""
     checked = write_options(options)
     check_columns(schema, checked)
+    check_topic(checked)
     return checked
 
 

@@ -33,7 +33,8 @@ from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.planning import connected
 from korvet.pipeline.varints import Int64s
-from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.protocol.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -45,6 +46,7 @@ from korvet.protocol.record_batch import HEADER_BYTES
 
 # Rows are collected up to about so many bytes, so that every partition gets a batch worth sending.
 COLLECTED_BYTES = 8 * 1024 * 1024
+CREATION_TIMEOUT_S = 10.0
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 RETRY_TIMEOUT_S = 120.0  # as delivery.timeout.ms of Kafka's producers
@@ -101,6 +103,36 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         if not any(_is(given, each) for each in accepted):
             names = " or ".join(each.simpleString() for each in accepted)
             raise WrongOption(f"column {name} is {given.simpleString()}; accepted is {names}")
+
+
+def check_topic(options: WriteOptions) -> None:
+    """Ask for the topic, where there is one for all rows, before tasks are started that would fail without it.
+
+    Raises a KafkaError: no broker that answers, no such topic.
+    """
+
+    async def main() -> None:
+        async with connected(options.connecting) as client:
+            if options.topic is not None:
+                await find_or_create(client, options.topic)
+
+    trio.run(main)
+
+
+async def find_or_create(client: Client, name: str) -> Topic:
+    """A topic, which the broker may create when it is asked for, if it is configured to."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+    deadline = trio.current_time() + CREATION_TIMEOUT_S
+    while True:
+        try:
+            return await client.topic(name)
+        except UnknownTopicOrPartition:
+            answer = await client.request(request, MetadataResponse)
+            codes = {topic.error_code for topic in answer.topics}
+            if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} or trio.current_time() > deadline:
+                message = f"There is no topic {name}, and the broker creates none; create it first."
+                raise UnknownTopicOrPartition(message) from None
+        await trio.sleep(FIRST_BACKOFF_S)
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -179,10 +211,7 @@ class Sender:
 
     async def _topic(self, name: str) -> Topic:
         if name not in self._topics:
-            try:
-                self._topics[name] = await self.client.topic(name)
-            except UnknownTopicOrPartition:
-                raise UnknownTopicOrPartition(f"There is no topic {name}; create it first.") from None
+            self._topics[name] = await find_or_create(self.client, name)
         return self._topics[name]
 
     # --- Sending ----------------------------------------------------------------------------------------
