@@ -3,12 +3,17 @@
 RESTORE, or a DELETE by somebody else, keeps the numbers and loses rows. What files a snapshot has, their names tell
 (see `files`): the ranges in them must follow each other from the archive's start up to its number. What may be
 trimmed from a topic ends at the first place where they do not.
+
+Where somebody else has written files anew (OPTIMIZE), names tell nothing. There the rows are counted: a range is held
+when the snapshot has as many offsets of it as its commit said, for as long as the log remembers that commit, and
+otherwise where offsets follow each other without holes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 from attrs import frozen
 
 from korvet.lake.files import FileRange
@@ -41,27 +46,47 @@ def missing_stretches(table: LakeTable, partition: int) -> list[Stretch]:
         return []
     held = held_stretches(table, partition)
     held += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
+    missing = without(Stretch(start, covered), held)
+    for stretch in missing:
+        held += counted_stretches(table, partition, stretch)
     return without(Stretch(start, covered), held)
 
 
 def held_stretches(table: LakeTable, partition: int) -> list[Stretch]:
-    """What the snapshot's files hold of a partition, merged and sorted.
+    """What the names of the snapshot's files say that they hold of a partition, merged and sorted.
 
-    A range whose files are not all there any more is not held. Of files that somebody else has written, only
-    those without any holes count here.
+    A range whose files are not all there any more is not held.
     """
     pieces: dict[tuple[int, int, int], set[int]] = {}
-    held = []
     for file in table.files:
-        if file.held is not None:
-            if file.held.partition == partition:
-                pieces.setdefault(_range_of(file.held), set()).add(file.held.piece)
-        elif file.first_partition == file.last_partition == partition:
-            first, last = file.first_offset, file.last_offset
-            if first is not None and last is not None and file.count == last + 1 - first:
-                held.append(Stretch(first, last + 1))
-    held += [Stretch(start, end) for (start, end, count), found in pieces.items() if len(found) == count]
-    return merged(held)
+        if file.held is not None and file.held.partition == partition:
+            pieces.setdefault(_range_of(file.held), set()).add(file.held.piece)
+    return merged(Stretch(start, end) for (start, end, count), found in pieces.items() if len(found) == count)
+
+
+def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> list[Stretch]:
+    """What of a stretch that names do not account for is in the files all the same, by counting.
+
+    Nothing is read where all files that may have it are named by us.
+    """
+    if all(file.held is not None for file in table.files_of(partition, missing.start, missing.end)):
+        return []
+    ranges = [
+        (start, end, count)
+        for start, end, count in table.ranges_of(partition)
+        if start < missing.end and missing.start < end
+    ]
+    first = min([missing.start, *(start for start, _, _ in ranges)])
+    last = max([missing.end, *(end for _, end, _ in ranges)])
+    offsets = table.offsets_of(partition, first, last)
+    held = [
+        Stretch(start, end)
+        for start, end, count in ranges
+        if np.searchsorted(offsets, end) - np.searchsorted(offsets, start) == count
+    ]
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    held += [Stretch(int(run[0]), int(run[-1]) + 1) for run in np.split(offsets, breaks) if len(run)]
+    return held
 
 
 def _range_of(held: FileRange) -> tuple[int, int, int]:

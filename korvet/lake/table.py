@@ -27,6 +27,7 @@ from uuid import UUID, uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
@@ -36,7 +37,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import CommitConflict, NewerFormat, NoTable, OutOfOrder, Unreachable, WrongTable
 from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_range
 from korvet.lake.location import Location
-from korvet.lake.schema import ARCHIVE_SCHEMA
+from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
 
 FORMAT_VERSION = 1
 ARCHIVE = "archive"
@@ -215,6 +216,40 @@ class LakeTable:
         """
         found = [file for file in self.files if file.may_hold(partition, start, end)]
         return sorted(found, key=lambda file: (file.first_offset or 0, file.path))
+
+    def ranges_of(self, partition: int) -> list[tuple[int, int, int]]:
+        """Start, end and count of the partition's ranges, in order, as far as the log remembers their commits."""
+        return sorted(self._ranges.get(partition, ()))
+
+    @cached_property
+    def _ranges(self) -> dict[int, list[tuple[int, int, int]]]:
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for _, info in self.commits():
+            for partition, start, end, count, _ in info.get(RANGES, ()):
+                found.setdefault(partition, []).append((start, end, count))
+        return found
+
+    def offsets_of(self, partition: int, start: int, end: int) -> Int64s:
+        """The offsets, from `start` up to, without, `end`, that the files have of a partition; sorted, each once.
+
+        Reads two columns of every file that may have any. Raises Unreachable.
+        """
+        filesystem = self.location.filesystem()
+        found = [np.empty(0, np.int64)]
+        with store_errors(self.location):
+            for file in self.files_of(partition, start, end):
+                rows = pq.read_table(
+                    self.absolute(file),
+                    columns=["partition", "offset"],
+                    filesystem=filesystem,
+                    partitioning=None,
+                )
+                offsets: Int64s = rows.column("offset").to_numpy()
+                wanted = (
+                    (rows.column("partition").to_numpy() == partition) & (offsets >= start) & (offsets < end)
+                )
+                found.append(offsets[wanted])
+        return np.unique(np.concatenate(found))
 
     def absolute(self, file: TableFile | DataFile) -> str:
         """A file's path on the filesystem of `location`."""

@@ -76,3 +76,30 @@ def test_an_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
     table = table.commit([written(table, 20, 25)])
 
     assert chained_up_to(table, 0) == 25
+
+
+def optimized(table: LakeTable) -> LakeTable:
+    """The table after somebody else's OPTIMIZE, which knows nothing of our names."""
+    table.delta.optimize.compact()
+    after = table.reopened()
+    assert all(file.held is None for file in after.files)
+    return after
+
+
+def test_what_somebody_else_has_optimized_is_counted(table: LakeTable) -> None:
+    table = table.commit([written(table, 0, 20, offsets=[1, 5, 9]), written(table, 0, 8, partition=1)])
+    table = table.commit([written(table, 20, 30), ArchivedRange(1, 8, 9)])
+    table = table.commit([written(table, 30, 40, offsets=[33]), written(table, 9, 12, partition=1)])
+    table = optimized(table)
+
+    assert chained_up_to(table, 0) == 40
+    assert chained_up_to(table, 1) == 12
+
+
+def test_rows_that_are_missing_from_what_was_optimized_are_missed(table: LakeTable) -> None:
+    for start in range(0, 40, 10):
+        table = table.commit([written(table, start, start + 10, offsets=[start + 2, start + 5])])
+    table = optimized(table)
+    table.delta.delete('"offset" = 15')
+
+    assert missing_stretches(table.reopened(), 0) == [Stretch(10, 12), Stretch(13, 20)]
