@@ -64,9 +64,10 @@ class Lake:
     def decode(self, **settings: Any) -> list[Told]:
         """Rounds until there is nothing more to do."""
         decoding = self.decoding(**settings)
-        told = []
+        told: list[Told] = []
         while (one := decoding.round()) is not None:
             told.append(one)
+            assert len(told) < 20, "rounds do not come to an end"
         return told
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:

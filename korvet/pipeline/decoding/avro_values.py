@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 from attrs import frozen
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from korvet.pipeline.decoding.columns import Faults, SchemaFault, Unfit
@@ -42,7 +43,8 @@ LOGICAL = {
     ("string", "uuid"): pa.string(),
 }
 WIDER = [{"int", "long"}, {"float", "double"}, {"int", "long", "float", "double"}]
-TOO_MUCH = (
+NO_AVRO = (
+    SchemaResolutionError,
     ValueError,
     TypeError,
     LookupError,
@@ -83,7 +85,7 @@ class AvroValues:
         source.seek(begin)
         try:
             row = fastavro.schemaless_reader(source, parsed(writer), parsed(self.schema))
-        except TOO_MUCH as error:
+        except NO_AVRO as error:
             raise Unfit(f"is no Avro of its schema: {type(error).__name__}: {error}") from None
         if source.tell() != len(value):
             raise Unfit(f"goes on for {len(value) - source.tell()} bytes behind the record")
@@ -175,6 +177,8 @@ def record_type(schema: Mapping[str, Any], names: dict[str, Any], path: str) -> 
 
 
 def named_type(name: str, names: Mapping[str, Any], path: str) -> pa.DataType:
+    if name == "null":
+        raise SchemaFault(f"{path}: one column cannot be null alone.")
     if names.get(name) is None:
         raise SchemaFault(f"{path}: {name} holds itself; a table's columns cannot.")
     return names[name]

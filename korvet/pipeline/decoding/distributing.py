@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from korvet.pipeline.archive import JavaEnded, SparkFailed
+from korvet.pipeline.archive_workers import JavaEnded, SparkFailed
 from korvet.pipeline.decoding.registry import RegistryError
 
 T = TypeVar("T")

@@ -104,7 +104,7 @@ def compiled(name: str, folder: Path, told: str) -> bytes:
             raise SchemaFault(f"{told} does not compile within {COMPILE_TIMEOUT_S} s") from None
         if done.returncode:
             reason = done.stderr.strip().splitlines() or ["protoc says nothing"]
-            raise SchemaFault(f"{told} does not compile: {reason[0]}")
+            raise SchemaFault(f"{told} does not compile: {reason[0].removeprefix(f'{folder}/')}")
         return target.read_bytes()
 
 

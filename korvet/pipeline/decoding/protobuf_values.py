@@ -62,8 +62,9 @@ class ProtobufValues:
         """One value. Raises Unfit, RegistryError."""
         begin = 0
         if self.registry is not None:
+            number = schema_id(value)
             indexes, begin = message_indexes(value)
-            written = written_as(self.registry, schema_id(value), indexes)
+            written = written_as(self.registry, number, indexes)
             if written != self.message:
                 raise Unfit(f"is a {written}, not a {self.message}")
         reader, to_row = reader_of(self.descriptors, self.message, truncate=self.truncate_nanoseconds)

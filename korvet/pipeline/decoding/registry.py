@@ -90,6 +90,7 @@ def ask(url: str, path: str) -> Any:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  http(s) was checked
             told = json.load(answer)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 404:
             raise NotRegistered(f"the registry at {address} has no {path}") from None
         raise RegistryError(

@@ -162,11 +162,11 @@ def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
 
 def refuse_unfit(decoder: Decoder) -> None:
     """Raise SchemaFault for columns that no table can have, or that nothing can be partitioned by."""
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for one in decoder.fields:
-        twin = seen.setdefault(one.name.lower(), one.name)
-        if twin is not one.name:
+        if one.name.lower() in seen:
             raise SchemaFault(f"$.{one.name}: there are two columns of this name, for case does not count.")
+        seen.add(one.name.lower())
         if one.name.lower() in RESERVED:
             raise SchemaFault(
                 f"$.{one.name} is a column of the table's own; give it another name with rename."

@@ -82,6 +82,8 @@ def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> 
             if not newer.has_commit(commit_id, first):
                 raise CommitConflict(f"{table.location}: {error}") from error
             return newer
+    if table.delta.version() < first:  # no row changed: deltalake has committed nothing, the numbers neither
+        return table.commit(spans, ())
     return table.reopened()
 
 

@@ -1,0 +1,86 @@
+"""A schema registry as far as readers need it: a few answers over HTTP, and a list of what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from attrs import define, field
+
+
+@define
+class FakeRegistry:
+    """Schemas by id and by subject; `asked` are the paths that were, `credentials` what was sent with the last."""
+
+    url: str = ""
+    by_id: dict[int, dict[str, Any]] = field(factory=dict)
+    by_subject: dict[str, list[dict[str, Any]]] = field(factory=dict)
+    asked: list[str] = field(factory=list)
+    credentials: str | None = None
+    fails_with: int | None = None
+
+    def register(
+        self, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
+    ) -> int:
+        """Add a version of a subject; its id."""
+        number = 100_000 + len(self.by_id)
+        schema: dict[str, Any] = {"schema": text, "id": number}
+        if kind != "AVRO":  # which registries do not say
+            schema["schemaType"] = kind
+        if references:
+            schema["references"] = references
+        self.by_id[number] = schema
+        self.by_subject.setdefault(subject, []).append(schema)
+        return number
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        self.asked.append(path)
+        match path.strip("/").split("/"):
+            case _ if self.fails_with:
+                return self.fails_with, {"error_code": self.fails_with}
+            case ["schemas", "ids", number] if int(number) in self.by_id:
+                return 200, self.by_id[int(number)]
+            case ["subjects", subject, "versions", "latest"] if subject in self.by_subject:
+                return 200, self.by_subject[subject][-1]
+            case ["subjects", subject, "versions", version] if subject in self.by_subject:
+                return 200, self.by_subject[subject][int(version) - 1]
+        return 404, {"error_code": 40403}
+
+
+@contextmanager
+def registry() -> Iterator[FakeRegistry]:
+    """A registry that listens while the context lasts."""
+    fake = FakeRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fake.credentials = self.headers["Authorization"]
+            status, body = fake.answer(self.path)
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def framed(number: int, payload: bytes, indexes: bytes = b"") -> bytes:
+    """A value as Confluent's serializers write it."""
+    return b"\0" + number.to_bytes(4, "big") + indexes + payload

@@ -1,0 +1,316 @@
+"""Avro values, plain and framed, become rows of the reader's schema; fastavro made the bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields
+from korvet.pipeline.decoding.columns import Faults, SchemaFault
+from korvet.pipeline.decoding.registry import RegistryError
+from tests.pipeline.decoding import Lake
+from tests.pipeline.registries import FakeRegistry, framed, registry
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with registry() as one:
+        yield one
+
+
+def record(*fields: tuple[str, Any], name: str = "Order") -> str:
+    """A record's schema; a field of three is one with a default."""
+    return json.dumps({"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]})
+
+
+def written(schema: str, value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), value)
+    return out.getvalue()
+
+
+EVERYTHING = json.dumps(
+    {
+        "type": "record",
+        "name": "Everything",
+        "namespace": "a.b",
+        "fields": [
+            {"name": "flag", "type": "boolean"},
+            {"name": "int", "type": "int"},
+            {"name": "long", "type": ["null", "long"]},
+            {"name": "float", "type": "float"},
+            {"name": "double", "type": ["double", "null"]},
+            {"name": "bytes", "type": "bytes"},
+            {"name": "text", "type": {"type": "string", "avro.java.string": "String"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "millis", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "micros", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+            {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+            {
+                "name": "money",
+                "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            },
+            {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}},
+            {"name": "fixed", "type": {"type": "fixed", "name": "Three", "size": 3}},
+            {"name": "again", "type": ["null", "Three"]},
+            {"name": "list", "type": {"type": "array", "items": ["null", "string"]}},
+            {"name": "map", "type": {"type": "map", "values": "long"}},
+            {"name": "number", "type": ["null", "int", "double"]},
+            {
+                "name": "inner",
+                "type": [
+                    "null",
+                    {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]},
+                ],
+            },
+        ],
+    }
+)
+
+
+def test_every_type_has_its_column(lake: Lake) -> None:
+    moment = dt.datetime(2026, 1, 31, 12, 0, 0, 5000, dt.UTC)
+    value = {
+        "flag": True,
+        "int": -7,
+        "long": 2**62,
+        "float": 0.5,
+        "double": 0.1,
+        "bytes": b"\x00\xff",
+        "text": "é",
+        "day": dt.date(2026, 1, 31),
+        "millis": moment,
+        "micros": moment,
+        "local": moment.replace(tzinfo=None),
+        "time": 5,
+        "money": Decimal("-1234.50"),
+        "uuid": uuid.UUID(int=5),
+        "colour": "BLUE",
+        "fixed": b"abc",
+        "again": b"def",
+        "list": ["a", None],
+        "map": {"k": 1},
+        "number": 1.5,
+        "inner": {"x": 1},
+    }
+    schema = lake.folder / "everything.avsc"
+    schema.write_text(EVERYTHING)
+    plain_times = json.loads(EVERYTHING)
+    for one in plain_times["fields"]:
+        if one["name"] == "time":
+            one["type"] = "int"
+    lake.archive([written(json.dumps(plain_times), value)])
+
+    lake.decode(format="avro", schema_file=str(schema))
+
+    (row,) = lake.rows()
+    own = {name: row.pop(name) for name in list(row) if name.startswith("_")}
+    assert {**value, "uuid": str(uuid.UUID(int=5)), "map": [("k", 1)]} == row
+    assert (0, 0) == (own["_partition"], own["_offset"])
+
+
+def test_values_are_resolved_from_their_writers_schema(lake: Lake, fake: FakeRegistry) -> None:
+    first = fake.register("orders-value", record(("id", "int"), ("gone", "string")))
+    second = fake.register(
+        "orders-value",
+        json.dumps(
+            {
+                "type": "record",
+                "name": "Order",
+                "fields": [
+                    {"name": "number", "aliases": ["id"], "type": "long"},
+                    {"name": "note", "type": ["null", "string"], "default": None},
+                ],
+            }
+        ),
+    )
+    texts = [fake.by_id[number]["schema"] for number in (first, second)]
+    lake.archive(
+        [
+            framed(first, written(texts[0], {"id": 1, "gone": "x"})),
+            framed(second, written(texts[1], {"number": 2**40, "note": "n"})),
+            None,
+        ]
+    )
+
+    lake.decode(format="avro", registry=fake.url)
+
+    assert [(1, None), (2**40, "n")] == lake.values("number", "note")
+    assert {} == lake.bad()
+    assert sorted(set(fake.asked)) == sorted(fake.asked), "an id is asked for once"
+
+
+def test_a_newer_version_in_the_registry_adds_its_columns(lake: Lake, fake: FakeRegistry) -> None:
+    old = record(("id", "int"))
+    first = fake.register("orders-value", old)
+    lake.archive([framed(first, written(old, {"id": 1}))])
+    lake.decode(format="avro", registry=fake.url)
+
+    new = json.loads(record(("id", "int"), ("more", ["null", "string"])))
+    new["fields"][1]["default"] = None
+    second = fake.register("orders-value", json.dumps(new))
+    lake.archive(
+        [
+            framed(second, written(json.dumps(new), {"id": 2, "more": "m"})),
+            framed(first, written(old, {"id": 3})),
+        ]
+    )
+    (told,) = lake.decode(format="avro", registry=fake.url)
+
+    assert "more string" == told.columns
+    assert [(1, None), (2, "m"), (3, None)] == lake.values("id", "more")
+
+
+def test_every_kind_of_bad_value_says_what_is_wrong(lake: Lake, fake: FakeRegistry) -> None:
+    text = record(("id", "int"), ("name", "string"))
+    good = fake.register("orders-value", text)
+    other = fake.register("others", record(("id", "string"), ("name", "string")))
+    protobuf = fake.register("third", 'syntax = "proto3"; message A {}', "PROTOBUF")
+    fake.register("orders-value", text)
+    whole = written(text, {"id": 1, "name": "x"})
+    lake.archive(
+        [
+            framed(good, whole),
+            b"",
+            b'{"id": 1}',
+            framed(77, whole),
+            framed(protobuf, whole),
+            framed(good, whole[:-1]),
+            framed(good, whole + b"more"),
+            framed(other, written(fake.by_id[other]["schema"], {"id": "1", "name": "x"})),
+            framed(good, b"\xff" * 20),
+        ]
+    )
+
+    lake.decode(format="avro", registry=fake.url)
+
+    assert [1] == lake.values("id")
+    expected = {
+        1: "does not begin with 0 and a schema's id, but with nothing",
+        2: "does not begin with 0 and a schema's id, but with 7b 22 69 64 22",
+        3: "the registry at",
+        4: "is one for PROTOBUF, not for AVRO",
+        5: "is no Avro of its schema: EOFError",
+        6: "goes on for 4 bytes behind the record",
+        7: "is no Avro of its schema: SchemaResolutionError",
+        8: "is no Avro of its schema",
+    }
+    bad = lake.bad()
+    assert expected.keys() == bad.keys()
+    for offset, told in expected.items():
+        assert told in bad[offset]
+
+
+def test_debezium_in_avro_is_opened(lake: Lake, fake: FakeRegistry) -> None:
+    row = {
+        "type": "record",
+        "name": "Value",
+        "fields": [{"name": "id", "type": "int"}, {"name": "old", "type": "string"}],
+    }
+    text = record(("before", ["null", row]), ("after", ["null", "Value"]), ("op", "string"), name="Envelope")
+    number = fake.register("orders-value", text)
+    changes = [
+        {"before": None, "after": {"id": 1, "old": "a"}, "op": "c"},
+        {"before": {"id": 1, "old": "a"}, "after": None, "op": "d"},
+    ]
+    lake.archive([framed(number, written(text, change)) for change in changes])
+
+    lake.decode(format="avro", registry=fake.url, unwrap="debezium", rename={"old": "new"})
+
+    assert [(1, "a", "c"), (1, "a", "d")] == lake.values("id", "new", "_op")
+
+
+def test_a_registry_that_does_not_answer_ends_the_round_and_nothing_is_lost(
+    lake: Lake, fake: FakeRegistry
+) -> None:
+    text = record(("id", "int"))
+    number = fake.register("orders-value", text)
+    fake.url = fake.url.replace("http://", "http://me:se%40cret@")
+    lake.archive([framed(number, written(text, {"id": 1}))])
+    fake.fails_with = 503
+
+    with pytest.raises(
+        RegistryError, match="answered subjects/orders-value/versions/latest with 503"
+    ) as caught:
+        lake.decode(format="avro", registry=fake.url)
+    assert "cret" not in str(caught.value)
+
+    fake.fails_with = None
+    lake.decode(format="avro", registry=fake.url)
+    assert [1] == lake.values("id")
+    assert "Basic bWU6c2VAY3JldA==" == fake.credentials
+
+
+@pytest.mark.parametrize(
+    "url, error",
+    [
+        ("http://127.0.0.1:1", "does not answer"),
+        ("localhost:8081", "'localhost:8081' is no URL of a registry; one is written like http://host:8081"),
+    ],
+)
+def test_a_registry_that_is_not_there_is_told(lake: Lake, url: str, error: str) -> None:
+    lake.archive([b"x"])
+
+    with pytest.raises(RegistryError, match=error):
+        lake.decode(format="avro", registry=url)
+
+
+def test_a_subject_that_is_not_there_is_told(lake: Lake, fake: FakeRegistry) -> None:
+    lake.archive([b"x"])
+
+    with pytest.raises(
+        SchemaFault, match="has no subjects/orders-value/versions/latest; give subject, or schema_file"
+    ):
+        lake.decode(format="avro", registry=fake.url)
+
+
+@pytest.mark.parametrize(
+    "schema, error",
+    [
+        ("{", "does not parse"),
+        ('"string"', "is not one of a record"),
+        ('{"type": "record", "name": "A", "fields": [{"name": "x", "type": "Nobody"}]}', "does not parse"),
+        (record(("x", ["int", "string"])), r"\$.x: one column cannot be a union of int, string"),
+        (record(("x", "null")), r"\$.x: one column cannot be"),
+        (
+            json.dumps({"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}),
+            r"\$.next: N holds itself",
+        ),
+        (
+            record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 40})),
+            r"\$.x: decimals have at most 38 digits",
+        ),
+    ],
+)
+def test_a_schema_that_no_table_can_follow_is_told(schema: str, error: str) -> None:
+    with pytest.raises(SchemaFault, match=error):
+        avro_fields(schema)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=200)
+def test_whatever_the_bytes_they_are_a_row_or_a_fault(value: bytes) -> None:
+    faults = Faults()
+    (row,) = AvroValues(EVERYTHING).objects([value], faults)
+
+    assert (row is None) == (0 in faults.by_row)

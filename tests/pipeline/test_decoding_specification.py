@@ -1,0 +1,157 @@
+"""What a user says about a topic is taken, or all that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from korvet.config import ConfigError
+from korvet.pipeline.decoding.specification import Specification, specifications
+
+
+def errors(text: str, folder: Path, topics: tuple[str, ...] = (), **options: Any) -> list[str]:
+    """What is said about a file with this text, without its name."""
+    file = folder / "decode.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        specifications(topics, file, options)
+    return [line.replace(str(folder), "…") for line in caught.value.errors]
+
+
+def test_a_topic_without_a_word_is_json_that_evolves() -> None:
+    found = specifications(("orders",), None, {})["orders"]
+
+    assert ("json", "add", "long", "dlq", "orders", "orders~dlq") == (
+        found.format,
+        found.unknown,
+        found.numbers,
+        found.on_error,
+        found.table,
+        found.dlq,
+    )
+
+
+def test_options_overrule_sections_and_sections_overrule_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "decode.toml"
+    file.write_text(
+        """
+        [defaults]
+        numbers = "double"
+        sample = 5
+        [topics.orders]
+        numbers = "string"
+        partition_by = ["a", "days"]
+        [topics."eu.orders"]
+        format = "avro"
+        registry = "http://registry"
+        rename = {a = "b"}
+        numbers = "long"
+        """
+    )
+
+    found = specifications((), file, {"sample": 7})
+
+    assert ["orders", "eu.orders"] == list(found)
+    assert ("string", 7, ("a", "days")) == (
+        found["orders"].numbers,
+        found["orders"].sample,
+        found["orders"].partition_by,
+    )
+    assert (
+        Specification(
+            "eu.orders",
+            format="avro",
+            numbers="long",
+            sample=7,
+            registry="http://registry",
+            rename={"a": "b"},
+            framing="confluent",
+            unknown="drop",
+        )
+        == found["eu.orders"]
+    )
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = """
+        [defaults]
+        on_error = "ignore"
+        [topics.orders]
+        shcema = "a int"
+        sample = "5"
+        upsert = 1
+        rename = {a = 1}
+        partition_by = 7
+        [topics.pages]
+        on_error = "dlq"
+        schema = "a int"
+        schema_file = "a.json"
+        table = "a/b"
+        flatten = "; "
+        max_columns = 0
+        rename_file = "nowhere.toml"
+        [others]
+    """
+
+    assert [
+        "…/decode.toml: $.others: there is no such section; there are [defaults] and [topics.<name>]",
+        "…/decode.toml: $.topics.orders.shcema: there is no such setting; is schema meant?",
+        "…/decode.toml: $.topics.orders.sample: '5' is not a whole number",
+        "…/decode.toml: $.topics.orders.on_error: 'ignore' is none of dlq, skip, stop",
+        "…/decode.toml: $.topics.orders.upsert: 1 is not true or false",
+        "…/decode.toml: $.topics.orders.rename['a']: 1 is not a text",
+        "…/decode.toml: $.topics.orders.partition_by: 7 is no list of names",
+        "…/decode.toml: $.topics.pages.schema: is given twice: as schema and as schema_file",
+        "…/decode.toml: $.topics.pages.table: 'a/b' cannot name a folder; without / \\ : ~ it could",
+        "…/decode.toml: $.topics.pages.max_columns: must be at least 1",
+        "…/decode.toml: $.topics.pages.flatten: '; ' cannot join names of columns; _ could",
+        "…/decode.toml: $.topics.pages.schema_file: there is no file …/a.json",
+        "…/decode.toml: $.topics.pages.rename_file: …/nowhere.toml: No such file or directory",
+    ] == errors(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings, error",
+    [
+        ({"format": "avro"}, "schema_file: avro needs schema_file, or registry"),
+        (
+            {"format": "avro", "schema": "{}", "framing": "confluent"},
+            "framing: 'confluent' needs the registry",
+        ),
+        ({"format": "protobuf", "schema": "x"}, "schema: is for json and avro; protobuf takes schema_file"),
+        ({"format": "avro", "schema": "{}", "numbers": "double"}, "numbers: is for json"),
+        ({"format": "avro", "schema": "{}", "unknown": "add"}, "unknown: is for json"),
+        ({"registry": "http://x"}, "registry: is for avro and protobuf"),
+        ({"message": "M"}, "message: is for protobuf"),
+        ({"upsert": True, "partition_by": ["a"]}, "partition_by: does not go with upsert"),
+        ({"upsert": True, "tombstones": "keep"}, "tombstones: 'keep' does not go with upsert"),
+    ],
+)
+def test_what_does_not_go_together_is_told(settings: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        specifications(("orders",), None, settings)
+
+    (line,) = caught.value.errors
+    assert line.startswith(f"topic orders.{error}")
+
+
+def test_no_topic_at_all_is_told(tmp_path: Path) -> None:
+    assert ["No topic is named: give --topics, or a file with sections [topics.<name>]."] == errors(
+        "", tmp_path
+    )
+
+
+def test_a_file_that_is_no_toml_is_told(tmp_path: Path) -> None:
+    (line,) = errors("a = ", tmp_path)
+
+    assert line.startswith("…/decode.toml is no TOML: ")
+
+
+def test_renames_of_a_file_are_joined_by_those_of_the_specification(tmp_path: Path) -> None:
+    (tmp_path / "names.toml").write_text('a = "x"\n"b.c" = "y"\n')
+    file = tmp_path / "decode.toml"
+    file.write_text('[topics.orders]\nrename_file = "names.toml"\nrename = {a = "z"}\n')
+
+    assert {"a": "z", "b.c": "y"} == specifications((), file, {})["orders"].rename
