@@ -172,7 +172,9 @@ class _Fetch:
         self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError
     ) -> Outcome:
         """The result, unless the epochs that the client knows say otherwise (KIP-320, KIP-595)."""
-        claims = wanted.current_leader_epoch != NO_EPOCH or wanted.last_fetched_epoch != NO_EPOCH
+        # Any negative epoch says nothing here, unlike in ListOffsets, where -1 alone does: as in Kafka.
+        current_epoch = max(wanted.current_leader_epoch, NO_EPOCH)
+        claims = current_epoch != NO_EPOCH or wanted.last_fetched_epoch > NO_EPOCH
         try:
             if isinstance(result, ReadResult):
                 offsets = result.offsets
@@ -180,8 +182,8 @@ class _Fetch:
                 offsets = await self.broker.log.latest(tp)
             else:
                 return result
-            self.broker.check_leader_epoch(tp, wanted.current_leader_epoch, offsets.leader_epoch)
-            if wanted.last_fetched_epoch == NO_EPOCH:
+            self.broker.check_leader_epoch(tp, current_epoch, offsets.leader_epoch)
+            if wanted.last_fetched_epoch <= NO_EPOCH:
                 return result
             return await self._diverged(tp, wanted, offsets) or result
         except KafkaError as error:
@@ -216,6 +218,7 @@ class _Fetch:
                 ],
             )
             for name, topic in zip(self.names, self.request.topics, strict=True)
+            if topic.partitions
         ]
         return FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
 
@@ -235,7 +238,11 @@ class _Fetch:
         if isinstance(outcome, EpochEnd):
             diverging = EpochEndOffset(epoch=outcome.leader_epoch, end_offset=outcome.end_offset)
             return PartitionData(
-                partition_index=tp.partition, high_watermark=-1, diverging_epoch=diverging, records=()
+                partition_index=tp.partition,
+                high_watermark=-1,
+                diverging_epoch=diverging,
+                aborted_transactions=None,
+                records=(),
             )
         return self._error(tp, outcome)
 
@@ -243,7 +250,14 @@ class _Fetch:
         code = error.error_code
         if code == ErrorCode.KAFKA_STORAGE_ERROR and self.context.version <= 5:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        data = PartitionData(partition_index=tp.partition, error_code=code, high_watermark=-1, records=())
+        data = PartitionData(
+            partition_index=tp.partition,
+            error_code=code,
+            high_watermark=-1,
+            # As Kafka has it: null where the partition was looked at.
+            aborted_transactions=None if tp in self.wanted else [],
+            records=(),
+        )
         if code in LEADER_ERRORS and self.context.version >= 16:
             data.current_leader = LeaderIdAndEpoch(
                 leader_id=self.broker.leader_id(tp), leader_epoch=self.broker.leader_epoch(tp)

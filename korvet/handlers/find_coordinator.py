@@ -33,7 +33,8 @@ async def handle(
     found = _coordinator(broker, context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        # Before version 4 Kafka says in words that there is no error.
+        error_message=found.error_message or ErrorCode.NONE.name,
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -58,7 +59,7 @@ def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: st
         host=node.host,
         port=node.port,
         error_code=ErrorCode.NONE,
-        error_message=None,
+        error_message="",
     )
 
 

@@ -47,7 +47,8 @@ async def handle(
     too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
     if positions or too_large:
         outcomes |= await _commit(broker, request, context, positions, too_large)
-    return OffsetCommitResponse(topics=[_answer(topic, outcomes) for topic in request.topics])
+    topics = [_answer(topic, outcomes) for topic in request.topics if topic.partitions]
+    return OffsetCommitResponse(topics=topics)
 
 
 async def _sort(

@@ -34,11 +34,15 @@ from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 NONE_COMMITTED = OffsetAndMetadata(-1)
 
 
+#: A topic, and its partitions with their positions, in the order they are told in.
+Positions = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
+
+
 @frozen
 class Committed:
     """A group's positions in the order they are to be told in, or the error in their way."""
 
-    topics: Mapping[str, Mapping[int, OffsetAndMetadata]]
+    topics: Positions
     error_code: ErrorCode = ErrorCode.NONE
 
 
@@ -66,9 +70,8 @@ async def _committed(
         group_id = broker.group(context, group_id, Operation.DESCRIBE)
         found = await broker.storage.committed(group_id, tps)
     except KafkaError as error:
-        positions = dict.fromkeys(tps or (), NONE_COMMITTED)
-        return Committed(_by_topic(positions), coordinator_error(error).error_code)
-    return Committed(_by_topic(found if tps is None else {tp: found.get(tp, NONE_COMMITTED) for tp in tps}))
+        return Committed(_as_asked(asked or (), {}), coordinator_error(error).error_code)
+    return Committed(_by_topic(found) if asked is None else _as_asked(asked, found))
 
 
 def _asked_for(
@@ -78,13 +81,28 @@ def _asked_for(
     return list(dict.fromkeys(asked))
 
 
-def _by_topic(
-    positions: Mapping[TopicPartition, OffsetAndMetadata],
-) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
-    topics: dict[str, dict[int, OffsetAndMetadata]] = {}
+def _as_asked(
+    topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
+    found: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Positions:
+    """Every topic and partition as often as it was asked for."""
+    return [
+        (
+            topic.name,
+            [
+                (number, found.get(TopicPartition(topic.name, number), NONE_COMMITTED))
+                for number in topic.partition_indexes
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _by_topic(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> Positions:
+    topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
     for tp, position in positions.items():
-        topics.setdefault(tp.topic, {})[tp.partition] = position
-    return topics
+        topics.setdefault(tp.topic, []).append((tp.partition, position))
+    return list(topics.items())
 
 
 def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGroup:
@@ -102,10 +120,10 @@ def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGroup:
                         committed_leader_epoch=position.leader_epoch,
                         metadata=position.metadata,
                     )
-                    for number, position in partitions.items()
+                    for number, position in partitions
                 ],
             )
-            for name, partitions in committed.topics.items()
+            for name, partitions in committed.topics
         ],
     )
 
@@ -122,8 +140,8 @@ def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:
                     metadata=position.metadata,
                     error_code=committed.error_code,
                 )
-                for number, position in partitions.items()
+                for number, position in partitions
             ],
         )
-        for name, partitions in committed.topics.items()
+        for name, partitions in committed.topics
     ]

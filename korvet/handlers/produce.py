@@ -82,7 +82,8 @@ async def handle(broker: Broker, request: ProduceRequest, context: RequestContex
     if request.acks == 0:
         _disconnect_on_errors(outcomes)
         return None
-    return ProduceResponse(responses=[_answer(topic, outcomes) for topic in request.topic_data])
+    topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
+    return ProduceResponse(responses=topics)
 
 
 async def _take(

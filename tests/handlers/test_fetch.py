@@ -455,6 +455,7 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     "epoch, error",
     [
         (-1, ErrorCode.NONE),
+        (-2, ErrorCode.NONE),
         (4, ErrorCode.FENCED_LEADER_EPOCH),
         (5, ErrorCode.NONE),
         (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
@@ -470,6 +471,25 @@ async def test_compares_the_epochs(broker: Broker, epoch: int, error: ErrorCode,
     partition = await one(broker, offset, epochs=(epoch, -1), wait_ms=60_000)
 
     assert expected == partition.error_code
+
+
+async def test_errors_of_what_was_looked_at_have_null_aborted_transactions_as_in_kafka(
+    broker: Broker,
+) -> None:
+    await create(broker)
+
+    outside = await one(broker, 7)
+    response = await fetch(broker, {TopicPartition("t", 9): 0})
+
+    assert outside.aborted_transactions is None
+    assert [] == response.responses[0].partitions[0].aborted_transactions
+
+
+async def test_topics_without_partitions_are_not_answered(broker: Broker) -> None:
+    await create(broker)
+    asked = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=[])])
+
+    assert [] == (await ask(broker, 1, 12, asked)).responses
 
 
 async def test_tells_who_leads_to_those_behind_from_version_16(broker: Broker) -> None:

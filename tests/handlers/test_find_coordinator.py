@@ -32,6 +32,11 @@ async def test_this_broker_coordinates_a_group(broker: Broker, version: int) -> 
     )
 
 
+async def test_that_there_is_no_error_is_said_as_kafka_says_it(broker: Broker) -> None:
+    assert "NONE" == (await find(broker, "g", version=3)).error_message
+    assert "" == (await find(broker, "g", version=4)).coordinators[0].error_message
+
+
 async def test_answers_several_keys_from_version_4(broker: Broker) -> None:
     found = await find(broker, "a", "", "b", version=4, listener_name="INSIDE")
 

@@ -64,6 +64,12 @@ async def test_keeps_positions_with_their_texts(broker: Broker, version: int) ->
     )
 
 
+async def test_topics_without_partitions_are_not_answered(broker: Broker) -> None:
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[])]
+
+    assert [] == (await ask(broker, 8, 9, OffsetCommitRequest(group_id="g", topics=topics))).topics
+
+
 async def test_what_is_not_there_fails_alone(broker: Broker) -> None:
     await create(broker)
 

@@ -96,6 +96,13 @@ async def test_a_group_nobody_knows_has_committed_nothing(broker: Broker, versio
     assert {"t": [(0, -1, -1, "")]} == await told(broker, {"t": [0]}, version=version)
 
 
+@pytest.mark.parametrize("version", [1, 7, 9])
+async def test_everything_is_answered_as_often_as_it_is_asked_for(committed: Broker, version: int) -> None:
+    assert {"t": [(0, 5, 0, "done"), (0, 5, 0, "done")], "none": []} == (
+        await told(committed, {"t": [0, 0], "none": []}, version=version)
+    )
+
+
 async def test_answers_several_groups(committed: Broker) -> None:
     response = await fetch(committed, {"t": [0]}, version=8, groups=("g", "", "other"))
 

@@ -349,3 +349,10 @@ async def test_counts_what_was_stored_and_not_what_was_there(broker: Broker) -> 
         await append(broker, T0, b"a", b"b", **header)
 
     assert [(2, len(batch(b"a", b"b", **header)))] == seen
+
+
+async def test_topics_without_partitions_are_not_answered(broker: Broker) -> None:
+    topics = [TopicProduceData(name="t", partition_data=[])]
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics)
+
+    assert [] == (await ask(broker, 0, 11, request)).responses
