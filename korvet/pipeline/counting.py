@@ -7,8 +7,7 @@ by subtraction, as Spark's own source does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from attrs import define, field
@@ -93,10 +92,13 @@ class Counts:
             for tp, start in starts.items()
         }
 
-    async def at_least(self, fetcher: Fetcher, wanted: Mapping[TopicPartition, int]) -> None:
-        """Count on until so many records of each partition are known, or all there are."""
+    async def at_least(
+        self, fetcher: Fetcher, wanted: Mapping[TopicPartition, int], *, rounds: int | None = None
+    ) -> None:
+        """Count on until so many records of each partition are known, or all there are; at most some rounds."""
         open_tps = [tp for tp, number in wanted.items() if self._lacks(tp, number)]
-        while open_tps:
+        while open_tps and rounds != 0:
+            rounds = None if rounds is None else rounds - 1
             positions = {tp: self.counts[tp].position for tp in open_tps}
             answers = await fetcher.fetch_all(
                 positions, max_bytes=ROUND_BYTES, partition_bytes=PARTITION_BYTES
@@ -153,11 +155,3 @@ def proportional(
 
 def all_dense(ends: Iterable[int]) -> bool:
     return all(map(is_dense, ends))
-
-
-def evenly(offsets: Int64s | Sequence[int], start: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Ranges from `start` to `end` with as many of `offsets` in each, as far as that goes."""
-    number = len(offsets)
-    parts = max(min(parts, number), 1)
-    cuts = [start, *(int(offsets[number * part // parts]) for part in range(1, parts)), end]
-    return [(first, last) for first, last in pairwise(cuts) if first < last]
