@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check style types layers unit slow spark newest bench soak clean
+.PHONY: help setup run test check style types layers unit slow spark newest bench conformance soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -17,6 +17,7 @@ help:
 	@echo 'make test     everything: check, then storage on every server, real clients, examples'
 	@echo 'make check    lint, types, layers and unit tests: two minutes, no servers'
 	@echo 'make bench    short measurements, one table'
+	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
@@ -67,12 +68,16 @@ newest: $(developed)
 bench: $(developed)
 	$(python) -m bench
 
+# WORDS="fetch: groups:" plays only the scenarios that have one in their names.
+conformance: $(developed)
+	$(python) -m conformance $(WORDS)
+
 soak: $(developed)
 	$(pytest) -m soak
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	find korvet tests bench examples -name __pycache__ -prune -exec rm -rf {} +
+	find korvet tests bench conformance examples -name __pycache__ -prune -exec rm -rf {} +
 
 # Where .venv was copied or its Python is gone, its own python does not start: begin again then.
 $(runnable) $(developed): pyproject.toml

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import conformance.scenarios  # noqa: F401  declares them
 from conformance.apache_kafka import KafkaUnavailable
-from conformance.comparison import Difference, together
+from conformance.comparison import Difference, Found, together
 from conformance.differences import Reason, declared, text_of, undeclared, updated, vanished, write
 from conformance.page import PAGE, page
 from conformance.peers import OURS, Peer, peers
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.declare:
         found, played = together(_found(outcomes)), [outcome.scenario.name for outcome in outcomes]
         write(updated(found, declared(), played))
-    return judge(outcomes, declared())
+    return judge(outcomes, declared(), PAGE.read_text(encoding="utf-8"))
 
 
 def play(words: Sequence[str], running: Sequence[Peer]) -> list[Outcome]:
@@ -61,8 +61,8 @@ def play(words: Sequence[str], running: Sequence[Peer]) -> list[Outcome]:
     return outcomes
 
 
-def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> int:
-    """Print what is wrong and a summary; 1 when anything is."""
+def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason], written: str) -> int:
+    """Print what is wrong and a summary; 1 when anything is. `written` is the page as it is."""
     found = together(_found(outcomes))
     played = [outcome.scenario.name for outcome in outcomes]
     faults = [
@@ -71,7 +71,7 @@ def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason]) -> int:
         *(f"NO LONGER FOUND {told(row)}" for row in vanished(found, reasons, played)),
         *(f"WITHOUT A REASON {told(row)}" for each in reasons if not each.why for row in each.differences),
     ]
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(reasons, SCENARIOS.values()):
+    if written != page(reasons, SCENARIOS.values()):
         faults.append(f"{PAGE.name} is out of date: python -m conformance --page")
     for fault in faults:
         print(fault)
@@ -92,7 +92,7 @@ def told(row: Difference) -> str:
     )
 
 
-def _found(outcomes: Sequence[Outcome]) -> list:  # type: ignore[type-arg]
+def _found(outcomes: Sequence[Outcome]) -> list[Found]:
     return [found for outcome in outcomes for found in outcome.found]
 
 

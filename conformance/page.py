@@ -82,6 +82,6 @@ def _rules() -> list[str]:
 def _scenarios(scenarios: Iterable[Scenario]) -> list[str]:
     lines = ["## Scenarios", ""]
     for each in scenarios:
-        spoken = "" if each.versions == (0,) else f" (versions {text_of(each.versions)})"
+        spoken = "" if each.request is None else f" (versions {text_of(each.versions)})"
         lines.append(f"- {each.name}{spoken}")
     return [*lines, ""]

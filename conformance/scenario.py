@@ -22,6 +22,7 @@ class Scenario:
     name: str
     play: Play
     versions: tuple[int, ...]
+    request: type[object] | None = None  # of the API it is about
 
 
 @frozen
@@ -52,7 +53,7 @@ def scenario(
         if name in SCENARIOS:
             raise ValueError(f"there are two scenarios {name!r}")
         spoken = (0,) if request is None else tuple(versions(request, first, last))
-        SCENARIOS[name] = Scenario(name, play, spoken)
+        SCENARIOS[name] = Scenario(name, play, spoken, request)
         return play
 
     return declare

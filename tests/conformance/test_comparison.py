@@ -1,0 +1,185 @@
+"""The judge itself: what must differ is left out, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from conformance.comparison import Difference, Found, compare, together
+from conformance.peers import BATCHES, KAFKA, MEMORY, OURS, RECORDS, Peer
+from conformance.talk import CLOSED, Step, Talk
+from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from korvet.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from korvet.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from korvet.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from korvet.protocol.messages.offset_delete import OffsetDeleteResponse
+from korvet.protocol.record_batch import build_batch
+
+SCOPE = "s0001v02"
+TOPIC = f"{SCOPE}-orders"
+
+
+def talk(name: str, *answers: tuple[str, int, Any], dense: bool = True, keeps_batches: bool = True) -> Talk:
+    """A conversation that has been: what was answered, by API and version."""
+    peer = Peer(name, 0, dense=dense, keeps_batches=keeps_batches)
+    steps = [Step("", api, version, answer) for api, version, answer in answers]
+    return Talk(peer, SCOPE, steps=steps)
+
+
+def differences(api: str, version: int, kafka: Any, ours: Any) -> list[tuple[str, str, str]]:
+    """What differs between two answers: field, and both values."""
+    found = compare("x", version, talk(KAFKA, (api, version, kafka)), talk(MEMORY, (api, version, ours)))
+    return [(one.field, one.kafka, one.korvet) for one in found]
+
+
+def deleted(*results: tuple[str, ErrorCode, str | None], version: int = 6) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=name, error_code=code, error_message=message, topic_id=UUID(int=version)
+            )
+            for name, code, message in results
+        ]
+    )
+
+
+def listed(offset: int) -> ListOffsetsResponse:
+    partition = ListOffsetsPartitionResponse(partition_index=0, offset=offset, timestamp=-1)
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=TOPIC, partitions=[partition])])
+
+
+def fetched(*batches: bytearray) -> FetchResponse:
+    data = PartitionData(partition_index=0, high_watermark=2, records=list(batches))
+    return FetchResponse(session_id=0, responses=[FetchableTopicResponse(topic=TOPIC, partitions=[data])])
+
+
+def joined(*members: str) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        protocol_name="range",
+        leader=members[0],
+        member_id=members[0],
+        members=[JoinGroupResponseMember(member_id=member, metadata=b"") for member in members],
+    )
+
+
+def test_a_planted_difference_is_found() -> None:
+    kafka = deleted((TOPIC, ErrorCode.NONE, None))
+    ours = deleted((TOPIC, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
+
+    assert [("responses[orders].error_code", "NONE", "UNKNOWN_TOPIC_OR_PARTITION")] == (
+        differences("DeleteTopics", 6, kafka, ours)
+    )
+
+
+def test_equal_answers_do_not_differ() -> None:
+    assert [] == differences("ListOffsets", 7, listed(5), listed(5))
+
+
+def test_ids_differ_but_what_they_are_of_may_not() -> None:
+    assert [] == differences("JoinGroup", 5, joined("kafka-1", "kafka-2"), joined("ours-1", "ours-2"))
+
+    other_leader = joined("ours-1", "ours-2")
+    other_leader.leader = "ours-2"
+    assert ("member_id", "member 1", "member 2") in (
+        differences("JoinGroup", 5, joined("kafka-1", "kafka-2"), other_leader)
+    )
+
+
+def test_words_may_differ_and_korvet_may_say_more_but_not_less() -> None:
+    code = ErrorCode.INVALID_REQUEST
+    silent, wordy, other = (deleted((TOPIC, code, text)) for text in (None, "why", "because"))
+
+    assert [] == differences("DeleteTopics", 6, wordy, other)
+    assert [] == differences("DeleteTopics", 6, silent, wordy)
+    assert [("responses[orders].error_message", "some", "None")] == (
+        differences("DeleteTopics", 6, wordy, silent)
+    )
+
+
+def test_an_element_that_is_not_there_is_told_once() -> None:
+    kafka = deleted((TOPIC, ErrorCode.NONE, None), (f"{SCOPE}-other", ErrorCode.NONE, None))
+    ours = deleted((TOPIC, ErrorCode.NONE, None))
+
+    assert [("responses[other]", "there", "absent")] == differences("DeleteTopics", 6, kafka, ours)
+
+
+def test_what_other_scenarios_made_is_left_out() -> None:
+    kafka = deleted((TOPIC, ErrorCode.NONE, None), ("s0007v01-theirs", ErrorCode.NONE, None))
+    ours = deleted((TOPIC, ErrorCode.NONE, None))
+
+    assert [] == differences("DeleteTopics", 6, kafka, ours)
+
+
+def test_no_answer_is_told_with_the_errors_of_the_other() -> None:
+    ours = OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
+
+    assert [("(answer)", "the connection is closed", "an answer with INVALID_GROUP_ID")] == (
+        differences("OffsetDelete", 0, CLOSED, ours)
+    )
+
+
+def test_a_conversation_that_ends_early_is_a_difference() -> None:
+    kafka = talk(KAFKA, ("ListOffsets", 7, listed(5)), ("ListOffsets", 7, listed(6)))
+
+    (found,) = compare("x", 0, kafka, talk(MEMORY, ("ListOffsets", 7, listed(5))))
+
+    assert ("(conversation)", "2 answers", "1 answers") == (found.field, found.kafka, found.korvet)
+
+
+def test_offsets_of_the_clock_are_compared_by_the_record_they_are_of() -> None:
+    def ours(offset: int) -> Talk:
+        told = talk(RECORDS, ("ListOffsets", 7, listed(offset)), dense=False)
+        told.offsets[TOPIC, 0] = [1000, 1001, 5000]
+        return told
+
+    def kafka(offset: int) -> Talk:
+        return talk(KAFKA, ("ListOffsets", 7, listed(offset)))
+
+    assert [] == compare("x", 7, kafka(0), ours(1000))
+    assert [] == compare("x", 7, kafka(2), ours(5000))
+    assert [] == compare("x", 7, kafka(3), ours(5001))
+    assert [("2", "1")] == [(one.kafka, one.korvet) for one in compare("x", 7, kafka(2), ours(1001))]
+
+
+def test_the_record_layout_is_compared_record_by_record() -> None:
+    whole = build_batch([(0, 5, None, b"a", ()), (1, 6, None, b"b", ())])
+    first, second = (
+        build_batch([(0, 5, None, b"a", ())]),
+        build_batch([(0, 6, None, b"b", ())], base_offset=1),
+    )
+    kafka = talk(KAFKA, ("Fetch", 12, fetched(whole)))
+
+    assert [] == compare(
+        "x", 12, kafka, talk(RECORDS, ("Fetch", 12, fetched(first, second)), keeps_batches=False)
+    )
+    assert [] != compare("x", 12, kafka, talk(BATCHES, ("Fetch", 12, fetched(first, second))))
+
+
+def test_records_that_are_missing_are_told_once() -> None:
+    whole = build_batch([(0, 5, None, b"a", ()), (1, 6, None, b"b", ())])
+
+    found = differences("Fetch", 12, fetched(whole), fetched(build_batch([(0, 5, None, b"a", ())])))
+
+    assert [
+        (
+            "responses[orders].partitions[0].records.(records)",
+            "2 from offset 0 to offset 1",
+            "1 from offset 0 to offset 0",
+        )
+    ] == found
+
+
+def test_one_row_says_what_is_the_same_in_versions_fields_and_brokers() -> None:
+    found = [
+        Found("x", "first", "Fetch", version, field, broker, "1", "2")
+        for version in (4, 5, 7)
+        for field in ("b", "a")
+        for broker in OURS
+    ]
+
+    assert [Difference("x", "first", "Fetch", (4, 5, 7), ("a", "b"), OURS, "1", "2")] == together(found)
