@@ -89,7 +89,7 @@ def command(
         from korvet.pipeline.archive import Archive, ArchiveOptions
         from korvet.pipeline.archive_plan import Wanted
         from korvet.pipeline.archive_task import Connecting
-        from korvet.pipeline.archive_workers import JavaEnded, SparkWorkers, SparkFailed
+        from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
         from korvet.pipeline.session import JavaNotFound, spark_session
     try:
         wanted = Wanted.parse(topics)

@@ -36,8 +36,8 @@ class SparkWorkers:
 
     def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
         """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
-        work = partial(_work, self.connecting, tuple(map(tuple, tasks)))
-        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "outcome string")
+        task = partial(work, self.connecting, tuple(map(tuple, tasks)))
+        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
         try:
             return [Outcome.from_json(row.outcome) for row in rows.collect()]
         except (Py4JNetworkError, OSError) as error:
@@ -46,7 +46,7 @@ class SparkWorkers:
             raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
 
 
-def _work(
+def work(
     connecting: Connecting, tasks: Sequence[Sequence[Piece]], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker runs: the tasks of these numbers; outcomes come back as JSON."""

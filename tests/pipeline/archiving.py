@@ -8,11 +8,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from attrs import frozen
 
+from korvet.client import Record
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.table import Gap, LakeTable
@@ -58,6 +61,33 @@ def archived(bootstrap_servers: str, topics: str, lake: Path | Location, **how: 
     archive = archive_of(bootstrap_servers, topics, lake, **how)
     archive.run()
     return archive
+
+
+def values(count: int, *, first: int = 0, **more: object) -> list[Record]:
+    return [
+        Record(f"value {number}".encode(), key=f"key {number}".encode(), **more)
+        for number in range(first, first + count)
+    ]
+
+
+@contextmanager
+def growing(cluster: Cluster, topic: str) -> Iterator[None]:
+    """Records are produced, one lot after the other, until the block ends."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not ended.is_set():
+            cluster.produce(topic, values(50, first=number))
+            number += 50
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def log_of(cluster: Cluster, topic: str, partitions: int = 1) -> list[Row]:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,17 @@ from korvet.protocol.messages.delete_records import (
 )
 from tests.lake.replay import rows_of
 from tests.lake.s3 import s3_store
-from tests.pipeline.archiving import STEPS, archive_of, archived, killed_at, log_of, without_times
+from tests.pipeline.archiving import (
+    STEPS,
+    archive_of,
+    archived,
+    growing,
+    killed_at,
+    log_of,
+    values,
+    without_times,
+)
 from tests.pipeline.support import Cluster
-
-
-def values(count: int, *, first: int = 0, **more: object) -> list[Record]:
-    return [
-        Record(f"value {number}".encode(), key=f"key {number}".encode(), **more)
-        for number in range(first, first + count)
-    ]
 
 
 def table_of(lake: Path, topic: str) -> LakeTable:
@@ -217,26 +218,6 @@ def test_the_group_shows_how_far_it_is(memory: Cluster, topic: str, tmp_path: Pa
 
 
 # --- Killed, and more than one ----------------------------------------------------------------------------
-
-
-@contextmanager
-def growing(cluster: Cluster, topic: str) -> Iterator[None]:
-    """Records are produced, one lot after the other, until the block ends."""
-    ended = threading.Event()
-
-    def produce() -> None:
-        number = 0
-        while not ended.is_set():
-            cluster.produce(topic, values(50, first=number))
-            number += 50
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.mark.slow

@@ -1,0 +1,82 @@
+"""`korvet lake audit`: whether everything that was archived is still there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.lake_options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+from korvet.cli.options import as_json, bootstrap_servers, with_client
+from korvet.cli.output import print_json
+
+if TYPE_CHECKING:
+    from korvet.client import Client
+    from korvet.pipeline.archive_status import Finding
+
+Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
+
+
+@click.command(name="audit")
+@bootstrap_servers
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@lake_location("--at")
+@storage_options
+@click.option("--offline", is_flag=True, help="Audit the tables alone; do not compare them with the broker.")
+@as_json
+@config_file
+def command(
+    servers: str, topics: str | None, lake: str, storage_texts: tuple[str, ...], offline: bool, as_json: bool
+) -> None:
+    """Prove that everything that was archived is in the tables, or name what is not.
+
+    Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
+    the broker still has must be in them, offset by offset. Exits with 1 when anything is missing.
+    """
+    location = parsed_location(lake, storage_texts)
+    with needing_extra():
+        import trio
+
+        from korvet.pipeline.archive_status import archives_in, audit
+    names = archives_in(location) if topics is None else [name for name in topics.split(",") if name]
+
+    async def audited(client: Client | None) -> Result:
+        return await audit(client, location, names)
+
+    result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
+    sound, findings, failures = result
+    if as_json:
+        print_json(
+            {
+                "topics": sound,
+                "missing": [
+                    {
+                        "topic": finding.topic,
+                        "partition": finding.partition,
+                        "start": finding.start,
+                        "end": finding.end,
+                        "what": finding.what,
+                    }
+                    for finding in findings
+                ],
+                "failed": failures,
+            }
+        )
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+        for topic, offsets in sound.items():
+            wrong = sum(finding.topic == topic for finding in findings)
+            click.echo(
+                f"{topic}: {offsets:,} offsets, " + (f"{wrong} findings" if wrong else "all accounted for")
+            )
+        for topic, error in failures.items():
+            click.echo(f"{topic}: {error}")
+    if findings or failures:
+        raise SystemExit(1)

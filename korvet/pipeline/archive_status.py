@@ -1,0 +1,260 @@
+"""How far topics are archived, and whether all of that is still there. No Spark: tables and the broker are asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+import pyarrow.fs as pafs
+from attrs import frozen
+
+from korvet.client import EARLIEST, LATEST, Client, TopicPartition
+from korvet.lake.chain import Stretch, missing_stretches, without
+from korvet.lake.errors import LakeError, WrongTable
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable, store_errors
+from korvet.pipeline.archive_plan import Wanted, bounds_of
+from korvet.pipeline.batches import decode_offsets
+from korvet.pipeline.counting import is_dense
+from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
+from korvet.protocol.errors import KafkaError
+
+FETCH_BYTES = 8 * 1024 * 1024
+# Where offsets do not count records, so many are counted at most.
+COUNTED_RECORDS = 100_000
+
+
+@frozen
+class PartitionStatus:
+    """How far one partition is archived. What is not known is None; without a table, nothing is archived."""
+
+    topic: str
+    partition: int
+    log_start_offset: int | None
+    archived_up_to: int | None
+    last_stable_offset: int | None
+    #: Records that are not archived yet; with `more`, at least so many.
+    lag_records: int | None
+    more: bool
+    #: Since when the oldest of them waits.
+    lag_s: float | None
+
+
+def tables_in(lake: Location) -> list[str]:
+    """The topics that have an archive in a lake, sorted. Raises Unreachable."""
+    with store_errors(lake):
+        filesystem = lake.filesystem()
+        found = filesystem.get_file_info(pafs.FileSelector(lake.path, allow_not_found=True))
+        logs = [f"{info.path}/_delta_log" for info in found if info.type == pafs.FileType.Directory]
+        there = filesystem.get_file_info(logs) if logs else []
+    return sorted(
+        info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory
+    )
+
+
+def archives_in(lake: Location) -> list[str]:
+    """The same, without tables that are something else: typed ones live in a lake, too."""
+    names = []
+    for name in tables_in(lake):
+        try:
+            LakeTable.open(lake, name)
+        except WrongTable:
+            continue
+        names.append(name)
+    return names
+
+
+async def status(client: Client, lake: Location, wanted: Wanted | None) -> list[PartitionStatus]:
+    """The status of all partitions of the wanted topics, or of those that have a table.
+
+    Raises LakeError and KafkaError.
+    """
+    topics = await client.topics()
+    names = tables_in(lake)
+    chosen = [topics[name] for name in names if name in topics]
+    if wanted is not None:
+        chosen, _ = wanted.chosen(topics)
+    fetcher = Fetcher(client, READ_COMMITTED)
+    rows = []
+    for topic in chosen:
+        numbers = {}
+        if topic.name in names:
+            try:
+                numbers = LakeTable.open(lake, topic.name, topic.topic_id).archived_up_to
+            except WrongTable:
+                if wanted is not None:
+                    raise
+                continue  # typed tables, and others, live here too
+        for partition, bounds in (await bounds_of(client, topic)).items():
+            tp = TopicPartition(topic.name, partition)
+            number = numbers.get(partition)
+            start = bounds.log_start_offset if number is None else max(number, bounds.log_start_offset)
+            count, more, lag_s = await _lag(fetcher, tp, start, bounds.last_stable_offset)
+            rows.append(
+                PartitionStatus(
+                    topic.name,
+                    partition,
+                    bounds.log_start_offset,
+                    number,
+                    bounds.last_stable_offset,
+                    count,
+                    more,
+                    lag_s,
+                )
+            )
+    return rows
+
+
+async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tuple[int, bool, float | None]:
+    """Records from `start` up to `end`, whether there are more than were counted, and how long the first waits."""
+    count, position = 0, start
+    waiting_ms: int | None = None
+    while position < end and count < COUNTED_RECORDS:
+        fetched = await fetcher.fetch(tp, position, max_bytes=FETCH_BYTES, max_wait_ms=0)
+        if fetched.next_offset == position:
+            break
+        if waiting_ms is None and fetched.batches:
+            waiting_ms = fetched.batches[0].base_timestamp
+        if is_dense(end) and waiting_ms is not None:
+            count, position = end - start, end
+            break
+        count += len(decode_offsets(fetched.batches, start=position, end=end))
+        position = fetched.next_offset
+    lag_s = None if waiting_ms is None else max(0.0, time.time() - waiting_ms / 1000)
+    return count, position < end and count >= COUNTED_RECORDS, lag_s
+
+
+# --- Audit ------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Finding:
+    """Something that is not as it should be: offsets from `start` up to, without, `end`, and what is with them."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets {self.start} to {self.end - 1}: {self.what}"
+
+
+def audit_table(table: LakeTable) -> list[Finding]:
+    """What is wrong with a table by itself: commits that do not follow each other, and what its files do not hold."""
+    findings = []
+    for partition, number in table.archived_up_to.items():
+        start = table.start(partition)
+        if start is None:
+            continue
+        told = [Stretch(first, end) for first, end, _ in table.ranges_of(partition)]
+        told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
+        oldest = min((stretch.start for stretch in told), default=number)
+        # What commits said that the log has forgotten by now, is known by the files' names alone.
+        untold = without(Stretch(max(start, oldest), number), told)
+        findings += [_finding(table, partition, stretch, "no commit tells of them") for stretch in untold]
+        lost = missing_stretches(table, partition)
+        findings += [
+            _finding(table, partition, stretch, "archived, and not in the table's files") for stretch in lost
+        ]
+        findings += _miscounted(table, partition)
+    return findings
+
+
+def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
+    """Ranges whose files have another number of rows than their commits said, by the files' statistics."""
+    found: dict[tuple[int, int], int] = {}
+    for file in table.files:
+        if file.held is not None and file.held.partition == partition and file.count is not None:
+            key = file.held.start, file.held.end
+            found[key] = found.get(key, 0) + file.count
+    ranges = table.ranges_of(partition)
+    findings = []
+    for (start, end), count in sorted(found.items()):
+        inside = [each for each in ranges if start <= each[0] and each[1] <= end]
+        committed = sum(each[2] for each in inside)
+        # Fewer may have been erased on purpose; of ranges that the log has forgotten nothing can be said.
+        if count > committed and inside and min(inside)[0] <= start:
+            what = f"{count} rows, where {committed} were committed"
+            findings.append(Finding(table.topic, partition, start, end, what))
+    return findings
+
+
+async def audit_hot(client: Client, table: LakeTable, partitions: Iterable[int]) -> list[Finding]:
+    """What the broker still has of what was archived, and the table has not, or the other way round.
+
+    Raises KafkaError. Reads all of that, on both sides.
+    """
+    findings = []
+    fetcher = Fetcher(client, READ_COMMITTED)
+    tps = [TopicPartition(table.topic, partition) for partition in partitions]
+    starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
+    for tp in tps:
+        number, first = table.archived_up_to.get(tp.partition), table.start(tp.partition)
+        if number is None or first is None:
+            continue
+        if starts[tp].offset > number:
+            stretch = Stretch(number, starts[tp].offset)
+            findings.append(_finding(table, tp.partition, stretch, "trimmed before they were archived"))
+        if ends[tp].offset < number:
+            stretch = Stretch(ends[tp].offset, number)
+            findings.append(_finding(table, tp.partition, stretch, "archived, and the log ends before them"))
+        findings += await _compared(fetcher, table, tp, max(starts[tp].offset, first), number)
+    return findings
+
+
+async def _compared(
+    fetcher: Fetcher, table: LakeTable, tp: TopicPartition, start: int, end: int
+) -> list[Finding]:
+    findings: list[Finding] = []
+    position = start
+    while position < end and not findings:
+        fetched = await fetcher.fetch(tp, position, max_bytes=FETCH_BYTES, max_wait_ms=0)
+        if fetched.next_offset == position:
+            break
+        upto = min(fetched.next_offset, end)
+        hot = set(decode_offsets(fetched.batches, start=position, end=upto).tolist())
+        cold = set(table.offsets_of(tp.partition, position, upto).tolist())
+        for offsets, what in (
+            (hot - cold, "on the broker, and not in the table"),
+            (cold - hot, "in the table only"),
+        ):
+            if offsets:
+                stretch = Stretch(min(offsets), max(offsets) + 1)
+                findings.append(_finding(table, tp.partition, stretch, f"{len(offsets)} are {what}"))
+        position = upto
+    return findings
+
+
+def _finding(table: LakeTable, partition: int, stretch: Stretch, what: str) -> Finding:
+    return Finding(table.topic, partition, stretch.start, stretch.end, what)
+
+
+async def audit(
+    client: Client | None, lake: Location, topics: Sequence[str]
+) -> tuple[dict[str, int], list[Finding], dict[str, str]]:
+    """Audit topics' tables, against the broker too where there is a client.
+
+    Returns how many offsets of each topic are accounted for, what was found, and which topics could not be audited.
+    """
+    sound: dict[str, int] = {}
+    findings: list[Finding] = []
+    failures: dict[str, str] = {}
+    for topic in topics:
+        try:
+            table = LakeTable.open(lake, topic)
+            findings += audit_table(table)
+            if client is not None:
+                described = await client.topic(topic)
+                LakeTable.open(lake, topic, described.topic_id, previous=table)
+                findings += await audit_hot(
+                    client, table, [partition.partition for partition in described.partitions]
+                )
+            sound[topic] = sum(
+                number - (table.start(partition) or 0) for partition, number in table.archived_up_to.items()
+            )
+        except (LakeError, KafkaError) as error:
+            failures[topic] = str(error)
+    return sound, findings, failures

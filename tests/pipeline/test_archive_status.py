@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable
+from korvet.pipeline.archive_plan import Wanted
+from korvet.pipeline.archive_status import Finding, audit, status
+from tests.pipeline.archiving import archived, values
+from tests.pipeline.support import Cluster
+
+
+def audited(cluster: Cluster, topic: str, lake: Path) -> list[Finding]:
+    """What an audit of one topic finds, with the broker's help."""
+    place = Location.parse(str(lake))
+    _, findings, failures = cluster.run(lambda client: audit(client, place, [topic]))
+    assert failures == {}
+    return findings
+
+
+def test_lag_is_told_in_records_and_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.create(topic)
+    place = Location.parse(str(tmp_path))
+    cluster.produce(topic, values(5))
+    archived(cluster.bootstrap_servers, topic, tmp_path)
+    (before,) = cluster.run(lambda client: status(client, place, None))
+    cluster.produce(topic, values(3, timestamp=int(time.time() * 1000) - 60_000))
+    (after,) = cluster.run(lambda client: status(client, place, Wanted.parse(topic)))
+
+    assert (before.lag_records, before.lag_s, before.archived_up_to) == (0, None, before.last_stable_offset)
+    assert (after.lag_records, after.more) == (3, False)
+    assert after.lag_s is not None
+    # Under timestamp mapping the broker itself decides what the time was.
+    assert 0 <= after.lag_s < 180
+
+
+def test_a_topic_that_was_never_archived_has_no_number(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(4))
+    (found,) = memory.run(lambda client: status(client, Location.parse(str(tmp_path)), Wanted.parse(topic)))
+
+    assert (found.archived_up_to, found.lag_records) == (None, 4)
+
+
+def test_an_audit_of_a_whole_archive_finds_nothing(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.create(topic, partitions=2)
+    for first in (0, 100):
+        cluster.produce(topic, values(100, first=first))
+        archived(cluster.bootstrap_servers, topic, tmp_path)
+
+    assert audited(cluster, topic, tmp_path) == []
+
+
+def test_an_audit_names_what_a_restore_and_a_foreign_delete_have_taken(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    for first in (0, 10, 20):
+        memory.produce(topic, values(10, first=first))
+        archived(memory.bootstrap_servers, topic, tmp_path)
+    table = LakeTable.open(Location.parse(str(tmp_path)), topic)
+    table.delta.restore(table.version - 1)
+    foreign = DeltaTable(str(tmp_path / topic))
+    foreign.delete('"offset" = 3')
+
+    assert [str(finding) for finding in audited(memory, topic, tmp_path)] == [
+        f"{topic}-0 offsets 3 to 3: archived, and not in the table's files",
+        f"{topic}-0 offsets 20 to 29: archived, and not in the table's files",
+        f"{topic}-0 offsets 3 to 29: 11 are on the broker, and not in the table",
+    ]
+
+
+def test_vacuum_removes_what_a_killed_archiver_has_left(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    (kept,) = (tmp_path / topic).glob("date=*/*.parquet")
+    orphan = kept.with_name("00000-left-behind.parquet")
+    orphan.write_bytes(kept.read_bytes())
+    long_ago = time.time() - 30 * 86400
+    os.utime(orphan, (long_ago, long_ago))
+    os.utime(kept, (long_ago, long_ago))
+    LakeTable.open(Location.parse(str(tmp_path)), topic).delta.vacuum(
+        168, dry_run=False, enforce_retention_duration=False, full=True
+    )
+
+    assert kept.exists()
+    assert not orphan.exists()
+    assert audited(memory, topic, tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a(b"])
+def test_topics_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="accepted are|neither a name nor a regular expression"):
+        Wanted.parse(text)
