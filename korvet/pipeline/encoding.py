@@ -204,10 +204,14 @@ def _joined_rows(fields: Sequence[tuple[Bytes, Int64s]]) -> pa.BinaryArray:
     count = len(fields[0][1])
     sizes = np.sum([field_sizes for _, field_sizes in fields], axis=0)
     cells = np.concatenate([rows for rows, _ in fields], axis=1)
-    used = np.concatenate([np.arange(rows.shape[1]) < sizes[:, None] for rows, sizes in fields], axis=1)
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(cells[used])])
+    if ends[-1] < cells.size:
+        used = np.concatenate([np.arange(rows.shape[1]) < sizes[:, None] for rows, sizes in fields], axis=1)
+        cells = cells[used]
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(cells))]
+    )
 
 
 def _joined(pieces: Sequence[pa.BinaryArray | pa.Scalar]) -> pa.Buffer:

@@ -13,8 +13,6 @@ from korvet.protocol.errors import InvalidRecord
 Bytes = NDArray[np.uint8]
 Int64s = NDArray[np.int64]
 
-LONGEST = 10  # bytes of a 64-bit number
-
 
 def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
     """The numbers at `positions`, and the positions behind them.
@@ -47,16 +45,16 @@ def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def write_varints(numbers: Int64s) -> tuple[Bytes, Int64s]:
-    """A row of LONGEST bytes for each number, of which the first so many count: (rows, how many)."""
+    """A row of bytes for each number, of which the first so many count: (rows, how many)."""
     raw = (numbers << 1 ^ numbers >> 63).astype(np.uint64)
-    rows = np.zeros((len(numbers), LONGEST), np.uint8)
+    columns: list[Bytes] = []
     sizes = np.ones(len(numbers), np.int64)
-    for column in range(LONGEST):
-        rows[:, column] = (raw & np.uint64(127)).astype(np.uint8)
+    while True:
+        column = raw.astype(np.uint8) & np.uint8(127)
+        columns.append(column)
         raw >>= np.uint64(7)
         more = raw > 0
         if not more.any():
-            break
-        rows[more, column] |= 128
+            return np.stack(columns, axis=1), sizes
+        column |= more.astype(np.uint8) << np.uint8(7)
         sizes += more
-    return rows, sizes
