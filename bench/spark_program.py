@@ -1,0 +1,78 @@
+"""One Spark session that is told what to measure, line by line; it needs pyspark and nothing of ours.
+
+Arguments: the data source (korvet or kafka), the session's settings as JSON, and a folder. Each line of standard input
+is a case, a broker's address and a topic; the answer is a line with the seconds it took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+class Program:
+    """The cases, on one data source."""
+
+    def __init__(self, spark: SparkSession, source: str, folder: Path) -> None:
+        self.spark = spark
+        self.source = source
+        self.table = str(folder / "table.parquet")
+
+    def columns(self, rows: DataFrame) -> int:
+        """All columns of all rows, to nowhere; how many there were is not asked, that would be another job."""
+        rows.write.format("noop").mode("overwrite").save()
+        return -1
+
+    def lengths(self, rows: DataFrame) -> int:
+        """The values' lengths, summed."""
+        return int(rows.selectExpr("sum(length(value)) as total").collect()[0]["total"])
+
+    def parquet(self, rows: DataFrame) -> int:
+        """All columns to Parquet files."""
+        rows.write.mode("overwrite").parquet(self.table)
+        return -1
+
+    def topic(self, address: str, topic: str) -> int:
+        """The Parquet files' keys and values into a topic."""
+        rows = self.spark.read.parquet(self.table).select("key", "value")
+        writer = rows.write.format(self.source).option("kafka.bootstrap.servers", address)
+        writer.option("topic", topic).mode("append").save()
+        return -1
+
+    def run(self, case: str, address: str, topic: str) -> tuple[float, int]:
+        """How many seconds a case took, and what it counted."""
+        started = time.perf_counter()
+        if case == "topic":
+            counted = self.topic(address, topic)
+        else:
+            reader = self.spark.read.format(self.source).option("kafka.bootstrap.servers", address)
+            cases: dict[str, Callable[[DataFrame], int]] = {
+                "columns": self.columns,
+                "lengths": self.lengths,
+                "parquet": self.parquet,
+            }
+            counted = cases[case](reader.option("subscribe", topic).load())
+        return time.perf_counter() - started, counted
+
+
+def main(source: str, settings: str, folder: str) -> None:
+    """Answer until standard input ends."""
+    builder = SparkSession.builder.master("local[2]").appName(f"bench {source}")
+    for name, value in json.loads(settings).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    program = Program(spark, source, Path(folder))
+    for line in sys.stdin:
+        took_s, counted = program.run(*line.split())
+        print(f"took {took_s} {counted}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
