@@ -14,6 +14,7 @@ COMMANDS = {
     "vacuum": "Remove files that belong to no table any more.",
     "decode": "Decode archived topics to typed tables, once or all the time.",
     "query": "Run SQL over topics, what is archived and what is not yet.",
+    "replay": "Send archived records into a topic again.",
 }
 
 

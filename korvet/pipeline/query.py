@@ -1,0 +1,142 @@
+"""SQL over topics: for each a view that unites what is archived with what is not yet, every record exactly once.
+
+The archive's part is one snapshot of the table. The broker's begins with the very offsets up to which that snapshot
+says that it goes, so no row comes twice and none is missing, whatever is archived or trimmed while the query runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import trio
+from attrs import frozen
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from korvet.client import open_client
+from korvet.lake.errors import LakeError, NoTable
+from korvet.lake.location import Location
+from korvet.lake.schema import FILE_SCHEMA
+from korvet.lake.table import LakeTable, store_errors
+from korvet.protocol.errors import UnknownTopicOrPartition
+
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
+timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms bigint, date date"
+STORED = ", ".join(part for part in COLUMNS.split(", ") if not part.startswith("date "))
+EARLIEST = -2
+
+
+@frozen
+class Lake:
+    """Where tables are, and the brokers that have what is not archived yet; without brokers, tables alone."""
+
+    location: Location
+    bootstrap_servers: str | None = None
+
+    def topics(self) -> list[str]:
+        """The topics that have an archive here, sorted."""
+        with store_errors(self.location):
+            selector = pafs.FileSelector(self.location.path, allow_not_found=True)
+            folders = self.location.filesystem().get_file_info(selector)
+        found = []
+        for info in folders:
+            if info.type == pafs.FileType.Directory:
+                try:
+                    found.append(LakeTable.open(self.location, info.base_name).topic)
+                except LakeError:
+                    continue  # a typed table, or somebody else's
+        return sorted(found)
+
+
+def view_name(topic: str) -> str:
+    """What a topic is called in SQL: its name, with an underscore for every character that no plain name has."""
+    return re.sub(r"\W", "_", topic, flags=re.ASCII)
+
+
+def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
+    """Create the views whose names occur in `sql`; the names of these. Raises LakeError."""
+    words = {word.lower() for word in re.findall(r"\w+", sql)}
+    created = []
+    for topic in lake.topics():
+        name = view_name(topic)
+        if name.lower() in words:
+            united(spark, lake, topic).createOrReplaceTempView(name)
+            created.append(name)
+    return created
+
+
+def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
+    """All records of a topic, with the columns of its archive. Raises LakeError."""
+    table = LakeTable.open(lake.location, topic)
+    rows = archived(spark, table)
+    if lake.bootstrap_servers is not None:
+        rows = rows.unionByName(not_archived(spark, table, lake.bootstrap_servers))
+    return rows
+
+
+def archived(spark: SparkSession, table: LakeTable) -> DataFrame:
+    """The rows of a snapshot."""
+    paths = [table.absolute(file) for file in table.files]
+    if table.location.is_local and paths:
+        rows = spark.read.schema(STORED).parquet(*map(_escaped, paths))
+    else:
+        # Spark would want Hadoop's jars for a store, and they its options; pyarrow has both.
+        numbers = spark.range(0, len(paths), 1, max(1, len(paths)))
+        rows = numbers.mapInArrow(partial(_read_files, table.location, tuple(paths)), STORED)
+    return rows.withColumn("date", sf.to_date("timestamp"))
+
+
+def not_archived(spark: SparkSession, table: LakeTable, bootstrap_servers: str) -> DataFrame:
+    """The rows that a broker has from the snapshot's numbers on."""
+    partitions = partitions_of(bootstrap_servers, table.topic)
+    starts = {str(number): table.archived_up_to.get(number, EARLIEST) for number in partitions}
+    return (
+        spark.read.format("korvet")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", table.topic)
+        .option("startingOffsets", json.dumps({table.topic: starts}))
+        .option("includeHeaders", "true")
+        .load()
+        .withColumn("timestamp_ms", sf.unix_millis("timestamp"))
+        .withColumn("date", sf.to_date("timestamp"))
+    )
+
+
+def partitions_of(bootstrap_servers: str, topic: str) -> Sequence[int]:
+    """A topic's partitions. Raises NoTable when the brokers have no such topic, and KafkaError."""
+
+    async def ask() -> Sequence[int]:
+        async with open_client(bootstrap_servers, client_id="korvet-lake") as client:
+            return range(len((await client.topic(topic)).partitions))
+
+    try:
+        return trio.run(ask)
+    except UnknownTopicOrPartition:
+        raise NoTable(
+            f"{bootstrap_servers} has no topic {topic} any more; --archived reads what is archived of it."
+        ) from None
+
+
+def _escaped(path: str) -> str:
+    """A path that Spark takes literally: it would expand what looks like a pattern."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
+def _read_files(
+    location: Location, paths: Sequence[str], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a worker runs: the rows of these files, a row group at a time."""
+    filesystem = location.filesystem()
+    names = [part.split()[0] for part in STORED.split(", ")]
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            with filesystem.open_input_file(paths[number]) as source:
+                for rows in pq.ParquetFile(source).iter_batches(8192, columns=names):
+                    yield rows.select(names).cast(pa.schema([FILE_SCHEMA.field(name) for name in names]))

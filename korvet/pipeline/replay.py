@@ -1,0 +1,279 @@
+"""Archived records back into a topic: what a worker does for one partition of the archive.
+
+Records keep key, value, headers and timestamp, and get one header more, which says where they are from:
+
+    korvet.origin   "<id of the replay> <topic> <partition> <offset>"
+
+That header is what makes a replay resumable. Whoever begins, or begins again, asks the target itself: the group
+`korvet-replay-<id>-<partition>` has a position in it from which on replayed records are looked for, and in the
+position's metadata the offset of the archive that comes next if there are none. So a replay that was killed between
+sending and the answer doubles nothing. Within a run, the idempotent producer's sequences see to that.
+
+All records of an archived partition go to one partition of the target, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import trio
+from attrs import define, evolve, field, frozen
+
+from korvet.client import LATEST, Client, OffsetAndMetadata, TopicPartition, open_client
+from korvet.client.cluster import error_about
+from korvet.lake.cold import ColdReader
+from korvet.lake.location import Location
+from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import build_batch
+
+ORIGIN = "korvet.origin"
+BATCH_BYTES = 500_000
+BATCH_RECORDS = 5_000
+# What a restart reads back, at most, to find where it was.
+BATCHES_A_CHECKPOINT = 50
+RECORD_OVERHEAD_BYTES = 100  # lengths, and the header that is added
+
+
+@frozen
+class Selection:
+    """Which records: offsets of [start, end), times (ms) of [from_ms, until_ms), those with this key."""
+
+    start: int
+    end: int
+    from_ms: int | None = None
+    until_ms: int | None = None
+    key: bytes | None = None
+
+
+@frozen
+class Replay:
+    """What is replayed, and where to. `rate` is in records per second, of one partition; 0 is without limit."""
+
+    replay_id: str
+    bootstrap_servers: str
+    lake: Location
+    topic: str
+    topic_id: UUID
+    target: str
+    rate: float = 0.0
+    dry_run: bool = False
+
+    def group_id(self, partition: int) -> str:
+        return f"korvet-replay-{self.replay_id}-{partition}"
+
+
+@frozen
+class Replayed:
+    """What became of a partition: records sent by this run, and what went wrong, if anything."""
+
+    partition: int
+    records: int
+    error: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps([self.partition, self.records, self.error])
+
+    @classmethod
+    def from_json(cls, text: str) -> Replayed:
+        return cls(*json.loads(text))
+
+
+def replay_partition(replay: Replay, partition: int, selection: Selection) -> Replayed:
+    """Send what is selected of a partition and was not sent yet."""
+    source = Source(replay, partition)
+    if replay.dry_run:
+        return Replayed(partition, sum(len(batch.records) for batch in source.batches(selection)))
+    target = Target(replay, partition, source)
+    try:
+        trio.run(target.send_all, selection)
+    except (KafkaError, OSError) as error:
+        return Replayed(partition, target.sent, f"{replay.topic}-{partition}: {error}")
+    return Replayed(partition, target.sent)
+
+
+@frozen
+class Batch:
+    """Records on their way, and the offset of the archive that comes after them."""
+
+    records: list[RawRecord]
+    next_offset: int
+
+
+@define
+class Source:
+    """The archive's records, as they are to be sent."""
+
+    replay: Replay
+    partition: int
+    reader: ColdReader = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.reader = ColdReader(self.replay.lake, cache_bytes=0)
+
+    def batches(self, selection: Selection) -> Iterator[Batch]:
+        """What is selected, in order; deltas count from 0. Raises LakeError."""
+        records: list[RawRecord] = []
+        size = 0
+        for offset, record in self._records(selection):
+            records.append((len(records), *record[1:]))
+            size += len(record[2] or b"") + len(record[3] or b"") + RECORD_OVERHEAD_BYTES
+            size += sum(len(name) * 4 + len(value or b"") for name, value in record[4])
+            if size >= BATCH_BYTES or len(records) >= BATCH_RECORDS:
+                yield Batch(records, offset + 1)
+                records, size = [], 0
+        if records:
+            yield Batch(records, selection.end)
+
+    def _records(self, selection: Selection) -> Iterator[tuple[int, RawRecord]]:
+        replay = self.replay
+        origin = f"{replay.replay_id} {replay.topic} {self.partition} "
+        rows_of = self.reader.rows(
+            replay.topic,
+            replay.topic_id,
+            self.partition,
+            selection.start,
+            selection.end,
+            at_least_ms=selection.from_ms,
+        )
+        for rows in rows_of:
+            chosen = rows.take(pa.array(np.flatnonzero(_selected(rows, selection))))
+            columns = ("offset", "timestamp_ms", "key", "value", "headers")
+            for offset, timestamp, key, value, headers in zip(
+                *(chosen[name].to_pylist() for name in columns), strict=True
+            ):
+                kept = tuple((each["key"], each["value"]) for each in headers or ())
+                added = (ORIGIN, f"{origin}{offset}".encode())
+                yield offset, (0, timestamp, key, value, (*kept, added))
+
+
+def _selected(rows: pa.Table, selection: Selection) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    timestamps = rows["timestamp_ms"].to_numpy()
+    chosen = np.ones(rows.num_rows, np.bool_)
+    if selection.from_ms is not None:
+        chosen &= timestamps >= selection.from_ms
+    if selection.until_ms is not None:
+        chosen &= timestamps < selection.until_ms
+    if selection.key is not None:
+        chosen &= np.array([key == selection.key for key in rows["key"].to_pylist()], np.bool_)
+    return chosen
+
+
+@define
+class Target:
+    """The partition that records go to, and how far they are."""
+
+    replay: Replay
+    partition: int
+    source: Source
+    sent: int = field(default=0, init=False)
+    _producer_id: int = field(default=-1, init=False)
+    _producer_epoch: int = field(default=-1, init=False)
+    _sequence: int = field(default=0, init=False)
+
+    async def send_all(self, selection: Selection) -> None:
+        """Send what is selected and is not there yet. Raises KafkaError, LakeError."""
+        async with open_client(self.replay.bootstrap_servers, client_id="korvet-lake") as client:
+            tp = await self._target(client)
+            selection = await self._resumed(client, tp, selection)
+            await self._init_producer(client)
+            began = time.monotonic()
+            for number, batch in enumerate(self.source.batches(selection), 1):
+                offset = await self._send(client, tp, batch)
+                if number % BATCHES_A_CHECKPOINT == 0 and offset >= 0:
+                    left = evolve(selection, start=batch.next_offset)
+                    await self._checkpoint(client, tp, offset, left)
+                await self._keep_to_rate(began)
+            offsets = await client.list_offsets({tp: LATEST})
+            await self._checkpoint(client, tp, offsets[tp].offset, evolve(selection, start=selection.end))
+
+    async def _target(self, client: Client) -> TopicPartition:
+        """The same number, as far as the target has so many."""
+        topic = await client.topic(self.replay.target)
+        return TopicPartition(topic.name, self.partition % len(topic.partitions))
+
+    async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
+        """What is left of the selection: what lies behind the last record that is in the target."""
+        group_id = self.replay.group_id(self.partition)
+        latest = (await client.list_offsets({tp: LATEST}))[tp].offset
+        position = (await client.committed(group_id, [tp])).get(tp)
+        if position is None:
+            await self._checkpoint(client, tp, latest, selection)
+            return selection
+        start, end = json.loads(position.metadata)
+        prefix = f"{self.replay.replay_id} {self.replay.topic} {self.partition} ".encode()
+        if position.offset < latest:
+            async for record in client.consume({tp: position.offset}, until={tp: latest}):
+                for name, value in record.headers:
+                    if name == ORIGIN and value is not None and value.startswith(prefix):
+                        start = max(start, int(value.removeprefix(prefix)) + 1)
+        return evolve(selection, start=min(start, end), end=end)
+
+    async def _checkpoint(self, client: Client, tp: TopicPartition, offset: int, left: Selection) -> None:
+        metadata = json.dumps([left.start, left.end])
+        position = OffsetAndMetadata(offset, metadata=metadata)
+        await client.commit(self.replay.group_id(self.partition), {tp: position})
+
+    async def _init_producer(self, client: Client) -> None:
+        async def attempt() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+            answer = await client.request(request, InitProducerIdResponse)
+            if answer.error_code:
+                raise error_about(answer.error_code, "InitProducerId")
+            return answer
+
+        answer = await client.retrying(attempt)
+        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+
+    async def _send(self, client: Client, tp: TopicPartition, batch: Batch) -> int:
+        """Have a batch stored, once; its offset in the target, -1 where only an attempt before knew it."""
+        data = build_batch(
+            batch.records,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=self._sequence,
+        )
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[
+                TopicProduceData(
+                    name=tp.topic,
+                    partition_data=[PartitionProduceData(index=tp.partition, records=[data])],
+                )
+            ],
+        )
+
+        async def attempt() -> int:
+            topic = await client.topic(tp.topic)
+            leader_id = topic.partitions[tp.partition].leader_id
+            if leader_id not in client.brokers:
+                raise NotLeaderOrFollower(f"{tp} has no leader at the moment")
+            answer = await client.request(request, ProduceResponse, node_id=leader_id)
+            (partition,) = answer.responses[0].partition_responses
+            if partition.error_code == DuplicateSequenceNumber.error_code:
+                return -1
+            if partition.error_code:
+                raise error_about(partition.error_code, tp, partition.error_message)
+            return int(partition.base_offset)
+
+        base_offset = await client.retrying(attempt)
+        self._sequence = (self._sequence + len(batch.records)) % 2**31
+        self.sent += len(batch.records)
+        return base_offset
+
+    async def _keep_to_rate(self, began: float) -> None:
+        if self.replay.rate > 0:
+            await trio.sleep(began + self.sent / self.replay.rate - time.monotonic())

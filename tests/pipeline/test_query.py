@@ -1,0 +1,105 @@
+"""SQL over topics, archived and not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from korvet.client import Record
+from korvet.lake.location import Location
+from korvet.pipeline.query import Lake, create_views, united, view_name
+from tests.pipeline.archiving import archived
+from tests.pipeline.support import Cluster
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_769_860_800_000
+
+
+def numbered(numbers: Sequence[int]) -> list[Record]:
+    return [
+        Record(
+            value=b'{"n": %d}' % number,
+            key=b"k%d" % (number % 3),
+            timestamp=T0 + number,
+            headers=(("n", b"%d" % number), ("none", None)),
+        )
+        for number in numbers
+    ]
+
+
+def lake_at(folder: Path, cluster: Cluster | None = None) -> Lake:
+    return Lake(Location.parse(str(folder)), cluster.bootstrap_servers if cluster else None)
+
+
+def test_every_record_comes_once_whatever_is_archived_of_it(
+    spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    cluster.create(topic, partitions=3)
+    cluster.produce(topic, numbered(range(300)))
+    archived(cluster.bootstrap_servers, topic, tmp_path)
+    cluster.produce(topic, numbered(range(300, 500)))
+
+    rows = united(spark, lake_at(tmp_path, cluster), topic).collect()
+    cold = united(spark, lake_at(tmp_path), topic).collect()
+
+    assert sorted(json.loads(row.value)["n"] for row in rows) == list(range(500))
+    assert sorted(json.loads(row.value)["n"] for row in cold) == list(range(300))
+    for row in rows:
+        number = json.loads(row.value)["n"]
+        assert row.timestamp_ms == T0 + number
+        assert [tuple(header) for header in row.headers] == [("n", b"%d" % number), ("none", None)]
+        assert (row.topic, row.timestampType, str(row.date)) == (topic, 0, "2026-01-31")
+
+
+def test_views_have_the_names_of_their_topics(
+    spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, numbered(range(10)))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    sql = f"select cast(key as string) as key, count(*) as n from {view_name(topic)} group by 1 order by 1"
+
+    created = create_views(spark, lake_at(tmp_path, memory), sql)
+
+    assert created == [view_name(topic)]
+    assert [tuple(row) for row in spark.sql(sql).collect()] == [("k0", 4), ("k1", 3), ("k2", 3)]
+    assert create_views(spark, lake_at(tmp_path, memory), "select 1") == []
+
+
+def test_the_command_prints_rows_and_says_what_is_wrong_in_a_line(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, numbered(range(10)))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, numbered(range(10, 15)))
+
+    def query(sql: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                *(sys.executable, "-m", "korvet", "lake", "query", sql, "--at", str(tmp_path)),
+                *("-b", memory.bootstrap_servers, *options),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    good = query(f"select key, count(*) as n from {view_name(topic)} group by key order by key", "--json")
+    bad = query("select * from nothing")
+
+    assert [json.loads(line) for line in good.stdout.splitlines()] == [
+        {"key": "k0", "n": 5},
+        {"key": "k1", "n": 5},
+        {"key": "k2", "n": 5},
+    ]
+    assert bad.returncode == 1
+    assert "nothing" in bad.stderr.splitlines()[-1]
+    assert "Traceback" not in bad.stderr

@@ -1,0 +1,207 @@
+"""Archived records, sent into a topic again, each of them once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from korvet.client import EARLIEST, LATEST, Client, ConsumedRecord, Record, TopicPartition
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable
+from korvet.pipeline.replay import ORIGIN, Replay, Selection, Target, replay_partition
+from korvet.pipeline.replay_workers import replay_all
+from tests.pipeline.archiving import archived
+from tests.pipeline.support import Cluster
+
+pytestmark = pytest.mark.clients
+
+T0 = 1_769_860_800_000
+
+
+def numbered(numbers: Sequence[int]) -> list[Record]:
+    return [
+        Record(
+            value=None if number % 10 == 9 else b"value %d" % number,
+            key=b"k%d" % (number % 3),
+            timestamp=T0 + number,
+            headers=(("n", b"%d" % number), ("none", None)),
+            partition=number % 2,
+        )
+        for number in numbers
+    ]
+
+
+def prepared(cluster: Cluster, topic: str, lake: Path, count: int = 1000) -> Replay:
+    """A topic of two partitions, archived, and an empty one that it is to be replayed into."""
+    cluster.create(topic, partitions=2)
+    cluster.produce(topic, numbered(range(count)))
+    archived(cluster.bootstrap_servers, topic, lake)
+    cluster.create(f"{topic}-again", partitions=2)
+    location = Location.parse(str(lake))
+    table = LakeTable.open(location, topic)
+    return Replay("r1", cluster.bootstrap_servers, location, topic, table.topic_id, f"{topic}-again")
+
+
+def everything(replay: Replay, partition: int) -> Selection:
+    table = LakeTable.open(replay.lake, replay.topic)
+    return Selection(table.start(partition) or 0, table.archived_up_to[partition])
+
+
+def records_of(cluster: Cluster, topic: str) -> list[ConsumedRecord]:
+    """All records of a topic of two partitions, as they are read back."""
+
+    async def read(client: Client) -> list[ConsumedRecord]:
+        tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
+        ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
+        until = {tp: ends[tp].offset for tp in tps if ends[tp].offset > starts[tp].offset}
+        positions = {tp: starts[tp].offset for tp in until}
+        return [record async for record in client.consume(positions, until=until)] if until else []
+
+    return cluster.run(read)
+
+
+def without_origin(records: Sequence[ConsumedRecord]) -> list[tuple[object, ...]]:
+    return sorted(
+        (r.partition, r.timestamp, r.key, r.value, tuple(h for h in r.headers if h[0] != ORIGIN))
+        for r in records
+    )
+
+
+def numbers_in(records: Sequence[ConsumedRecord]) -> list[int]:
+    return [r.timestamp - T0 for r in records]
+
+
+def test_records_come_again_as_they_were_and_say_where_they_are_from(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    replay = prepared(cluster, topic, tmp_path)
+
+    sent = [replay_partition(replay, number, everything(replay, number)) for number in (0, 1)]
+
+    original, again = records_of(cluster, topic), records_of(cluster, replay.target)
+    assert [(each.records, each.error) for each in sent] == [(500, ""), (500, "")]
+    assert without_origin(again) == without_origin(original)
+    origins = {dict(r.headers)[ORIGIN] for r in again}
+    assert origins == {f"r1 {topic} {r.partition} {r.offset}".encode() for r in original}
+    for number in (0, 1):
+        order = numbers_in([r for r in again if r.partition == number])
+        assert order == sorted(order)
+
+
+def test_a_replay_that_is_given_again_sends_nothing_again(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    replay_partition(replay, 0, everything(replay, 0))
+
+    again = replay_partition(replay, 0, everything(replay, 0))
+
+    assert (again.records, again.error) == (0, "")
+    assert len(records_of(memory, replay.target)) == 500
+
+
+def test_what_was_sent_and_never_acknowledged_is_found_in_the_target(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    monkeypatch.setattr("korvet.pipeline.replay.BATCH_RECORDS", 50)
+    send = Target._send
+
+    async def send_and_die(self: Target, *arguments: object) -> int:
+        await send(self, *arguments)  # type: ignore[arg-type]
+        if self.sent >= 150:
+            raise OSError("killed")
+        return -1
+
+    monkeypatch.setattr(Target, "_send", send_and_die)
+    first = replay_partition(replay, 0, everything(replay, 0))
+    monkeypatch.setattr(Target, "_send", send)
+    second = replay_partition(replay, 0, everything(replay, 0))
+
+    assert (first.records, second.records) == (150, 350)
+    assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
+
+
+def test_killed_in_the_middle_it_goes_on_and_doubles_nothing(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    selection = everything(replay, 0)
+    program = (
+        "from uuid import UUID\n"
+        "import korvet.pipeline.replay as r\n"
+        "from korvet.lake.location import Location\n"
+        "r.BATCH_RECORDS = 10\n"
+        f"replay = r.Replay('r1', {replay.bootstrap_servers!r}, Location.parse({str(tmp_path)!r}), {topic!r}, "
+        f"UUID({str(replay.topic_id)!r}), {replay.target!r}, 200)\n"
+        f"r.replay_partition(replay, 0, r.Selection({selection.start}, {selection.end}))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        deadline = time.monotonic() + 60
+        while not records_of(memory, replay.target) and time.monotonic() < deadline:
+            pass
+        process.kill()
+    before = len(records_of(memory, replay.target))
+
+    rest = replay_partition(replay, 0, selection)
+
+    print(f"killed after {before} of 500 records")  # noqa: T201
+    assert process.returncode == -signal.SIGKILL
+    assert 0 < before < 500
+    assert rest.records == 500 - before
+    assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
+
+
+@pytest.mark.parametrize(
+    "selection, expected",
+    [
+        ({"from_ms": T0 + 100, "until_ms": T0 + 200}, list(range(100, 200, 2))),
+        ({"key": b"k1"}, [number for number in range(0, 1000, 2) if number % 3 == 1]),
+    ],
+)
+def test_only_what_is_selected_is_sent(
+    memory: Cluster, topic: str, tmp_path: Path, selection: dict[str, int], expected: list[int]
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    whole = everything(replay, 0)
+
+    replay_partition(replay, 0, Selection(whole.start, whole.end, **selection))
+
+    assert sorted(numbers_in(records_of(memory, replay.target))) == expected
+
+
+def test_a_dry_run_counts_and_sends_nothing(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    dry = Replay(
+        "r1", replay.bootstrap_servers, replay.lake, topic, replay.topic_id, replay.target, dry_run=True
+    )
+
+    assert replay_partition(dry, 0, everything(replay, 0)).records == 500
+    assert records_of(memory, replay.target) == []
+
+
+def test_a_target_that_is_not_there_is_said(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    wrong = Replay("r1", replay.bootstrap_servers, replay.lake, topic, replay.topic_id, "no.such.topic")
+
+    assert "no.such.topic" in replay_partition(wrong, 0, everything(replay, 0)).error
+
+
+@pytest.mark.spark
+def test_workers_replay_all_partitions(
+    spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+
+    replayed = replay_all(spark, replay, {number: everything(replay, number) for number in (0, 1)})
+
+    assert [(each.partition, each.records, each.error) for each in replayed] == [(0, 500, ""), (1, 500, "")]
+    assert without_origin(records_of(memory, replay.target)) == without_origin(records_of(memory, topic))
