@@ -40,12 +40,13 @@ def plan_of(
     typed: Mapping[int, int],
     dlq: Mapping[int, int] | None,
     *,
+    ends: Mapping[int, int] | None = None,
     accept_gap: bool = False,
     max_bytes: int,
 ) -> Plan:
     """What to do next, given the numbers of both tables; `dlq` is None where bad rows are not kept.
 
-    Raises MissingRows.
+    `ends` are offsets not to go beyond, without those partitions that are not to be looked at. Raises MissingRows.
     """
     starts = {partition: archive.start(partition) or 0 for partition in archive.archived_up_to}
     numbers = {partition: typed.get(partition, start) for partition, start in starts.items()}
@@ -60,6 +61,8 @@ def plan_of(
     spans = []
     for partition, number in numbers.items():
         end = archive.archived_up_to[partition]
+        if ends is not None:
+            end = min(end, ends.get(partition, 0))
         if number < end and not accept_gap:
             end = before_missing(archive, partition, number, end)
         if number < end:

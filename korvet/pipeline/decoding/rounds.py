@@ -8,7 +8,7 @@ begun before it goes on (see `planning`). Nothing but the tables is remembered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 
@@ -20,12 +20,21 @@ from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.decoding import schemas, upserting
-from korvet.pipeline.decoding.batches import DLQ_SCHEMA, Decoder, find_wanted, nullable
+from korvet.pipeline.decoding.batches import DLQ_SCHEMA, Decoder, decode, find_wanted, nullable
 from korvet.pipeline.decoding.columns import KEY, RESERVED, SchemaFault
 from korvet.pipeline.decoding.distributing import Distribute, Files
 from korvet.pipeline.decoding.inference import Wanted, grown
 from korvet.pipeline.decoding.planning import Plan, plan_of, slices_of
-from korvet.pipeline.decoding.slices import Fault, Job, Outcome, archived_rows, decode_slice, wanted_of_slice
+from korvet.pipeline.decoding.slices import (
+    SHOWN_FAULTS,
+    Fault,
+    Job,
+    Outcome,
+    archived_rows,
+    decode_slice,
+    faults_of,
+    wanted_of_slice,
+)
 from korvet.pipeline.decoding.specification import Specification
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
 
@@ -53,6 +62,16 @@ class Told:
     columns: str = ""
 
 
+@define
+class Preview:
+    """The columns that the first records want, as DDL, and how many of those would be bad rows."""
+
+    columns: str
+    records: int = 0
+    bad: int = 0
+    faults: list[Fault] = field(factory=list)
+
+
 @define(slots=False)
 class Decoding:
     """Decodes one topic's archive in `lake` to a typed table in `to`; both may be the same only by other names."""
@@ -62,9 +81,12 @@ class Decoding:
     to: Location
     distribute: Distribute
     accept_gap: bool = False
+    #: Whether to end where the archive ends when it is first looked at.
+    once: bool = False
     #: Called at each step's beginning, with its name: steps are what a kill may come between.
     on_step: Callable[[str], None] = lambda _: None
     _archive: LakeTable | None = field(default=None, init=False)
+    _ends: Mapping[int, int] | None = field(default=None, init=False)
 
     def round(self) -> Told | None:
         """One round; what it did, or None when there was nothing to do.
@@ -86,6 +108,26 @@ class Decoding:
         self._commit(plan, typed, dlq, outcome)
         return Told(outcome, plan.behind, plan.spans, added)
 
+    def preview(self) -> Preview:
+        """What the first records look like to the specification; nothing is written. Raises as `round` does."""
+        archive = self._open_archive()
+        plan = plan_of(archive, {}, None, accept_gap=True, max_bytes=COMMIT_BYTES)
+        slices = slices_of(archive, plan.spans, 1)
+        decoder = self._decoder(self._find(self.typed_location, TYPED))
+        if self.specification.unknown == "add" or not decoder.fields:
+            decoder = self._grown(decoder, self._sample(archive, plan, decoder, slices))
+        preview = Preview(schemas.ddl(decoder.fields))
+        left = self.specification.sample
+        for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
+            decoded = decode(decoder, rows.slice(0, left))
+            preview.records += min(left, rows.num_rows)
+            preview.bad += decoded.bad.num_rows
+            preview.faults = (preview.faults + faults_of(decoded.bad))[:SHOWN_FAULTS]
+            left -= rows.num_rows
+            if left <= 0:
+                break
+        return preview
+
     # --- Tables -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -102,6 +144,8 @@ class Decoding:
 
     def _open_archive(self) -> LakeTable:
         self._archive = LakeTable.open(self.lake, self.specification.topic, previous=self._archive)
+        if self.once and self._ends is None:
+            self._ends = dict(self._archive.archived_up_to)
         return self._archive
 
     def _find(self, location: Location, kind: str) -> DecodedTable | None:
@@ -120,7 +164,9 @@ class Decoding:
         if self.keeps_bad:
             bad_upto = {} if dlq is None else dlq.decoded_up_to
         max_bytes = UPSERT_BYTES if self.specification.upsert else COMMIT_BYTES
-        return plan_of(archive, upto, bad_upto, accept_gap=self.accept_gap, max_bytes=max_bytes)
+        return plan_of(
+            archive, upto, bad_upto, ends=self._ends, accept_gap=self.accept_gap, max_bytes=max_bytes
+        )
 
     # --- Columns ------------------------------------------------------------------------------------------
 

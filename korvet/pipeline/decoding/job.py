@@ -1,0 +1,109 @@
+"""Topics decoded one after the other, once or all the time; one that is broken does not hold up the others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from attrs import define, field
+
+from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
+from korvet.pipeline.archive_workers import SparkFailed
+from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.registry import RegistryError
+from korvet.pipeline.decoding.rounds import Decoding, Told
+from korvet.pipeline.decoding.slices import SHOWN_FAULTS, Fault
+
+# How often a topic is tried again for what may pass, before --once gives it up.
+ATTEMPTS = 5
+FIRST_BACKOFF_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+@define
+class Progress:
+    """How a topic is getting on since the start. `columns` are those that were added, as DDL, commit by commit."""
+
+    topic: str
+    records: int = 0
+    typed: int = 0
+    bad: int = 0
+    tombstones: int = 0
+    columns: list[str] = field(factory=list)
+    faults: list[Fault] = field(factory=list)
+    error: str = ""
+    failures: int = 0
+
+    def add(self, told: Told) -> None:
+        outcome = told.outcome
+        if told.behind is None:  # or else they were counted when the round began that was killed
+            self.records += outcome.records
+            self.tombstones += outcome.tombstones
+        self.typed += 0 if told.behind == "dlq" else outcome.typed
+        self.bad += outcome.bad
+        if told.columns:
+            self.columns.append(told.columns)
+        self.faults = (self.faults + outcome.faults)[:SHOWN_FAULTS]
+        self.error = ""
+        self.failures = 0
+
+
+@define
+class DecodeJob:
+    """Runs decodings; with `every_s` as often, without it until there is no more. `on_progress` hears of changes."""
+
+    decodings: Sequence[Decoding]
+    every_s: float | None = None
+    on_progress: Callable[[DecodeJob], None] = lambda _: None
+    progress: dict[str, Progress] = field(factory=dict, init=False)
+    stopping: threading.Event = field(factory=threading.Event, init=False)
+
+    def run(self) -> None:
+        """Decode until there is no more to do, or until `stop`; what is wrong with topics, `progress` tells.
+
+        Raises JavaEnded.
+        """
+        while not self.stopping.is_set():
+            started = time.monotonic()
+            again = [self._round(decoding) for decoding in self.decodings if not self.stopping.is_set()]
+            if any(again):
+                continue
+            if self.every_s is None:
+                return
+            self.stopping.wait(max(0.0, self.every_s - (time.monotonic() - started)))
+
+    def stop(self) -> None:
+        """Have `run` return when the round it is at has been committed."""
+        self.stopping.set()
+
+    def _round(self, decoding: Decoding) -> bool:
+        """A round of one topic; whether the next one is to begin at once."""
+        topic = decoding.specification.topic
+        progress = self.progress.setdefault(topic, Progress(topic))
+        try:
+            told = decoding.round()
+        except (CommitConflict, OutOfOrder) as error:
+            log.info("%s", error)  # somebody else was first: look at the tables again
+            return self._failed(progress, str(error), may_pass=True)
+        except (Unreachable, RegistryError, SparkFailed, OSError) as error:
+            return self._failed(progress, str(error), may_pass=True)
+        except (LakeError, SchemaFault) as error:
+            return self._failed(progress, str(error), may_pass=False)
+        if told is None:
+            progress.error = ""
+            return False
+        progress.add(told)
+        self.on_progress(self)
+        return True
+
+    def _failed(self, progress: Progress, error: str, *, may_pass: bool) -> bool:
+        progress.error = error
+        progress.failures += 1
+        self.on_progress(self)
+        if self.every_s is not None or not may_pass or progress.failures >= ATTEMPTS:
+            return False
+        self.stopping.wait(FIRST_BACKOFF_S * 2.0 ** (progress.failures - 1))
+        return True
