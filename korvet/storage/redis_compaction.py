@@ -209,7 +209,7 @@ class Compactor:
     async def _plan(self, partition: Partition) -> Plan:
         """The partition as it is, once its state covers what the stream holds, and nothing of another run is left."""
         await self.partitions.call(partition, SETTLE)
-        state, time = await self.redis.pipeline(
+        state, time, has_leavings = await self.redis.pipeline(
             [
                 (
                     b"HMGET",
@@ -226,10 +226,11 @@ class Compactor:
                     STATE_COMPACTION,
                 ),
                 (b"TIME",),
+                (b"EXISTS", partition.keys.compaction[1]),
             ],
             repeatable=True,
         )
-        for reply in (state, time):
+        for reply in (state, time, has_leavings):
             if isinstance(reply, Exception):
                 raise self.redis.failure(reply)
         next_id, start, length, size, trimmed, largest, skipped, cleaned, clean_size, token = cast(
@@ -237,8 +238,8 @@ class Compactor:
         )
         if next_id is None or start is None:
             raise KafkaStorageError(f"{partition.tp} has lost its state just now")
-        if token is not None:
-            await self._end(Run(partition, token))
+        if has_leavings:
+            await self._end(Run(partition, token or b""))
         seconds, microseconds = cast(Sequence[bytes], time)
         gone = int(trimmed or 0)
         return Plan(

@@ -89,6 +89,7 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
     await storage.ack("billing", {TP: OffsetAndMetadata(base + 3)})
     await storage.forget("billing")
     await storage.truncate_before(TP, base + 1)
+    await compact(storage, layout)
     version = await storage.save("kind", "key", b"value", expected_version=0)
     await storage.load("kind", "key")
     await storage.documents("kind")
@@ -98,6 +99,18 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
         await watch.wait()
     await storage.delete_topic(topic)
     await eventually(other.topics, {})
+
+
+async def compact(storage: Storage, layout: str) -> None:
+    """A log with a group, some of whose entries were delivered and are pending."""
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout}
+    topic = await storage.create_topic("compacted", 1, settings)
+    tp = TopicPartition("compacted", 0)
+    for _ in range(2):
+        await append(storage, tp, [Record(b"x" * 70_000, b"a"), Record(b"1", b"b")])
+    await storage.ack("billing", {tp: OffsetAndMetadata((await storage.latest(tp)).high_watermark - 1)})
+    await storage.compact(tp)
+    await storage.delete_topic(topic)
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
@@ -121,6 +134,9 @@ async def test_none_of_them_is_idle(redis_server: RedisServer, client: redis.Red
     client.xadd("korvet:orders:0", {"value": "there before"})
     client.xgroup_create("korvet:orders:0", "billing", 0)
     client.xreadgroup("billing", "plain", {"korvet:orders:0": ">"})
+    client.xadd("korvet:compacted:0", {"key": "c", "value": "there before"})
+    client.xgroup_create("korvet:compacted:0", "plain", 0)
+    client.xreadgroup("plain", "plain", {"korvet:compacted:0": ">"})
     url = url_of(redis_server)
     async with open_redis_storage(url) as storage, open_redis_storage(url) as other:
         await do_everything(storage, other, "record")

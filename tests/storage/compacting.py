@@ -1,0 +1,47 @@
+"""A broker's share of a compaction in a process of its own, which ends itself with signal 9 when it was told to.
+
+    python -m tests.storage.compacting URL TOPIC STEPS
+
+Steps are the scripts that were answered. With more STEPS than there are it compacts, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import trio
+
+from korvet.storage import redis_compaction
+from korvet.storage.interface import TopicPartition
+from korvet.storage.redis_compaction import Compactor, Run
+from korvet.storage.redis_connection import Script
+from korvet.storage.redis_partitions import Answer
+from korvet.storage.redis_replies import Argument
+from korvet.storage.redis_streams import open_redis_storage
+
+
+async def compact(url: str, topic: str, steps: int) -> None:
+    taken = 0
+    call = Compactor._call
+
+    async def counted(self: Compactor, run: Run, script: Script, *own: Argument) -> Answer:
+        nonlocal taken
+        answer = await call(self, run, script, *own)
+        taken += 1
+        if taken == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    Compactor._call = counted  # type: ignore[method-assign]
+    redis_compaction.STEP_ENTRIES = 20
+    redis_compaction.FINISH_ENTRIES = 5
+    redis_compaction.TAIL_ENTRIES = 8
+    redis_compaction.SLICE_ENTRIES = 100
+    async with open_redis_storage(url) as storage:
+        await storage.compact(TopicPartition(topic, 0))
+
+
+if __name__ == "__main__":
+    trio.run(compact, sys.argv[1], sys.argv[2], int(sys.argv[3]))

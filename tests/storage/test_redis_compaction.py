@@ -1,0 +1,541 @@
+"""Compaction as a user of Redis sees it: streams, groups and keys, before, after, and when somebody interferes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from korvet.protocol.errors import KafkaStorageError, UnknownTopicOrPartition
+from korvet.storage import redis_compaction
+from korvet.storage.interface import (
+    LogOffsets,
+    OffsetAndMetadata,
+    Storage,
+    StorageDefaults,
+    Topic,
+    TopicPartition,
+)
+from korvet.storage.redis_compaction import Compactor, Run
+from korvet.storage.redis_connection import Script
+from korvet.storage.redis_replies import Argument
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.contract.compaction import keyed, latest_of
+from korvet.testing.records import Record, append, numbered, records_from
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+ROOT = Path(__file__).parents[2]
+TP = TopicPartition("orders", 0)
+KEY = "korvet:orders:0"
+STATE = f"{{{KEY}}}:$state"
+INDEX = f"{{{KEY}}}:$index"
+YEAR_2100 = 4_102_444_800_000
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def storage(redis_server: RedisServer) -> AsyncIterator[Storage]:
+    defaults = StorageDefaults(retention_check_interval_ms=0)
+    async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
+        yield storage
+
+
+@pytest.fixture(params=["record", "batch"])
+async def topic(storage: Storage, request: pytest.FixtureRequest) -> Topic:
+    return await create(storage, request.param)
+
+
+async def create(storage: Storage, layout: str, **settings: str) -> Topic:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return await storage.create_topic(
+        "orders",
+        1,
+        {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout, **given},
+    )
+
+
+async def fill(storage: Storage, batches: int = 30, keys: int = 10) -> None:
+    for number in range(batches):
+        await append(storage, TP, keyed(range(keys), b"%d" % number))
+
+
+def leavings(client: redis.Redis) -> list[bytes]:
+    return [key for key in client.scan_iter() if b"$compacted" in key]
+
+
+@pytest.fixture
+def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], Awaitable[object]]], None]:
+    """`after_step(n, do)`: once the n-th script of a compaction was answered, before the next is sent."""
+    monkeypatch.setattr(redis_compaction, "STEP_ENTRIES", 20)
+
+    def interfere(number: int, do: Callable[[], Awaitable[object]]) -> None:
+        steps = 0
+        call = Compactor._call
+
+        async def counted(self: Compactor, run: Run, script: Script, *own: Argument) -> Any:
+            nonlocal steps
+            answer = await call(self, run, script, *own)
+            steps += 1
+            if steps == number:
+                await do()
+            return answer
+
+        monkeypatch.setattr(Compactor, "_call", counted)
+
+    return interfere
+
+
+# --- What is left -------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_as_small_as_if_it_had_only_held_what_is_left(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    await fill(storage, 100, 50)
+    before: Any = client.memory_usage(KEY, samples=0)
+    await storage.compact(TP)
+    after: Any = client.memory_usage(KEY, samples=0)
+
+    assert after < before / 10
+    assert client.xlen(KEY) == (50 if topic.settings["storage.layout"] == "record" else 1)
+    assert leavings(client) == []
+
+
+async def test_the_streams_last_id_stays(storage: Storage, topic: Topic, client: redis.Redis) -> None:
+    await fill(storage)
+    before = client.xinfo_stream(KEY)["last-generated-id"]
+    await storage.compact(TP)
+    after = client.xinfo_stream(KEY)
+
+    assert topic.partitions == 1
+    assert before == after["last-generated-id"]
+    assert client.hget(STATE, "entries") == str(after.get("entries-added", after["length"])).encode()
+
+
+async def test_state_and_index_agree_with_the_stream(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    for number in range(40):
+        await append(
+            storage, TP, [Record(b"%d" % number * 3000, b"%d" % (key + number)) for key in range(10)]
+        )
+        if number % 13 == 12:
+            await storage.compact(TP)
+            check_state(client)
+    await append(storage, TP, keyed(range(60), b"x" * 5000))
+    await storage.compact(TP)
+    check_state(client)
+
+
+def check_state(client: redis.Redis) -> None:
+    """Length and bytes are the stream's, and every piece of the index counts up to its ID."""
+    ids, contents = zip(*client.xrange(KEY), strict=True)
+    state = client.hgetall(STATE)
+    sizes = [sum(map(len, (*fields, *fields.values()))) for fields in contents]
+    gone = int(state[b"trimmed"])
+
+    assert int(state[b"length"]) == len(ids)
+    assert int(state[b"bytes"]) - gone == sum(sizes)
+    assert int(state[b"largest"]) >= max(sizes)
+    for piece_id, piece in client.xrange(INDEX):
+        covered = [size for each, size in zip(ids, sizes, strict=True) if id_of(each) <= id_of(piece_id)]
+        assert int(piece[b"bytes"]) - gone == sum(covered)
+        assert int(piece[b"entries"]) == len(covered)
+
+
+def id_of(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
+
+
+# --- Groups -------------------------------------------------------------------------------------------------
+
+
+async def test_groups_keep_positions_consumers_and_what_is_pending(
+    storage: Storage, redis_server: RedisServer, client: redis.Redis
+) -> None:
+    await create(storage, "record")
+    await fill(storage, 3, 5)
+    ids = [entry_id for entry_id, _ in client.xrange(KEY)]
+    client.xgroup_create(KEY, "plain", 0)
+    client.xgroup_createconsumer(KEY, "plain", "idle")
+    client.xreadgroup("plain", "alice", {KEY: ">"}, count=6)
+    client.xreadgroup("plain", "bob", {KEY: ">"}, count=7)
+    client.xclaim(KEY, "plain", "alice", 0, [ids[11]], idle=86_400_000, retrycount=5)
+    client.xack(KEY, "plain", ids[12])
+    await storage.ack("billing", {TP: OffsetAndMetadata((await storage.latest(TP)).high_watermark - 2)})
+    await storage.compact(TP)
+
+    groups = {group["name"]: group for group in client.xinfo_groups(KEY)}
+    consumers = {each["name"]: each["pending"] for each in client.xinfo_consumers(KEY, "plain")}
+    pending: dict[bytes, Any] = {each["message_id"]: each for each in client.xpending_range(KEY, "plain", "-", "+", 100)}
+    assert [entry_id for entry_id, _ in client.xrange(KEY)] == ids[10:]
+    assert {b"idle": 0, b"alice": 1, b"bob": 1} == consumers
+    assert [ids[10], ids[11]] == list(pending)
+    assert (b"bob", 1) == (pending[ids[10]]["consumer"], pending[ids[10]]["times_delivered"])
+    assert (b"alice", 5) == (pending[ids[11]]["consumer"], pending[ids[11]]["times_delivered"])
+    assert 86_400_000 <= pending[ids[11]]["time_since_delivered"] < 86_500_000
+    assert (ids[12], ids[12]) == (
+        groups[b"plain"]["last-delivered-id"],
+        groups[b"billing"]["last-delivered-id"],
+    )
+    if redis_server.kind.id != "redis-6.2":
+        assert [(3, 2)] * 2 == [(each["entries-read"], each["lag"]) for each in groups.values()]
+
+
+async def test_plain_consumers_go_on_where_they_were(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    client.xgroup_create(KEY, "plain", 0, mkstream=True)
+    await fill(storage, 3)
+    read: Any = client.xreadgroup("plain", "alice", {KEY: ">"}, count=2)
+    last_read, _ = read[0][1][-1]
+    await storage.compact(TP)
+    await append(storage, TP, numbered(1))
+    rest: Any = client.xreadgroup("plain", "alice", {KEY: ">"})
+    left = [entry_id for entry_id, _ in client.xrange(KEY) if id_of(entry_id) > id_of(last_read)]
+
+    assert len(left) >= 2
+    assert left == [entry_id for entry_id, _ in rest[0][1]]
+
+
+async def test_consumers_that_block_are_not_disturbed(
+    storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 3)
+    client.xgroup_create(KEY, "plain", "$")
+    answers: list[Any] = []
+
+    def block() -> None:
+        with redis_server.client() as blocking:
+            answers.append(blocking.xreadgroup("plain", "alice", {KEY: ">"}, block=10_000))
+
+    def block_without_group() -> None:
+        with redis_server.client() as blocking:
+            answers.append(blocking.xread({KEY: "$"}, block=10_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, block)
+        nursery.start_soon(trio.to_thread.run_sync, block_without_group)
+        with trio.fail_after(5):
+            # Ours, for the catalogue, is the third.
+            while client.info("clients")["blocked_clients"] < 3:  # noqa: ASYNC110  another process's doing
+                await trio.sleep(0.01)
+        await storage.compact(TP)
+        await append(storage, TP, [Record(b"new", b"new")])
+
+    last = client.xrevrange(KEY, count=1)[0][0]
+    assert [[last], [last]] == [[entry_id for entry_id, _ in answer[0][1]] for answer in answers]
+
+
+# --- By hand ------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_added_by_hand_is_compacted_by_its_key(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    await append(storage, TP, [Record(b"old", b"a"), Record(b"old", b"b")])
+    client.xadd(KEY, {"key": "a", "name": "bob"})
+    client.xadd(KEY, {"name": "nobody"})
+    client.xadd(KEY, {"key": "b"})
+    client.xadd(KEY, {"name": "nobody"})
+    await storage.compact(TP)
+    found = [(record.key, record.value) for record in await records_from(storage, TP)]
+
+    nobody = (None, b'{"name":"nobody"}')
+    assert [(b"a", b'{"name":"bob"}'), nobody, (b"b", None), nobody] == found
+
+
+async def test_entries_without_offset_are_left_alone(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    await append(storage, TP, [Record(b"1", b"a")])
+    last = client.xrevrange(KEY, count=1)[0][0].decode()
+    hidden = f"{last.split('-')[0]}-5000"
+    client.xadd(KEY, {"key": "a", "value": "hidden", "timestamp": "1"}, id=hidden)
+    await append(storage, TP, [Record(b"2", b"b"), Record(b"3", b"b")])
+    await storage.compact(TP)
+
+    assert [b"1", b"3"] == [record.value for record in await records_from(storage, TP)]
+    assert hidden.encode() in [entry_id for entry_id, _ in client.xrange(KEY)]
+
+
+async def test_entries_that_somebody_removes_meanwhile_do_not_come_back(
+    storage: Storage, client: redis.Redis, after_step: Any
+) -> None:
+    await create(storage, "record")
+    await fill(storage, 10, 30)
+    removed = client.xrevrange(KEY, count=3)[2][0]
+
+    async def remove() -> None:
+        client.xdel(KEY, removed)
+
+    after_step(2, remove)
+    with pytest.raises(KafkaStorageError, match="removed entries by hand"):
+        await storage.compact(TP)
+    assert client.xlen(KEY) == 299
+    assert leavings(client) == []
+
+    await storage.compact(TP)
+    assert client.xlen(KEY) == 30  # one key's last record is the one before now
+    assert removed not in [entry_id for entry_id, _ in client.xrange(KEY)]
+
+
+async def test_an_entry_too_large_to_be_copied_is_named_and_everything_stays(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 3)
+    before = client.xlen(KEY)
+    large = client.xadd(KEY, {f"field-{number}": "x" for number in range(4000)})
+    with pytest.raises(KafkaStorageError, match=f"entry {large.decode()} has more fields"):
+        await storage.compact(TP)
+
+    assert client.xlen(KEY) == before + 1
+    assert leavings(client) == []
+
+
+# --- What happens meanwhile -----------------------------------------------------------------------------------
+
+
+async def test_what_is_trimmed_meanwhile_is_gone(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 10, 30)
+    bounds = await storage.latest(TP)
+    expected = [
+        record for record in await records_from(storage, TP) if record.offset >= bounds.high_watermark - 5
+    ]
+
+    async def trim() -> None:
+        await storage.truncate_before(TP, bounds.high_watermark - 5)
+
+    after_step(2, trim)
+    await storage.compact(TP)
+    start = bounds.high_watermark - 5
+
+    assert await storage.latest(TP) == LogOffsets(start, bounds.high_watermark, bounds.high_watermark)
+    assert expected == await records_from(storage, TP, start)
+    assert client.hget(STATE, "length") == str(client.xlen(KEY)).encode()
+
+
+async def test_a_log_that_is_emptied_meanwhile_stays_empty(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 10, 30)
+    bounds = await storage.latest(TP)
+    client.xgroup_create(KEY, "plain", 0)
+
+    async def trim() -> None:
+        await storage.truncate_before(TP, bounds.high_watermark)
+
+    after_step(1, trim)
+    await storage.compact(TP)
+    next_offset = (await append(storage, TP, keyed([1], b"new"))).base_offset
+
+    assert next_offset >= bounds.high_watermark
+    assert [b"new"] == [record.value for record in await records_from(storage, TP)]
+    assert [b"plain"] == [group["name"] for group in client.xinfo_groups(KEY)]
+
+
+async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    await fill(storage, 10, 30)
+    after_step(2, lambda: storage.delete_topic(topic))
+    with pytest.raises(UnknownTopicOrPartition):
+        await storage.compact(TP)
+
+    assert [key for key in client.scan_iter() if b"orders" in key] == []
+
+
+async def test_a_topic_that_is_created_anew_meanwhile_is_not_touched(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    await fill(storage, 10, 30)
+
+    async def create_anew() -> None:
+        await storage.delete_topic(topic)
+        await create(storage, topic.settings["storage.layout"])
+        await append(storage, TP, keyed([1, 1], b"new"))
+
+    after_step(2, create_anew)
+    with pytest.raises(UnknownTopicOrPartition):
+        await storage.compact(TP)
+
+    assert [b"new", b"new"] == [record.value for record in await records_from(storage, TP)]
+    assert leavings(client) == []
+
+
+async def test_of_two_runs_the_later_one_counts(
+    storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis, after_step: Any
+) -> None:
+    """As when a broker that was paused goes on, and another has its lease by then."""
+    assert topic.partitions == 1
+    await fill(storage, 10, 30)
+    expected = latest_of(await records_from(storage, TP))
+    async with open_redis_storage(redis_server.url) as other:
+        after_step(2, lambda: other.compact(TP))
+        with pytest.raises(KafkaStorageError, match="overtaken by another"):
+            await storage.compact(TP)
+
+    assert expected == await records_from(storage, TP)
+    assert leavings(client) == []
+
+
+async def test_a_run_that_is_cancelled_leaves_nothing_behind(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 10, 30)
+    before = await records_from(storage, TP)
+    with trio.CancelScope() as scope:
+
+        async def cancel() -> None:
+            scope.cancel()
+
+        after_step(2, cancel)
+        await storage.compact(TP)
+
+    assert scope.cancelled_caught
+    assert before == await records_from(storage, TP)
+    assert leavings(client) == []
+
+
+async def test_a_full_redis_stays_as_it_is(
+    storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
+) -> None:
+    assert topic.partitions == 1
+    await fill(storage, 10, 30)
+    before = await records_from(storage, TP)
+
+    async def fill_up() -> None:
+        client.config_set("maxmemory", 1)
+
+    for step in (1, 2):
+        after_step(step, fill_up)
+        with pytest.raises(KafkaStorageError):
+            await storage.compact(TP)
+        client.config_set("maxmemory", 0)
+
+    assert before == await records_from(storage, TP)
+    assert leavings(client) == []
+
+
+async def test_writers_that_are_always_faster_do_not_keep_it_from_ending(
+    storage: Storage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tail that is copied in the last step may be longer each time."""
+    assert topic.partitions == 1
+    await fill(storage, 3)
+    monkeypatch.setattr(redis_compaction, "FINISH_ENTRIES", 8)
+    monkeypatch.setattr(redis_compaction, "TAIL_ENTRIES", 1)
+    call = Compactor._call
+    written = 0
+
+    async def writing(self: Compactor, run: Run, script: Script, *own: Argument) -> Any:
+        nonlocal written
+        for _ in range(12):
+            await append(storage, TP, keyed([1000 + written], b"new"))
+            written += 1
+        return await call(self, run, script, *own)
+
+    monkeypatch.setattr(Compactor, "_call", writing)
+    with trio.fail_after(30):
+        await storage.compact(TP)
+
+    assert 10 + written == len(await records_from(storage, TP))
+
+
+# --- Killed ---------------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_step_it_leaves_the_stream_whole(
+    redis_server: RedisServer, client: redis.Redis, say: Callable[[str], None]
+) -> None:
+    layouts = ("record", "batch")
+    kills = {layout: trio.run(kill_at_every_step, redis_server, client, layout) for layout in layouts}
+    say(f"killed with signal 9 after each of {kills} steps")
+
+    assert all(number >= 3 for number in kills.values())
+
+
+async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: str) -> int:
+    client.flushall()
+    async with open_redis_storage(server.url) as storage:
+        await create(storage, layout)
+        await fill(storage, 30, 12)
+        await append(storage, TP, keyed(range(12), b"young", timestamp=YEAR_2100))
+        topic = await storage.topic("orders")
+        await storage.alter_topic(topic, settings={**topic.settings, "min.compaction.lag.ms": "1"})
+        client.xgroup_create(KEY, "plain", 0)
+        client.xreadgroup("plain", "alice", {KEY: ">"})
+        pending = client.xpending(KEY, "plain")
+        before = await records_from(storage, TP)
+        expected = [*latest_of(before[:-12]), *before[-12:]]
+        kills = 0
+        while (finished := run_until(server, kills + 1)) != 0:
+            assert finished == -signal.SIGKILL
+            kills += 1
+            found = await records_from(storage, TP)
+            if found != before:
+                break
+            assert client.xpending(KEY, "plain") == pending
+
+        assert expected == await records_from(storage, TP)
+        assert leavings(client) == []
+        await append(storage, TP, keyed([1], b"behind"))
+        assert len(expected) + 1 == len(await records_from(storage, TP))
+    return kills
+
+
+def run_until(server: RedisServer, steps: int) -> int:
+    """Compact in another process that kills itself after so many steps; how it ended."""
+    command = [sys.executable, "-m", "tests.storage.compacting", server.url, "orders", str(steps)]
+    return subprocess.run(command, cwd=ROOT, env=os.environ, check=False, timeout=60).returncode
+
+
+async def test_what_a_killed_run_left_goes_with_the_topic(
+    storage: Storage, redis_server: RedisServer, client: redis.Redis
+) -> None:
+    topic = await create(storage, "record")
+    await fill(storage, 10, 30)
+    assert run_until(redis_server, 2) == -signal.SIGKILL
+    left = leavings(client)
+    await storage.delete_topic(topic)
+
+    assert len(left) >= 1
+    assert leavings(client) == []
+
+
+async def test_what_a_killed_run_left_goes_when_the_topic_is_compacted_no_more(
+    storage: Storage, redis_server: RedisServer, client: redis.Redis
+) -> None:
+    topic = await create(storage, "batch")
+    await fill(storage, 10, 30)
+    assert run_until(redis_server, 2) == -signal.SIGKILL
+    await storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "delete"})
+
+    assert await storage.compact(TP) is None
+    assert leavings(client) == []
