@@ -33,7 +33,7 @@ from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.planning import connected
 from korvet.pipeline.varints import Int64s
-from korvet.protocol.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
@@ -46,7 +46,7 @@ from korvet.protocol.record_batch import HEADER_BYTES
 
 # Rows are collected up to about so many bytes, so that every partition gets a batch worth sending.
 COLLECTED_BYTES = 8 * 1024 * 1024
-CREATION_TIMEOUT_S = 10.0
+CREATION_TIMEOUT_S = 3.0  # brokers hear of a new topic one after the other
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 RETRY_TIMEOUT_S = 120.0  # as delivery.timeout.ms of Kafka's producers
@@ -120,18 +120,17 @@ def check_topic(options: WriteOptions) -> None:
 
 
 async def find_or_create(client: Client, name: str) -> Topic:
-    """A topic, which the broker may create when it is asked for, if it is configured to."""
+    """A topic, which the broker may create when it is asked for, if it is configured to; it does not say whether."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
     deadline = trio.current_time() + CREATION_TIMEOUT_S
     while True:
         try:
             return await client.topic(name)
         except UnknownTopicOrPartition:
-            answer = await client.request(request, MetadataResponse)
-            codes = {topic.error_code for topic in answer.topics}
-            if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} or trio.current_time() > deadline:
+            if trio.current_time() > deadline:
                 message = f"There is no topic {name}, and the broker creates none; create it first."
                 raise UnknownTopicOrPartition(message) from None
+        await client.request(request, MetadataResponse)
         await trio.sleep(FIRST_BACKOFF_S)
 
 
