@@ -19,6 +19,7 @@ NAMES = st.sampled_from("abcdef")
 LIMITS = GroupLimits(initial_rebalance_delay_ms=3000, max_size=4)
 PROTOCOLS = st.sampled_from([(("r", b"1"),), (("r", b"2"), ("s", b"2")), (("s", b"3"), ("r", b"3"))])
 LONGEST_WAIT_MS = 300_000  # a newcomer's; all other timeouts are shorter
+PATIENCE_S = 2 * LONGEST_WAIT_MS // 1000
 
 
 @define
@@ -32,6 +33,8 @@ class Peer:
     waits_for: str = ""
     since_ms: int = 0
     members: list[str] = field(factory=list)  # whom it has to assign, where it leads
+    assigned_in: int = -1  # the generation of its last assignment
+    is_refused: bool = False  # there was no room for it
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -50,6 +53,8 @@ class Interleavings(RuleBasedStateMachine):
         self.owners: dict[tuple[int, bytes], str] = {}
         self.newest_generation = 0
         self.committed_in: list[int] = []
+        # Who somebody was once: member id, instance, generation.
+        self.former: list[tuple[str, str | None, int]] = []
 
     def new_group(self) -> ClassicGroup:
         return ClassicGroup("g", LIMITS, lambda prefix: f"{prefix}-{next(self.numbers)}")
@@ -74,6 +79,7 @@ class Interleavings(RuleBasedStateMachine):
             protocols=protocols,
             can_be_sent_away=can_be_sent_away,
         )
+        peer.is_refused = False
         self.group.join(join, self.ticket(peer, "join"), self.now_ms)
         self.settle()
 
@@ -114,7 +120,22 @@ class Interleavings(RuleBasedStateMachine):
         except KafkaError:
             return
         assert peer.member_id in self.group.members
+        assert peer.generation_id == self.group.generation_id
         self.committed_in.append(peer.generation_id)
+        self.settle()
+
+    @precondition(lambda self: self.former)
+    @rule(data=st.data())
+    def commit_of_a_former_member(self, data: st.DataObject) -> None:
+        """A member that was left behind, replaced or sent away commits, and asks whether it is one."""
+        member_id, instance, generation_id = data.draw(st.sampled_from(self.former))
+        is_fenced = generation_id != self.group.generation_id or member_id not in self.group.members
+        for ask in (self.group.check_commit, self.group.heartbeat):
+            try:
+                ask(member_id, instance, generation_id, self.now_ms)
+            except KafkaError:
+                continue
+            assert not is_fenced
         self.settle()
 
     @rule(names=st.lists(NAMES, min_size=1, max_size=3, unique=True))
@@ -172,6 +193,43 @@ class Interleavings(RuleBasedStateMachine):
 
         assert (State.COMPLETING_REBALANCE, generation_id) != (self.group.state, self.group.generation_id)
 
+    @rule()
+    def everybody_does_as_clients_do(self) -> None:
+        """Who is there and keeps at it is assigned, all in one generation, whatever was before."""
+        for _ in range(PATIENCE_S):
+            for peer in self.peers.values():
+                self.do_as_clients_do(peer)
+            if self.all_are_assigned():
+                return
+            self.pass_time(1000)
+        raise AssertionError(f"{self.group!r}: {self.peers}")
+
+    def do_as_clients_do(self, peer: Peer) -> None:
+        """One step of a client that wants to be a member, but for one that was told there is no room."""
+        if peer.waits_for or peer.is_refused:
+            return
+        if not peer.member_id or peer.generation_id < 0:
+            self.join(peer.name, (("r", b"1"),), forgetful=False, can_be_sent_away=True)
+        elif peer.assigned_in != peer.generation_id:
+            self.sync(peer.name)
+        else:
+            try:
+                instance = peer.name if peer.is_static else None
+                self.group.heartbeat(peer.member_id, instance, peer.generation_id, self.now_ms)
+            except KafkaError as error:
+                if error.error_code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                    peer.member_id = ""
+                peer.generation_id = -1
+            self.settle()
+
+    def all_are_assigned(self) -> bool:
+        living = [peer for peer in self.peers.values() if not peer.is_refused]
+        return (
+            self.group.state is State.STABLE
+            and {peer.member_id for peer in living} == set(self.group.members)
+            and {peer.assigned_in for peer in living} == {self.group.generation_id}
+        )
+
     # --- How the coordinator goes about it --------------------------------------------------------------
 
     def exists(self) -> bool:
@@ -209,9 +267,11 @@ class Interleavings(RuleBasedStateMachine):
             peer.member_id = joined.member_id
         else:
             peer.member_id = ""
+        peer.is_refused = joined.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
         if joined.error_code:
             return
         peer.generation_id = joined.generation_id
+        self.former.append((peer.member_id, peer.name if peer.is_static else None, peer.generation_id))
         peer.members = [] if joined.skip_assignment else [member.member_id for member in joined.members]
         assert self.group.generation_id == joined.generation_id
         if joined.leader == joined.member_id:
@@ -223,7 +283,13 @@ class Interleavings(RuleBasedStateMachine):
             assert not joined.members
 
     def note_synced(self, peer: Peer, synced: Synced) -> None:
-        if synced.error_code or not synced.assignment:
+        if synced.error_code:
+            peer.generation_id = -1
+            if synced.error_code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                peer.member_id = ""
+            return
+        peer.assigned_in = peer.generation_id
+        if not synced.assignment:
             return
         owner = self.owners.setdefault((peer.generation_id, synced.assignment), peer.name)
         assert owner == peer.name
