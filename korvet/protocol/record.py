@@ -13,7 +13,7 @@ below read one- and two-byte varints in place, and call `_varint` only for longe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 
@@ -27,105 +27,114 @@ OBJECT_BYTES = 128
 
 
 def decode(
-    data: bytes, count: int, *, base_timestamp: int, last_offset_delta: int, max_bytes: int
-) -> list[RawRecord]:
-    """Unpack the `count` records that fill `data`.
+    data: bytes,
+    count: int,
+    *,
+    base_timestamp: int,
+    last_offset_delta: int,
+    max_bytes: int,
+    at_once: int | None = None,
+) -> Iterator[list[RawRecord]]:
+    """Unpack the `count` records that fill `data`, all in one list, or `at_once` of them in each.
 
     Offset deltas must rise, and not above `last_offset_delta`; where that is count - 1, they are thereby 0, 1, 2, ….
-    Raises InvalidRecord for anything malformed, MessageTooLarge when the objects would need more than `max_bytes`.
+    Raises InvalidRecord for anything malformed, MessageTooLarge when the objects would need more than `max_bytes`;
+    after the last list, where that is what shows it.
     """
     objects = max_bytes // OBJECT_BYTES - count
     if objects < 0:
         raise MessageTooLarge(
             f"{count} records in a batch are more than {max_bytes} bytes of memory can hold."
         )
-    records: list[RawRecord] = []
-    append = records.append
     position = 0
     zigzag_delta = -1
+    at_once = at_once or max(count, 1)
     try:
-        for _ in range(count):
-            n = data[position]
-            position += 1
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            end = position + (n >> 1)
-
-            n = data[position + 1]  # the byte before it: attributes, which say nothing
-            position += 2
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            timestamp = base_timestamp + (n >> 1 if not n & 1 else ~(n >> 1))
-
-            n = data[position]
-            position += 1
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            if n <= zigzag_delta or n & 1:
-                raise InvalidRecord("The records' offset deltas do not rise one by one.")
-            zigzag_delta = n
-
-            n = data[position]
-            position += 1
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            if n & 1:
-                key = None
-            else:
-                start = position
-                position += n >> 1
-                key = data[start:position]
-
-            n = data[position]
-            position += 1
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            if n & 1:
-                value = None
-            else:
-                start = position
-                position += n >> 1
-                value = data[start:position]
-
-            headers: Headers = ()
-            if data[position]:
-                n, position = _varint(data, position)
-                objects -= n >> 1
-                if objects < 0:
-                    raise MessageTooLarge(f"The headers need more than {max_bytes} bytes of memory.")
-                headers, position = _decode_headers(data, position, n)
-            else:
+        for done in range(0, count, at_once):
+            records: list[RawRecord] = []
+            append = records.append
+            for _ in range(min(at_once, count - done)):
+                n = data[position]
                 position += 1
-            if position != end:
-                raise InvalidRecord("A record's length is not that of its fields.")
-            append((zigzag_delta >> 1, timestamp, key, value, headers))
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                end = position + (n >> 1)
+
+                n = data[position + 1]  # the byte before it: attributes, which say nothing
+                position += 2
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                timestamp = base_timestamp + (n >> 1 if not n & 1 else ~(n >> 1))
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if n <= zigzag_delta or n & 1:
+                    raise InvalidRecord("The records' offset deltas do not rise one by one.")
+                zigzag_delta = n
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if n & 1:
+                    key = None
+                else:
+                    start = position
+                    position += n >> 1
+                    key = data[start:position]
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if n & 1:
+                    value = None
+                else:
+                    start = position
+                    position += n >> 1
+                    value = data[start:position]
+
+                headers: Headers = ()
+                if data[position]:
+                    n, position = _varint(data, position)
+                    objects -= n >> 1
+                    if objects < 0:
+                        raise MessageTooLarge(f"The headers need more than {max_bytes} bytes of memory.")
+                    headers, position = _decode_headers(data, position, n)
+                else:
+                    position += 1
+                if position != end:
+                    raise InvalidRecord("A record's length is not that of its fields.")
+                append((zigzag_delta >> 1, timestamp, key, value, headers))
+            yield records
     except IndexError:
         raise InvalidRecord("The records end too early.") from None
     if position != len(data):
         raise InvalidRecord("There are bytes after the last record.")
     if zigzag_delta >> 1 > last_offset_delta:
         raise InvalidRecord("A record's offset delta lies beyond the batch.")
-    return records
 
 
 def encode(records: Iterable[RawRecord], *, base_timestamp: int, into: bytearray) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ In older formats (magic 0 and 1) offset, length and magic stand at the same plac
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from operator import itemgetter
@@ -316,17 +316,30 @@ def decode_records(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) ->
     `max_bytes` bounds the decompressed bytes, and about the objects made of them. The CRC is not checked.
     Raises InvalidRecord for records that are not as the header says, MessageTooLarge beyond `max_bytes`.
     """
-    records = record.decode(
+    return list(chain.from_iterable(decode_slowly(batch, None, max_bytes=max_bytes)))
+
+
+def decode_slowly(
+    batch: RecordBatch, at_once: int | None, *, max_bytes: int = MAX_DECODED_BYTES
+) -> Iterator[list[RawRecord]]:
+    """As `decode_records`, so many records at a time, that a caller can let others work in between.
+
+    What is wrong with a batch may show only after its last records.
+    """
+    parts = record.decode(
         _records_of(batch, max_bytes),
         batch.record_count,
         base_timestamp=batch.base_timestamp,
         last_offset_delta=batch.last_offset_delta,
         max_bytes=max_bytes,
+        at_once=at_once,
     )
-    if batch.is_log_append_time:
-        timestamp = batch.max_timestamp
-        return [(delta, timestamp, key, value, headers) for delta, _, key, value, headers in records]
-    return records
+    if not batch.is_log_append_time:
+        return parts
+    timestamp = batch.max_timestamp
+    return (
+        [(delta, timestamp, key, value, headers) for delta, _, key, value, headers in part] for part in parts
+    )
 
 
 def first_offset_at(

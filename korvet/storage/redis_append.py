@@ -9,7 +9,7 @@ from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, RequestTimedOut
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import TopicConfig, TopicPartition
 from korvet.storage.redis_append_queue import (
     AppendContext,
     AppendQueue,
@@ -18,6 +18,7 @@ from korvet.storage.redis_append_queue import (
     Ticket,
     too_few_replicas,
 )
+from korvet.storage.redis_layouts import Packed, pack_batch
 from korvet.storage.redis_partition import Partition
 
 # After so many bytes packed in one go, others get a turn.
@@ -66,7 +67,9 @@ class Appender:
         for tp, batch in batches.items():
             try:
                 partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
-                ticket = Ticket(partition, batch, submission, acks)
+                config = partition.config
+                packed = await self._packed(batch, config)
+                ticket = Ticket(partition, config, packed, submission, acks)
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()
             except KafkaError as error:
@@ -78,6 +81,17 @@ class Appender:
                 size = 0
                 await trio.lowlevel.checkpoint()
         return tickets
+
+    async def _packed(self, batch: RecordBatch, config: TopicConfig) -> Packed:
+        """The batch as the script takes it. Meanwhile others have their turns: Redis may wait for a call."""
+        packing = pack_batch(batch, config, self.context.partitions.defaults.record_max_headers)
+        while True:
+            try:
+                next(packing)
+            except StopIteration as end:
+                packed: Packed = end.value
+                return packed
+            await trio.lowlevel.checkpoint()
 
     def _queue_of(self, partition: Partition) -> AppendQueue:
         queue = self._queues.get(partition)

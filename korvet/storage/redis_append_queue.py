@@ -32,14 +32,13 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
 )
-from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.interface import AppendResult, TimestampType, TopicPartition
+from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import NotConnected, Pending, RedisConnection, RedisUnavailable
-from korvet.storage.redis_layouts import pack_batch
+from korvet.storage.redis_layouts import Packed
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Answer, Partitions
-from korvet.storage.redis_replies import Argument, Reply
+from korvet.storage.redis_replies import Buffer, Reply, command_of, pack_arguments
 from korvet.storage.redis_scripts import APPEND, TRIM
 from korvet.storage.redis_writers import WaitingConnections
 
@@ -83,11 +82,12 @@ class Ticket:
         "waits_for_replicas",
     )
 
-    def __init__(self, partition: Partition, batch: RecordBatch, submission: Submission, acks: int) -> None:
-        config = partition.config
+    def __init__(
+        self, partition: Partition, config: TopicConfig, packed: Packed, submission: Submission, acks: int
+    ) -> None:
         self.partition = partition
-        self.packed = pack_batch(batch, config, partition.defaults.record_max_headers)
-        self.config = config
+        self.config = config  # by which the batch was packed
+        self.packed = packed
         self.submission = submission
         self.waits_for_replicas = acks == -1 and config.min_insync_replicas > 1
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
@@ -187,11 +187,11 @@ class AppendQueue:
         redis, waiting = self.context.redis.connection, self.context.waiting_connections
         try:
             call.connection = waiting.choose() if call.replicas else redis
-            call.connection.send(self._command(call), notify=partial(self._answered, call))
+            call.connection.send_packed(self._command(call), notify=partial(self._answered, call))
         except NotConnected as error:
             self._not_sent(call, error)
 
-    def _command(self, call: Call) -> tuple[Argument, ...]:
+    def _command(self, call: Call) -> list[Buffer]:
         config = call.tickets[0].config
         partition = self.partition
         arguments = [
@@ -204,9 +204,9 @@ class AppendQueue:
             ),
             len(call.tickets),
         ]
-        for ticket in call.tickets:
-            arguments += ticket.packed.arguments
-        return tuple(APPEND.command(partition.keys.all, arguments))
+        head = tuple(APPEND.command(partition.keys.all, arguments))
+        count = len(head) + sum(ticket.packed.argument_count for ticket in call.tickets)
+        return command_of(count, pack_arguments(head), *(ticket.packed.buffers for ticket in call.tickets))
 
     # --- Answers: called from the task that reads the connection ------------------------------------------
 

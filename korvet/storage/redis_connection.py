@@ -182,8 +182,14 @@ class RedisConnection:
         try:
             return await self.execute(*command, repeatable=repeatable)
         except NoScriptError:
-            await self.load([script])
-            return await self.execute(*command, repeatable=repeatable)
+            # In one write, or scripts could be forgotten again before the second.
+            replies = await self.pipeline(
+                [(b"SCRIPT", b"LOAD", script.source), command], repeatable=repeatable
+            )
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply from None
+            return replies[-1]
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
         """Call scripts in one write; replies as of `pipeline`.
@@ -218,6 +224,10 @@ class RedisConnection:
     ) -> Pending:
         """Enqueue a command at once, before anything else that is sent later; raises NotConnected."""
         return self._enqueue(pack(command), 0, limit_s, notify)
+
+    def send_packed(self, buffers: list[Buffer], *, notify: Callable[[Pending], None]) -> Pending:
+        """As `send`, for a command that is bytes already."""
+        return self._enqueue(buffers, 0, None, notify)
 
     def send_all(
         self,

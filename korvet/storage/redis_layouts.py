@@ -22,19 +22,22 @@ the columns are handed over, which costs a third of the Python and less Lua than
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import repeat
 from operator import add
 from typing import NamedTuple
 
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.record import Headers, RawRecord
-from korvet.protocol.record_batch import RecordBatch, decode_records
+from korvet.protocol.record_batch import RecordBatch, decode_slowly
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
-from korvet.storage.redis_replies import Argument
+from korvet.storage.redis_replies import Argument, Buffer, pack_arguments
 
 # What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
 MAX_ARGUMENTS = 1_000_000
+
+# About a millisecond's work.
+RECORDS_BETWEEN_TURNS = 1000
 
 CHUNK_BYTES = 65_536  # of the time index; the same in partition.lua
 SMALLEST_PIECE_BYTES = 4_096
@@ -44,11 +47,15 @@ Column = tuple[bytes | None, ...]
 
 
 class Packed(NamedTuple):
-    """A batch as the append script takes it."""
+    """A batch as the append script takes it: bytes already, since Redis may be waiting when their turn comes."""
 
-    arguments: list[Argument]
+    argument_count: int
+    buffers: list[Buffer]
     records: int
     size: int
+
+
+Packing = Generator[None, None, Packed]
 
 
 class Piece(NamedTuple):
@@ -59,8 +66,8 @@ class Piece(NamedTuple):
     max_timestamp: int
 
 
-def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packed:
-    """The batch in the topic's layout.
+def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
+    """The batch in the topic's layout, as what the generator returns. It yields where others may have a turn.
 
     Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call can take.
     """
@@ -70,7 +77,7 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Pac
         )
     if config.layout is StorageLayout.BATCH:
         return pack_whole(batch)
-    return pack_records(batch, config, max_headers)
+    return (yield from pack_records(batch, config, max_headers))
 
 
 def pack_whole(batch: RecordBatch) -> Packed:
@@ -80,9 +87,13 @@ def pack_whole(batch: RecordBatch) -> Packed:
     return joined(batch, b"batch", b"", size, [piece], [batch.buffer])
 
 
-def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packed:
+def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
     """Record layout."""
-    records = decode_records(batch)
+    records: list[RawRecord] = []
+    for part in decode_slowly(batch, RECORDS_BETWEEN_TURNS):
+        records += part
+        if len(part) == RECORDS_BETWEEN_TURNS:
+            yield
     _, times, keys, values, headers = zip(*records, strict=True)
     by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
     shape = None if any(headers) or batch.is_transactional else shape_of(keys, values)
@@ -94,7 +105,8 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
     # Under LogAppendTime the script has the time.
     timestamp: Argument = times[0] if by_broker or times.count(times[0]) == len(times) else b""
     if timestamp == b"":
-        data += times
+        texts = {time: b"%d" % time for time in set(times)}
+        data += map(texts.__getitem__, times)
     # Names, and the timestamp's 13 digits.
     extra = 22 + 16 * by_broker + (9 + len(producer) if producer else 0)
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
@@ -208,4 +220,5 @@ def joined(
     for piece in pieces:
         arguments += piece
     arguments += data
-    return Packed(arguments, batch.record_count, sum(piece.size for piece in pieces))
+    buffers = pack_arguments(tuple(arguments))
+    return Packed(len(arguments), buffers, batch.record_count, sum(piece.size for piece in pieces))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import cast
 
 from hiredis import pack_command
@@ -76,6 +77,17 @@ def pack(command: Command) -> list[Buffer]:
     if memoryview not in set(map(type, arguments)):
         return [pack_command(cast(tuple[bytes], arguments))]
     return pack_around_buffers(arguments)
+
+
+def pack_arguments(arguments: tuple[Argument, ...]) -> list[Buffer]:
+    """Some arguments of a command, to stand among others' in `command_of`."""
+    first, *rest = pack(arguments)
+    return [memoryview(first)[len(b"*%d\r\n" % len(arguments)) :], *rest]
+
+
+def command_of(count: int, *packed: list[Buffer]) -> list[Buffer]:
+    """A command of `count` arguments, which `pack_arguments` has packed."""
+    return [b"*%d\r\n" % count, *chain.from_iterable(packed)]
 
 
 def pack_around_buffers(arguments: tuple[Argument, ...]) -> list[Buffer]:

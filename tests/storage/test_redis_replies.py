@@ -13,9 +13,11 @@ from korvet.storage.redis_replies import (
     Argument,
     as_map,
     as_pairs,
+    command_of,
     error_code,
     is_temporary,
     pack,
+    pack_arguments,
     reply_error,
 )
 
@@ -43,6 +45,15 @@ def test_packs_what_a_server_would_read_back(arguments: list[Argument], with_vie
         return bytes(argument) if isinstance(argument, bytes | memoryview) else str(argument).encode()
 
     assert [as_bytes(argument) for argument in arguments] == parsed(packed)
+
+
+def test_a_command_can_be_put_together_from_packed_parts() -> None:
+    view = memoryview(b"v" * UNCOPIED_BYTES)
+    buffers = command_of(
+        5, pack_arguments((b"XADD", "key")), pack_arguments((1, view)), pack_arguments((b"",))
+    )
+
+    assert parsed(b"".join(buffers)) == [b"XADD", b"key", b"1", bytes(view), b""]
 
 
 def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
