@@ -371,6 +371,11 @@ class Compactor:
             raise KafkaStorageError(
                 f"{topic}-{number} cannot be compacted: entry {answer[0].decode()} has more fields than a script copies"
             )
+        if status == b"pending":
+            raise KafkaStorageError(
+                f"{topic}-{number} cannot be compacted as long as {int(answer[0]):,} of its entries are pending in"
+                " Redis groups; XACK those that are done, or XGROUP DESTROY groups that nobody reads"
+            )
         return answer
 
     async def _try_to_end(self, run: Run) -> None:

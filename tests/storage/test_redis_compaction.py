@@ -183,7 +183,9 @@ async def test_groups_keep_positions_consumers_and_what_is_pending(
 
     groups = {group["name"]: group for group in client.xinfo_groups(KEY)}
     consumers = {each["name"]: each["pending"] for each in client.xinfo_consumers(KEY, "plain")}
-    pending: dict[bytes, Any] = {each["message_id"]: each for each in client.xpending_range(KEY, "plain", "-", "+", 100)}
+    pending: dict[bytes, Any] = {
+        each["message_id"]: each for each in client.xpending_range(KEY, "plain", "-", "+", 100)
+    }
     assert [entry_id for entry_id, _ in client.xrange(KEY)] == ids[10:]
     assert {b"idle": 0, b"alice": 1, b"bob": 1} == consumers
     assert [ids[10], ids[11]] == list(pending)
@@ -196,6 +198,46 @@ async def test_groups_keep_positions_consumers_and_what_is_pending(
     )
     if redis_server.kind.id != "redis-6.2":
         assert [(3, 2)] * 2 == [(each["entries-read"], each["lag"]) for each in groups.values()]
+
+
+async def test_few_entries_with_many_pending_are_taken_over(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    """Then the entries are gone through, and not what is pending."""
+    assert topic.partitions == 1
+    await fill(storage, 60, 5)
+    client.xgroup_create(KEY, "plain", 0)
+    while client.xreadgroup("plain", "alice", {KEY: ">"}):
+        pass
+    ids = [entry_id for entry_id, _ in client.xrange(KEY)]
+    client.xclaim(KEY, "plain", "bob", 0, [ids[-1]], idle=86_400_000, retrycount=5)
+    await storage.compact(TP)
+    left = [entry_id for entry_id, _ in client.xrange(KEY)]
+    pending: list[Any] = client.xpending_range(KEY, "plain", "-", "+", 100)
+
+    assert left == [each["message_id"] for each in pending]
+    assert (b"bob", 5) == (pending[-1]["consumer"], pending[-1]["times_delivered"])
+
+
+async def test_too_much_that_is_pending_is_named_and_everything_stays(
+    storage: Storage, client: redis.Redis
+) -> None:
+    await create(storage, "record")
+    for first in range(0, 10_500, 500):
+        await append(storage, TP, keyed(range(first, first + 500), b""))
+    await append(storage, TP, keyed([1], b"again"))
+    client.xgroup_create(KEY, "plain", 0)
+    while client.xreadgroup("plain", "alice", {KEY: ">"}, count=5000):
+        pass
+    with pytest.raises(KafkaStorageError, match="10,501 of its entries are pending in Redis groups"):
+        await storage.compact(TP)
+    assert leavings(client) == []
+    assert client.xlen(KEY) == 10_501
+    assert client.xpending(KEY, "plain")["pending"] == 10_501
+
+    client.xgroup_destroy(KEY, "plain")
+    await storage.compact(TP)
+    assert client.xlen(KEY) == 10_500
 
 
 async def test_plain_consumers_go_on_where_they_were(

@@ -5,10 +5,13 @@
 --        12 ends and times of compactions, for the state
 --
 -- Answers {'ok', bytes that are left, pending entries that were compacted away}, also when that was done before;
--- {'more'}: more entries than that are to be copied first; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
+-- {'more'}: more entries than that are to be copied first; {'pending', how many}: too many entries are pending to be
+-- taken over in one go; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
 -- {'nostate'}, {'othertopic'}.
 
 local MOST_FIELDS = 7000
+local MOST_PENDING = 10000 -- some 50 ms
+local MOST_BYTES = 16777216
 local token = ARGV[9]
 
 local s, refusal = load('compacted')
@@ -69,9 +72,18 @@ drop_before(new, s.start)
 if new.length == 0 then new.trimmed, new.chunk_opened, new.chunk_max = new.bytes, 0, NO_TIMESTAMP end
 
 -- Groups. An entry that is pending and not there any more is no longer pending: there is nothing to be delivered again.
+-- What costs less is gone through: the pending entries of a group, or the entries of the new stream.
 
-local counts_entries = (redis.REDIS_VERSION_NUM or 0) >= 0x070000
-local gone = 0
+local has_counts = (redis.REDIS_VERSION_NUM or 0) >= 0x070000 -- XCLAIM looks whether the entry is there, too
+local is_short = new.length <= MOST_PENDING and new.bytes - new.trimmed <= MOST_BYTES
+local gone, effort, groups = 0, 0, {}
+
+for i, group in ipairs(call('XINFO', 'GROUPS', old_stream)) do
+  groups[i] = {}
+  for at = 1, #group, 2 do groups[i][group[at]] = group[at + 1] end
+  effort = effort + (is_short and math.min(groups[i].pending, new.length) or groups[i].pending)
+end
+if effort > MOST_PENDING then return {'pending', format('%d', effort)} end
 
 local function entries_up_to(id)
   local ms, seq = pair_of(id)
@@ -81,29 +93,42 @@ local function entries_up_to(id)
   return (piece and tonumber(piece[2][8]) or new.entries - new.length) + #call('XRANGE', stream, from, id)
 end
 
-local function copy_pending(group)
-  local from, pending = '-', nil
+-- Whether it was there to be claimed.
+local function claim(group, pending)
+  local id, consumer, idle, deliveries = unpack(pending)
+  if not has_counts and #call('XRANGE', stream, id, id) == 0 then return false end
+  local claimed = call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', idle, 'RETRYCOUNT', deliveries, 'FORCE', 'JUSTID')
+  return #claimed > 0
+end
+
+local function claim_all(group)
+  local from, claimed, pending = '-', 0, nil
   repeat
     pending = call('XPENDING', old_stream, group, from, '+', 1000)
     for _, each in ipairs(pending) do
-      local id, consumer, idle, deliveries = unpack(each)
-      if #call('XRANGE', stream, id, id) > 0 then
-        call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', idle, 'RETRYCOUNT', deliveries, 'FORCE', 'JUSTID')
-      else
-        gone = gone + 1
-      end
-      from = '(' .. id
+      if claim(group, each) then claimed = claimed + 1 end
+      from = '(' .. each[1]
     end
   until #pending < 1000
+  return claimed
 end
 
-for _, group in ipairs(call('XINFO', 'GROUPS', old_stream)) do
-  local name, id
-  for i = 1, #group, 2 do
-    if group[i] == 'name' then name = group[i + 1] end
-    if group[i] == 'last-delivered-id' then id = group[i + 1] end
-  end
-  if counts_entries then
+local function claim_what_is_there(group, last_delivered)
+  local from, claimed, entries = '-', 0, nil
+  repeat
+    entries = call('XRANGE', stream, from, last_delivered, 'COUNT', 100)
+    for _, entry in ipairs(entries) do
+      local pending = call('XPENDING', old_stream, group, entry[1], entry[1], 1)[1]
+      if pending and claim(group, pending) then claimed = claimed + 1 end
+      from = '(' .. entry[1]
+    end
+  until #entries < 100
+  return claimed
+end
+
+for _, group in ipairs(groups) do
+  local name, id = group.name, group['last-delivered-id']
+  if has_counts then
     call('XGROUP', 'CREATE', stream, name, id, 'ENTRIESREAD', format('%.0f', entries_up_to(id)))
   else
     call('XGROUP', 'CREATE', stream, name, id)
@@ -111,7 +136,8 @@ for _, group in ipairs(call('XINFO', 'GROUPS', old_stream)) do
   for _, consumer in ipairs(call('XINFO', 'CONSUMERS', old_stream, name)) do
     call('XGROUP', 'CREATECONSUMER', stream, name, consumer[2])
   end
-  copy_pending(name)
+  local goes_by_stream = is_short and new.length < group.pending
+  gone = gone + group.pending - (goes_by_stream and claim_what_is_there(name, id) or claim_all(name))
 end
 
 -- Everything is there. From here on nothing is refused.
