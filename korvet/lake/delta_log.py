@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from attrs import define, field
 
 from korvet.lake.errors import Unreachable
-from korvet.lake.location import Location
+from korvet.lake.location import Location, sync
 
 COMMIT = re.compile(r"(\d{20})\.json")
 # Classic, in parts, and of the second kind (whose own actions, txn among them, are in the file of this name).
@@ -59,6 +60,15 @@ class DeltaLog:
         for number in sorted(there.intersection(range(first, last + 1))):
             for action in self._actions(number, "commitInfo"):
                 yield number, action
+
+    def sync(self, first: int, last: int) -> None:
+        """Have these commits on the disk, where that is for us to do: brokers trim what is committed."""
+        if not self.location.is_local:
+            return
+        for number in range(first, last + 1):
+            with suppress(FileNotFoundError):  # a checkpoint has it by now, and somebody has cleaned up
+                sync(f"{self.folder}/{number:020d}.json")
+        sync(self.folder)
 
     def _checkpointed(self, version: int) -> tuple[int, dict[str, int]]:
         """The first version that is behind the last checkpoint, and what that says."""

@@ -108,3 +108,12 @@ class Location:
     def _option(self, spelling: str) -> str | None:
         given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
         return given.get(spelling) or os.environ.get(f"AWS_{spelling.upper()}")
+
+
+def sync(path: str) -> None:
+    """Have a file or folder of this machine on the disk before anybody relies on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

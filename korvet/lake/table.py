@@ -293,7 +293,9 @@ class LakeTable:
                 if not newer.has_commit(commit_id, self.version + 1):
                     raise CommitConflict(f"{self.location}: {_first_line(error)}") from error
                 return newer
-        return self.reopened()
+        newer = self.reopened()
+        DeltaLog(self.location).sync(self.version + 1, newer.version)
+        return newer
 
     def reopened(self) -> Self:
         """The newest snapshot of the same table."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from attrs import define, field
 
 from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
-from korvet.lake.location import Location
+from korvet.lake.location import Location, sync
 from korvet.lake.schema import Int64s, date_text, days
 
 # A reader that wants a thousand records takes one or two row groups; what is fetched for them is bounded.
@@ -62,6 +62,9 @@ class RangeWriter:
             self._write_file(piece, date, FileRange(self.partition, self.covered, end, number, len(pieces)))
             for number, (date, piece) in enumerate(pieces, 1)
         )
+        if self.location.is_local:
+            for folder in {file.path.partition("/")[0] for file in files}:
+                sync(f"{self.location.path}/{folder}")
         self.covered = end
         return ArchivedRange(self.partition, start, end, rows.num_rows, checksum(rows), rows.nbytes, files)
 
@@ -84,7 +87,7 @@ class RangeWriter:
             )
             size = sink.tell()
         if self.location.is_local:
-            _sync(whole)
+            sync(whole)
         offsets = _numbers(rows, "offset")
         timestamps = _numbers(rows, "timestamp_ms")
         return DataFile(
@@ -152,12 +155,3 @@ def _lengths(rows: pa.Table, name: str) -> Int64s:
     lengths = pc.fill_null(pc.binary_length(rows.column(name)).cast(pa.int64()), -1)
     numbers: Int64s = lengths.to_numpy()
     return numbers
-
-
-def _sync(path: str) -> None:
-    """Have a file on the disk before anybody may rely on it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
