@@ -50,8 +50,10 @@ def written(
     partition: int = 0,
     offsets: Sequence[int] | None = None,
     timestamps: Sequence[int] | None = None,
+    covered: int | None = None,
 ) -> ArchivedRange:
     """A range in files, ready to be committed: all offsets from `start` to `end`, or those given."""
     there = range(start, end) if offsets is None else offsets
-    writer = RangeWriter(table.location, partition, table.covered(partition) or start)
+    covered = table.covered(partition) if covered is None else covered
+    writer = RangeWriter(table.location, partition, start if covered is None else covered)
     return writer.write(rows(there, partition=partition, timestamps=timestamps), start, end)

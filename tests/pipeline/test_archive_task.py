@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from korvet.client import TopicPartition
+from korvet.lake.files import ArchivedRange
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable
+from korvet.pipeline import archive_task
+from korvet.pipeline.archive import following
+from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, dealt
+from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter
+from korvet.pipeline.fetching import Fetched
+from korvet.protocol.errors import CorruptMessage, KafkaError
+from korvet.protocol.record_batch import RecordBatch, build_batch, parse_batches
+from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake, written
+
+LAST = 2**40
+
+
+def batch(start: int, count: int, *, size: int = 10) -> RecordBatch:
+    records = [(delta, NOON, None, bytes(size), ()) for delta in range(count)]
+    (parsed,) = parse_batches(bytes(build_batch(records, base_offset=start)))
+    return parsed
+
+
+def answer(next_offset: int, *batches: RecordBatch) -> Fetched:
+    return Fetched(0, batches, next_offset, LAST, 0)
+
+
+class Answers(Fetching):
+    """What a broker would have answered."""
+
+    def __init__(self, *answers: Fetched | KafkaError) -> None:
+        self.given = list(answers)
+        self.asked = 0
+        self.skipped = False
+
+    def answers(self, piece: Piece) -> Iterator[Fetched]:
+        for each in self.given:
+            self.asked += 1
+            if isinstance(each, KafkaError):
+                raise each
+            yield each
+
+    def skip(self, piece: Piece) -> None:
+        self.skipped = True
+
+
+def piece(folder: Path, start: int, end: int, *, max_bytes: int = 10**9) -> Piece:
+    return Piece(lake(folder), TopicPartition(TOPIC, 0), start, end, start, max_bytes)
+
+
+def bounds(outcome: Outcome) -> list[tuple[int, int, int]]:
+    return [(item.start, item.end, item.count) for item in outcome.ranges]
+
+
+def test_a_tail_without_records_belongs_to_the_range(tmp_path: Path) -> None:
+    outcome = PieceWriter(piece(tmp_path, 0, 20)).write(Answers(answer(10, batch(0, 10)), answer(20)))
+
+    assert bounds(outcome) == [(0, 20, 10)]
+    assert outcome.error == ""
+
+
+def test_a_range_of_control_batches_alone_has_no_files(tmp_path: Path) -> None:
+    outcome = PieceWriter(piece(tmp_path, 5, 20)).write(Answers(answer(20)))
+
+    assert outcome.ranges == (ArchivedRange(0, 5, 20),)
+
+
+def test_what_is_held_in_memory_becomes_files_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1000)
+    answers = Answers(*(answer(start + 10, batch(start, 10, size=200)) for start in range(0, 40, 10)))
+    outcome = PieceWriter(piece(tmp_path, 0, 40)).write(answers)
+
+    assert bounds(outcome) == [(0, 10, 10), (10, 20, 10), (20, 30, 10), (30, 40, 10)]
+
+
+def test_a_piece_that_grows_too_large_ends_earlier(tmp_path: Path) -> None:
+    answers = Answers(*(answer(start + 10, batch(start, 10, size=200)) for start in range(0, 40, 10)))
+    outcome = PieceWriter(piece(tmp_path, 0, 40, max_bytes=3000)).write(answers)
+
+    assert bounds(outcome) == [(0, 20, 20)]
+    assert answers.skipped
+    assert answers.asked == 2
+
+
+def test_what_was_written_before_an_error_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1)
+    answers = Answers(answer(10, batch(0, 10)), CorruptMessage("The CRC is wrong."))
+    outcome = PieceWriter(piece(tmp_path, 0, 40)).write(answers)
+
+    assert bounds(outcome) == [(0, 10, 10)]
+    assert outcome.error == "orders-0: The CRC is wrong."
+    assert Outcome.from_json(outcome.to_json()) == outcome
+
+
+# --- Which outcomes follow each other, and who gets what --------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    created = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+    return created.commit([ArchivedRange(0, 0, 0)])
+
+
+def outcome(*ranges: ArchivedRange) -> Outcome:
+    return Outcome(TopicPartition(TOPIC, 0), ranges[0].start, ranges)
+
+
+def test_outcomes_are_taken_up_to_the_first_gap(table: LakeTable) -> None:
+    first, third = written(table, 0, 10), written(table, 20, 30)
+
+    assert following(table, 0, [outcome(first), outcome(third)]) == [first]
+
+
+def test_behind_a_piece_without_records_the_next_waits(table: LakeTable, tmp_path: Path) -> None:
+    """Its files' names would leave a gap: they begin where the piece does, not where the last file ends."""
+    empty, behind = ArchivedRange(0, 0, 10), written(table, 10, 20, covered=10)
+
+    assert following(table, 0, [outcome(empty), outcome(behind)]) == [empty]
+
+
+def plan(table: LakeTable, ends: Sequence[int]) -> TopicPlan:
+    known = {partition: Bounds(0, end) for partition, end in enumerate(ends)}
+    return TopicPlan(table, known, dict(enumerate(ends)))
+
+
+def spans(pieces: Sequence[Piece]) -> list[tuple[int, int, int]]:
+    return [(each.tp.partition, each.start, each.end) for each in pieces]
+
+
+def test_a_few_partitions_are_cut_for_all_cores(table: LakeTable) -> None:
+    assert spans(plan(table, [90_000]).pieces(3, None)) == [
+        (0, 0, 30_000),
+        (0, 30_000, 60_000),
+        (0, 60_000, 90_000),
+    ]
+
+
+def test_where_offsets_are_times_pieces_are_cut_by_bytes_until_it_is_known_how_rows_lie(
+    table: LakeTable,
+) -> None:
+    end = 2**50
+    (whole,) = plan(table, [end]).pieces(2, None)
+    cut = plan(table, [end]).pieces(2, Rows(bytes_each=100.0, offsets_each=2.0**20))
+
+    assert (whole.start, whole.end, whole.max_bytes) == (0, end, 64 * 1024 * 1024)
+    assert len(cut) == 4
+    assert cut[0].end == 1_000_000 * 2**20
+
+
+def test_tasks_get_about_as_many_offsets_each() -> None:
+    pieces = [
+        Piece(Location.parse("/lake"), TopicPartition(TOPIC, number), 0, size, 0, 1)
+        for number, size in enumerate([100, 10, 10, 10, 10, 60, 5, 5, 5, 5])
+    ]
+    tasks = dealt(pieces, 1)
+
+    assert max(sum(each.end for each in task) for task in tasks) == 100
+    assert sum(map(len, tasks)) == 10
+    assert len(tasks) == 4
