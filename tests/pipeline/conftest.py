@@ -18,8 +18,8 @@ NUMBERS = count()
 
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Cluster]:
-    """A broker that keeps its records in memory, with dense offsets."""
-    with KorvetProcess() as broker:
+    """A broker that keeps its records in memory, with dense offsets, and creates no topics by itself."""
+    with KorvetProcess(settings={"auto.create.topics.enable": "false"}) as broker:
         yield Cluster(broker.bootstrap_servers, is_dense=True)
 
 
