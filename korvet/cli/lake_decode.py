@@ -115,13 +115,16 @@ def command(
     logging.basicConfig(format="korvet: %(message)s")
     with needing_extra():
         from korvet.pipeline.archive_workers import JavaEnded
-        from korvet.pipeline.decoding.distributing import OnSpark
+        from korvet.pipeline.decoding.distributing import Here, OnSpark
         from korvet.pipeline.decoding.job import DecodeJob
         from korvet.pipeline.decoding.rounds import Decoding
         from korvet.pipeline.session import JavaNotFound, spark_session
     specifications = chosen(topics, file, {"format": form, **settings})
+    if show and not any(each.schema and each.format == "json" for each in specifications):
+        preview([Decoding(each, archive, typed, Here()) for each in specifications])
+        return
     try:
-        spark = spark_session("korvet lake decode", master=master)
+        spark = spark_session("korvet lake decode", master=master)  # for DDL, too: only Spark reads that
         try:
             decodings = [
                 Decoding(each, archive, typed, OnSpark(spark), accept_gap=accept_gap, once=once)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,13 @@ class Lake:
         errors = {row["offset"]: row["error"] for row in rows}
         assert len(errors) == len(rows), "a bad row is there twice"
         return dict(sorted(errors.items()))
+
+
+def die_at(step: str, lake: Lake) -> None:
+    """Begin a round, and die by signal 9 at one of its steps; for a process of its own."""
+    decoding = lake.decoding()
+    decoding.on_step = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == step else None
+    decoding.round()
 
 
 def archived(

@@ -1,0 +1,82 @@
+"""`korvet lake decode`, as far as it needs no Spark: what it shows, and what it says to bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from korvet.cli import main
+from tests.pipeline.decoding import Lake
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:
+    """Run the command; its exit status."""
+    places = ["--at", str(lake.folder / "raw"), "--to", to or str(lake.folder / "typed")]
+    with pytest.raises(SystemExit) as ended:
+        main(["lake", "decode", *places, *arguments])
+    return int(str(ended.value.code or 0))
+
+
+def test_show_tells_the_columns_and_what_is_bad_and_writes_nothing(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.archive([{"id": 1, "of": {"a b": 1, "c": [1.5]}}, b"{", None])
+
+    assert 0 == decode(lake, "--topics", "orders", "--show")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [
+        "orders: id bigint, of struct<c: array<double>>",
+        "orders: of the first 3 records 2 would be bad rows",
+        "  orders-0 offset 0: $.of.a b: no column can have this name; give it another with rename",
+    ] == lines[:3]
+    assert lines[3].startswith("  orders-0 offset 1: $: is no JSON")
+    assert not (lake.folder / "typed").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, status, error",
+    [
+        (("--topics", "orders"), 2, "One of --once, --every and --show is needed."),
+        (("--topics", "orders", "--show", "--once"), 2, "One of --once, --every and --show is needed."),
+        (("--topics", "orders", "--every", "soon"), 2, "'soon' is no time; accepted are 500ms, 30s, 5m, 1h."),
+        (("--show",), 2, "No topic is named: give --topics, or a file with sections [topics.<name>]."),
+        (
+            ("--topics", "orders", "--format", "xml", "--show"),
+            2,
+            "topic orders.format: 'xml' is none of json, avro",
+        ),
+        (("--topics", "orders", "--schema-file", "no.json", "--show"), 2, "there is no file"),
+        (("--topics", "orders", "--format", "avro", "--show"), 2, "avro needs schema_file, or registry"),
+        (("--topics", "nobody", "--show"), 1, "nobody: There is no Delta table at"),
+        (
+            ("--topics", "orders", "--format", "avro", "--registry", "http://127.0.0.1:1", "--show"),
+            1,
+            "The registry at http://127.0.0.1:1 does not answer",
+        ),
+    ],
+)
+def test_bad_input_gets_one_clear_line(
+    lake: Lake, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, error: str
+) -> None:
+    lake.archive([{"id": 1}])
+
+    assert status == decode(lake, *arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error in line
+    assert not (lake.folder / "typed").exists()
+
+
+def test_typed_tables_are_not_put_where_the_archive_is(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == decode(lake, "--topics", "orders", "--once", to=str(lake.folder / "raw/"))
+    assert "is where the archive is; typed tables need another place." in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""The job over several topics: one that is broken does not hold up the others; and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from korvet.lake.errors import Unreachable
+from korvet.pipeline.decoding.job import DecodeJob
+from korvet.pipeline.decoding.rounds import Decoding, Told
+from tests.pipeline.decoding import Lake, die_at
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def test_one_broken_topic_does_not_hold_up_the_others(lake: Lake) -> None:
+    pages, orders = Lake(lake.folder, "pages"), lake
+    pages.archive([{"p": 1}, {"p": "x"}, {"p": 2}])
+    orders.archive([{"a": 1}, b"{", None])
+    job = DecodeJob(
+        [pages.decoding(on_error="stop"), Lake(lake.folder, "none").decoding(), orders.decoding()]
+    )
+    job.run()
+
+    assert [1] == orders.values("a")
+    told = job.progress["orders"]
+    assert (3, 1, 1, 1, ["a bigint"], "") == (
+        told.records,
+        told.typed,
+        told.bad,
+        told.tombstones,
+        told.columns,
+        told.error,
+    )
+    assert job.progress["pages"].error.startswith('pages-0 offset 1: $.p: "x" is no bigint')
+    assert job.progress["none"].error.startswith("There is no Delta table at")
+
+
+def test_what_may_pass_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.archive([{"a": 1}])
+    decoding = lake.decoding()
+    failures = iter([Unreachable("away"), Unreachable("still away")])
+    real = Decoding.round
+
+    def flaky(self: Decoding) -> Told | None:
+        for failure in failures:
+            raise failure
+        return real(self)
+
+    monkeypatch.setattr(Decoding, "round", flaky)
+    monkeypatch.setattr("korvet.pipeline.decoding.job.FIRST_BACKOFF_S", 0.001)
+    job = DecodeJob([decoding])
+    job.run()
+
+    assert ("", [1]) == (job.progress["orders"].error, lake.values("a"))
+
+
+def test_once_ends_where_the_archive_ended_when_it_began(lake: Lake) -> None:
+    lake.archive([{"a": 1}])
+    decoding = lake.decoding()
+    decoding.once = True
+
+    def more(step: str) -> None:
+        if step == "decode":
+            lake.archive([{"a": 2}])
+
+    decoding.on_step = more
+    DecodeJob([decoding]).run()
+
+    assert [1] == lake.values("a")
+
+
+def test_stopped_it_ends_after_the_commit_in_hand(lake: Lake) -> None:
+    lake.archive([{"a": 1}])
+    decoding = lake.decoding()
+    job = DecodeJob([decoding], every_s=3600)
+    decoding.on_step = lambda name: job.stop() if name == "plan" else None
+    job.run()
+
+    assert [1] == lake.values("a")
+
+
+def test_killed_for_good_at_every_step_on_a_topic_that_grows(
+    lake: Lake, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes die by signal 9; what is in the tables is read with DuckDB after an independent replay."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(
+        ["tests.pipeline.decoding"]
+    )  # to import all of it takes longer than a round
+    good, bad = [], []
+    steps = ["plan", "infer", "decode", "before commit", "between commits", "after commit"]
+    for step in steps:
+        first = lake.next_offset()
+        lake.archive([{"a": first}, b"{", {"a": first + 2, f"new{first}": "x"}])
+        good += [first, first + 2]
+        bad.append(first + 1)
+        process = processes.Process(target=die_at, args=(step, lake))
+        process.start()
+        process.join(60)
+        assert -signal.SIGKILL == process.exitcode
+    lake.decode()
+
+    typed, dlq = lake.folder / "typed/orders", lake.folder / "typed/orders~dlq"
+    assert [(offset, offset) for offset in good] == replayed(typed, "_offset, a")
+    assert [(offset,) for offset in bad] == replayed(dlq, '"offset"')
+    say(f"{len(steps)} processes were killed; {len(good)} typed and {len(bad)} bad rows are there once")
+
+
+def replayed(table: Path, columns: str) -> list[tuple[Any, ...]]:
+    """Columns of the files that are in a table by its log, sorted; neither deltalake nor we read either."""
+    files: set[str] = set()
+    for entry in sorted((table / "_delta_log").glob("*.json")):
+        for line in entry.read_text().splitlines():
+            action = json.loads(line)
+            files |= {action["add"]["path"]} if "add" in action else set()
+            files -= {action["remove"]["path"]} if "remove" in action else set()
+    paths = [str(table / file) for file in files]
+    query = f"select {columns} from read_parquet({paths}, union_by_name=true) order by 1"
+    return duckdb.sql(query).fetchall()
