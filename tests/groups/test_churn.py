@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -75,6 +76,10 @@ class Cluster:
                 await self.storage.save(*arguments, **values)
             raise KafkaStorageError
         return await self.storage.save(*arguments, **values)
+
+    def history(self) -> tuple[object, ...]:
+        """All that happened, as far as it was noted."""
+        return self.owners, self.committed, self.generations, self.rebalances, self.failures
 
     def note_assignment(self, name: str, generation_id: int, partitions: bytes) -> None:
         for partition in partitions:
@@ -196,20 +201,25 @@ def consumers(cluster: Cluster) -> Iterator[Consumer]:
         yield Consumer(cluster, f"m{number}", f"i{number}" if number % 3 == 0 else None)
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_group_lives_through_an_hour_of_churn(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    # Trio shuffles tasks that are ready at the same time.
+def made_reproducible(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Trio shuffles tasks that are ready at the same time, and members' ids decide who is assigned what."""
+    ids = Random(seed)
+    monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
     monkeypatch.setattr("trio._core._run._r", Random(seed))
+    monkeypatch.setattr("korvet.groups.classic.uuid4", lambda: UUID(int=ids.getrandbits(128)))
+
+
+async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
+    """An hour of it, and a calm end."""
+    made_reproducible(monkeypatch, seed)
     cluster = Cluster(Random(seed))
     await cluster.storage.create_topic("t", PARTITIONS, {})
     async with trio.open_nursery() as nursery:
         cluster.start(nursery)
         with trio.move_on_after(HOUR_S):
-            async with trio.open_nursery() as churn:
+            async with trio.open_nursery() as members:
                 for consumer in consumers(cluster):
-                    churn.start_soon(consumer.live)
+                    members.start_soon(consumer.live)
                 while True:
                     await trio.sleep(cluster.random.uniform(60, 1200))
                     cluster.start(nursery)
@@ -228,3 +238,20 @@ async def test_a_group_lives_through_an_hour_of_churn(
     assert cluster.rebalances > 50
     assert cluster.failures > 1
     assert set(range(PARTITIONS)) == set(cluster.committed)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_group_lives_through_an_hour_of_churn(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    await churn(monkeypatch, seed)
+
+
+async def test_the_same_seed_is_the_same_hour(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = [await churn(monkeypatch, seed) for seed in (7, 7, 8)]
+
+    assert first.history() == again.history()
+    assert first.history() != other.history()
