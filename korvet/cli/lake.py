@@ -15,6 +15,7 @@ COMMANDS = {
     "decode": "Decode archived topics to typed tables, once or all the time.",
     "query": "Run SQL over topics, what is archived and what is not yet.",
     "replay": "Send archived records into a topic again.",
+    "retain": "Drop what is archived for long enough.",
 }
 
 

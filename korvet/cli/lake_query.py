@@ -32,6 +32,7 @@ from korvet.cli.output import print_table
 @click.argument("sql")
 @lake_location("--at")
 @storage_options
+@click.option("--typed", metavar="URL", help="Where typed tables are; each is a view typed_<table>.")
 @bootstrap_servers
 @click.option("--archived", is_flag=True, help="Only what is archived; no broker is asked.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
@@ -42,6 +43,7 @@ def command(
     sql: str,
     lake: str,
     storage_texts: tuple[str, ...],
+    typed: str | None,
     servers: str,
     archived: bool,
     as_json: bool,
@@ -62,7 +64,8 @@ def command(
     with needing_extra():
         from korvet.pipeline.query import Lake, create_views
         from korvet.pipeline.session import spark_session
-    tables = Lake(location, None if archived else servers)
+    place = None if typed is None else parsed_location(typed, storage_texts)
+    tables = Lake(location, None if archived else servers, place)
     with told_in_a_line():
         spark = spark_session("korvet lake query", master=master)
         try:

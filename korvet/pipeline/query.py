@@ -12,18 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import trio
 from attrs import frozen
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from korvet.client import open_client
-from korvet.lake.errors import LakeError, NoTable
+from korvet.lake.errors import NoTable
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA
 from korvet.lake.table import LakeTable, store_errors
+from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.protocol.errors import UnknownTopicOrPartition
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
@@ -38,20 +40,15 @@ class Lake:
 
     location: Location
     bootstrap_servers: str | None = None
+    typed: Location | None = None  # where typed tables are
 
     def topics(self) -> list[str]:
-        """The topics that have an archive here, sorted."""
-        with store_errors(self.location):
-            selector = pafs.FileSelector(self.location.path, allow_not_found=True)
-            folders = self.location.filesystem().get_file_info(selector)
-        found = []
-        for info in folders:
-            if info.type == pafs.FileType.Directory:
-                try:
-                    found.append(LakeTable.open(self.location, info.base_name).topic)
-                except LakeError:
-                    continue  # a typed table, or somebody else's
-        return sorted(found)
+        """The topics that have an archive here."""
+        return archives_in(self.location)
+
+    def typed_tables(self) -> list[str]:
+        """The typed tables."""
+        return [] if self.typed is None else tables_in(self.typed)
 
 
 def view_name(topic: str) -> str:
@@ -60,13 +57,21 @@ def view_name(topic: str) -> str:
 
 
 def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
-    """Create the views whose names occur in `sql`; the names of these. Raises LakeError."""
+    """Create the views whose names occur in `sql`; the names of these. Raises LakeError.
+
+    A topic's view is called as the topic, a typed table's typed_<table>.
+    """
     words = {word.lower() for word in re.findall(r"\w+", sql)}
     created = []
     for topic in lake.topics():
         name = view_name(topic)
         if name.lower() in words:
             united(spark, lake, topic).createOrReplaceTempView(name)
+            created.append(name)
+    for table in lake.typed_tables():
+        name = f"typed_{view_name(table)}"
+        if lake.typed is not None and name.lower() in words:
+            typed_rows(spark, lake.typed.child(table)).createOrReplaceTempView(name)
             created.append(name)
     return created
 
@@ -78,6 +83,28 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     if lake.bootstrap_servers is not None:
         rows = rows.unionByName(not_archived(spark, table, lake.bootstrap_servers))
     return rows
+
+
+def typed_rows(spark: SparkSession, location: Location) -> DataFrame:
+    """The rows of a typed table, or of any other plain Delta table. Raises LakeError."""
+    with store_errors(location):
+        table = DeltaTable(location.url, storage_options=location.storage_options())
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        count = len(table.file_uris())
+    numbers = spark.range(0, count, 1, max(1, count))
+    return numbers.mapInArrow(partial(_read_fragments, location, table.version()), schema)
+
+
+def _read_fragments(
+    location: Location, version: int, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What a worker runs: the rows of a table's fragments of these numbers, columns that are in paths included."""
+    table = DeltaTable(location.url, version=version, storage_options=location.storage_options())
+    dataset = table.to_pyarrow_dataset()
+    fragments = sorted(dataset.get_fragments(), key=lambda fragment: str(fragment.path))
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from fragments[number].scanner(schema=dataset.schema, batch_size=8192).to_batches()
 
 
 def archived(spark: SparkSession, table: LakeTable) -> DataFrame:

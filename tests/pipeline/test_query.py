@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from korvet.client import Record
@@ -71,6 +73,18 @@ def test_views_have_the_names_of_their_topics(
     assert created == [view_name(topic)]
     assert [tuple(row) for row in spark.sql(sql).collect()] == [("k0", 4), ("k1", 3), ("k2", 3)]
     assert create_views(spark, lake_at(tmp_path, memory), "select 1") == []
+
+
+def test_typed_tables_are_views_too(spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3], "carrier": ["AA", "UA", "AA"]})
+    write_deltalake(str(tmp_path / "typed" / "flights~dlq"), rows, partition_by=["carrier"])
+    lake = Lake(Location.parse(str(tmp_path / "lake")), None, Location.parse(str(tmp_path / "typed")))
+    sql = "select carrier, sum(id) as ids from typed_flights_dlq group by carrier order by carrier"
+
+    created = create_views(spark, lake, sql)
+
+    assert created == ["typed_flights_dlq"]
+    assert [tuple(row) for row in spark.sql(sql).collect()] == [("AA", 4), ("UA", 2)]
 
 
 def test_the_command_prints_rows_and_says_what_is_wrong_in_a_line(

@@ -1,0 +1,193 @@
+"""All flights that left New York in 2013, through topic, tables and back: archive, decode, query, trim, replay.
+
+    .venv/bin/python examples/flights_lake.py      # starts a broker of its own; Java 17 has to be there
+
+The 336,776 rows of examples/flights.py go into a topic while the archive is running. Then they are decoded to a typed
+table and asked for each carrier's mean delay, which pandas computes from the source as well; the broker drops what is
+archived, and a consumer reads the whole topic all the same, row for row; the archive is replayed into a second topic,
+which is archived, too, and both tables are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+from deltalake import DeltaTable
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from examples.flights import consume_and_compare, flights, produce, timed
+
+TOPIC, AGAIN = "flights", "flights-again"
+PARTITIONS = 4
+SETTINGS = [
+    *("--set", "remote.storage.enable=true", "--set", "local.retention.bytes=1000000"),
+    *("--partitions", str(PARTITIONS)),
+]
+QUERY = """
+    select carrier, count(*) as flights, round(avg(dep_delay), 6) as delay
+    from typed_flights group by carrier order by carrier
+"""
+WAIT_LIMIT_S = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--folder", type=Path, help="where to put everything [a temporary folder]")
+    folder = parser.parse_args().folder
+    if folder is not None:
+        run(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="flights-") as temporary:
+        run(Path(temporary))
+
+
+def run(folder: Path) -> None:
+    lake, typed = str(folder / "lake"), str(folder / "typed")
+    with broker(folder) as servers:
+        korvet("topics", "create", TOPIC, *SETTINGS, "-b", servers)
+        with archiving(servers, lake):
+            total = timed("produced", lambda: produce(servers, TOPIC))
+        archive_rest(servers, TOPIC, lake)
+        show(f"archived {rows_of(lake, TOPIC):,} rows")
+
+        korvet("lake", "decode", "--at", lake, "--to", typed, "--topics", TOPIC, "--once")
+        compare_delays(delays(servers, lake, typed))
+
+        kept = wait_until_trimmed(servers)
+        show(f"the broker's own part of the topic begins {kept:,} offsets after the topic does")
+        timed(
+            "consumed, mostly from the lake,", lambda: consume_and_compare(servers, TOPIC, PARTITIONS, total)
+        )
+
+        korvet("topics", "create", AGAIN, *SETTINGS, "-b", servers)
+        korvet("lake", "replay", TOPIC, "--from", lake, "--into", AGAIN, "-b", servers)
+        archive_rest(servers, AGAIN, lake)
+        compare_tables(lake)
+    show("Both tables are equal, row for row.")
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A broker that keeps its records in `folder`; the address clients connect to."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        servers = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = {
+        "lake.url": folder / "lake",
+        "offset.mapping": "dense",
+        "log.retention.check.interval.ms": 1000,
+    }
+    arguments = [f"--set={name}={value}" for name, value in settings.items()]
+    storage = f"embedded:{folder / 'data'}"
+    with process("serve", "--storage", storage, "--listeners", servers, *arguments):
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while True:
+            try:
+                socket.create_connection((servers.partition(":")[0], int(servers.partition(":")[2]))).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    sys.exit("The broker does not answer.")
+                time.sleep(0.1)
+        yield servers
+
+
+@contextmanager
+def archiving(servers: str, lake: str) -> Iterator[None]:
+    """The archive, running beside whatever is done in the block; it finishes the commit in hand."""
+    with process("lake", "archive", "-b", servers, "--topics", TOPIC, "--to", lake, "--every", "1s"):
+        yield
+
+
+def archive_rest(servers: str, topic: str, lake: str) -> None:
+    korvet("lake", "archive", "-b", servers, "--topics", topic, "--to", lake, "--once")
+
+
+def delays(servers: str, lake: str, typed: str) -> pd.DataFrame:
+    """Each carrier's flights and mean delay, by SQL over the typed table."""
+    answer = korvet("lake", "query", QUERY, "--at", lake, "--typed", typed, "-b", servers, "--json")
+    return pd.DataFrame([json.loads(line) for line in answer.splitlines()])
+
+
+def compare_delays(found: pd.DataFrame) -> None:
+    """Compare with what pandas says on the source."""
+    source = pd.DataFrame(flights())
+    by_carrier = source.groupby("carrier")["dep_delay"]
+    expected = pd.DataFrame({"flights": by_carrier.size(), "delay": by_carrier.mean().round(6)}).reset_index()
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, atol=1e-6)
+    show(f"mean delays of {len(found)} carriers are those that pandas computes")
+
+
+def wait_until_trimmed(servers: str) -> int:
+    """How many offsets the broker has dropped, once it has dropped some of every partition that had many."""
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while True:
+        first, local = (offsets(servers, name) for name in ("earliest", "earliest-local"))
+        if sum(local) > sum(first):
+            return sum(local) - sum(first)
+        if time.monotonic() > deadline:
+            sys.exit("Nothing was trimmed.")
+        time.sleep(0.5)
+
+
+def offsets(servers: str, when: str) -> list[int]:
+    lines = korvet("offsets", TOPIC, "--time", when, "-b", servers).splitlines()
+    return [int(line.rpartition(":")[2]) for line in lines]
+
+
+def rows_of(lake: str, topic: str) -> int:
+    return int(DeltaTable(f"{lake}/{topic}").to_pyarrow_dataset().count_rows())
+
+
+def compare_tables(lake: str) -> None:
+    """Compare the archives of both topics."""
+    first, second = (archived(lake, topic) for topic in (TOPIC, AGAIN))
+    pd.testing.assert_frame_equal(first, second)
+
+
+def archived(lake: str, topic: str) -> pd.DataFrame:
+    columns = ["partition", "offset", "timestamp_ms", "key", "value"]
+    table = DeltaTable(f"{lake}/{topic}").to_pyarrow_dataset().to_table(columns=columns)
+    frame = table.to_pandas().sort_values(["partition", "offset"], ignore_index=True)
+    return frame.drop(columns="offset")
+
+
+def korvet(*arguments: str) -> str:
+    """Run a command of korvet's to its end; what it printed."""
+    done = subprocess.run(command(arguments), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"korvet {' '.join(arguments)} failed.")
+    return done.stdout
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[None]:
+    """A command of korvet's that runs during the block, and is told to end at its end."""
+    running = subprocess.Popen(command(arguments))
+    try:
+        yield
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(WAIT_LIMIT_S)
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "korvet", *arguments]
+
+
+def show(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The flights through tables and back, as the example's reader runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.clients]
+
+
+def test_all_flights_come_back_from_the_lake_as_they_went_in(tmp_path: Path) -> None:
+    example = subprocess.run(
+        [sys.executable, ROOT / "examples/flights_lake.py", "--folder", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+    assert example.returncode == 0, example.stdout + example.stderr
+    assert example.stdout.splitlines()[-1] == "Both tables are equal, row for row."

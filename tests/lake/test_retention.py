@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from korvet.cli.lake_retain import command
+from korvet.lake.chain import chained_up_to, missing_stretches
+from korvet.lake.cold import ColdReader
+from korvet.lake.errors import CommitConflict
+from korvet.lake.retention import drop_before, expired_up_to
+from korvet.lake.table import LakeTable
+from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
+
+
+def days_of(folder: Path, *days: tuple[int, ...]) -> LakeTable:
+    """A table of ranges of ten offsets, whose records are of these days in turn."""
+    table = LakeTable.open_or_create(lake(folder), TOPIC, TOPIC_ID)
+    for number, chosen in enumerate(days):
+        timestamps = [NOON + DAY_MS * chosen[index % len(chosen)] for index in range(10)]
+        start = 10 * number
+        table = table.commit([written(table, start, start + 10, timestamps=timestamps)])
+    return table
+
+
+def test_ranges_go_from_the_beginning_as_long_as_all_of_them_is_old(tmp_path: Path) -> None:
+    table = days_of(tmp_path, (0,), (1, 0), (5,), (1,))
+
+    assert expired_up_to(table, NOON + 2 * DAY_MS) == {0: 20}
+    assert expired_up_to(table, NOON + DAY_MS) == {0: 10}
+    assert expired_up_to(table, NOON) == {}
+    assert expired_up_to(table, NOON + 9 * DAY_MS) == {0: 40}
+
+
+def test_the_archive_begins_later_and_has_no_holes(tmp_path: Path) -> None:
+    table = days_of(tmp_path, (0,), (1, 0), (5,), (1,))
+
+    table = drop_before(table, {0: 20})
+
+    assert (table.start(0), table.archived_up_to[0], chained_up_to(table, 0)) == (20, 40, 40)
+    assert missing_stretches(table, 0) == []
+    assert sorted(file.held.start for file in table.files if file.held) == [20, 30]
+    reader = ColdReader(lake(tmp_path))
+    found = reader.first(TOPIC, TOPIC_ID, 0, 0, 40)
+    assert found is not None
+    assert found.offset == 20
+
+
+def test_everything_may_go_and_the_archive_goes_on(tmp_path: Path) -> None:
+    table = drop_before(days_of(tmp_path, (0,), (1,)), {0: 20})
+
+    table = table.commit([written(table, 20, 30)])
+
+    assert (table.start(0), table.archived_up_to[0], chained_up_to(table, 0)) == (20, 30, 30)
+
+
+def test_records_without_timestamp_do_not_grow_old(tmp_path: Path) -> None:
+    table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+    table = table.commit([written(table, 0, 10, timestamps=[-1] * 10)])
+
+    assert expired_up_to(table, NOON) == {}
+
+
+def test_files_that_somebody_else_has_written_stay(tmp_path: Path) -> None:
+    days_of(tmp_path, (0,), (0,)).delta.optimize.compact()
+    table = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
+
+    assert expired_up_to(table, NOON + DAY_MS) == {}
+
+
+def test_a_commit_in_between_wins_or_is_kept(tmp_path: Path) -> None:
+    table = days_of(tmp_path, (0,), (1,))
+    newer = table.commit([written(table, 20, 30)])
+
+    try:
+        drop_before(table, {0: 10})
+    except CommitConflict:
+        return
+    after = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
+    assert after.archived_up_to == newer.archived_up_to
+    assert chained_up_to(after, 0) == 30
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_command_says_where_partitions_begin(tmp_path: Path, dry_run: bool) -> None:
+    days_of(tmp_path, (0,), (1,))
+    arguments = ["--at", str(tmp_path / "lake"), "--older-than", "1d", *(["--dry-run"] if dry_run else [])]
+
+    result = CliRunner().invoke(command, arguments)
+
+    assert result.output == f"orders-0 {'would begin' if dry_run else 'begins'} at offset 20\n"
+    assert LakeTable.open(lake(tmp_path), TOPIC).start(0) == (0 if dry_run else 20)
+    wrong = CliRunner().invoke(command, ["--at", str(tmp_path / "lake"), "--older-than", "soon"])
+    assert "accepted are 90d, 12h, 30m" in wrong.output
