@@ -1,23 +1,27 @@
-"""Members that wait, and what ends their waits: a drain, and clients that go."""
+"""Members that wait, and what ends their waits: a drain, and clients that go. Those that only want to do harm."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import pytest
 import trio
 
 from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from korvet.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.talk import Client, connect, reset, seen, serving
 
 VERSION = 3  # the last one in which newcomers are not sent away
 
 
-def join_request(member_id: str = "") -> JoinGroupRequest:
+def join_request(member_id: str = "", *, session_timeout_ms: int = 10_000) -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id="g",
-        session_timeout_ms=1000,
+        session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=5000,
         member_id=member_id,
         protocol_type="consumer",
@@ -45,7 +49,7 @@ async def test_a_drain_answers_members_that_wait_for_others() -> None:
         told.append(ErrorCode((await client.ask(join_request(), VERSION)).error_code))
 
     async with (
-        serving(group_initial_rebalance_delay_ms=60_000, group_min_session_timeout_ms=1) as server,
+        serving(group_initial_rebalance_delay_ms=60_000) as server,
         connect(server) as first,
         connect(server) as second,
         trio.open_nursery() as nursery,
@@ -68,12 +72,12 @@ async def test_a_client_that_goes_while_it_waits_is_missed_after_its_session() -
         connect(server) as gone,
         connect(server) as client,
     ):
-        await gone.send(gone.frame_of(join_request(), VERSION))
+        await gone.send(gone.frame_of(join_request(session_timeout_ms=1000), VERSION))
         await seen(server).until(lambda: "JoinGroup" in seen(server).names)
         reset(gone)
-        first = await client.ask(join_request(), VERSION)
+        first = await client.ask(join_request(session_timeout_ms=1000), VERSION)
         refused = await sync(client, first)
-        second = await client.ask(join_request(first.member_id), VERSION)
+        second = await client.ask(join_request(first.member_id, session_timeout_ms=1000), VERSION)
         synced = await sync(client, second)
 
     assert (1, ErrorCode.NONE) == (first.generation_id, first.error_code)
@@ -81,3 +85,91 @@ async def test_a_client_that_goes_while_it_waits_is_missed_after_its_session() -
     assert ErrorCode.REBALANCE_IN_PROGRESS == refused.error_code
     assert (2, [first.member_id]) == (second.generation_id, [m.member_id for m in second.members])
     assert b"yours" == synced.assignment
+
+
+KNOCKING = 10_000
+ROOM = 100
+
+
+async def test_ten_thousand_that_knock_are_refused_and_leave_nothing_behind() -> None:
+    told: Counter[int] = Counter()
+    async with serving(group_max_size=ROOM) as server, connect(server) as client:
+        frames = client.frame_of(join_request(), 4) * KNOCKING
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, frames)
+            for _ in range(KNOCKING):
+                _, answer = await client.answer(JoinGroupRequest, 4)
+                told[answer.error_code] += 1
+        group = await server.broker.groups.group("g")
+
+    assert {
+        ErrorCode.MEMBER_ID_REQUIRED: ROOM, ErrorCode.GROUP_MAX_SIZE_REACHED: KNOCKING - ROOM
+    } == told  # fmt: skip
+    assert (0, ROOM) == (len(group.members), len(group._pending))
+
+
+async def test_huge_metadata_are_refused_before_there_is_a_group() -> None:
+    huge = b"x" * 100_001
+    async with (
+        serving(group_max_metadata_bytes=100_000, group_initial_rebalance_delay_ms=0) as server,
+        connect(server) as client,
+    ):
+        request = join_request()
+        request.protocols = [JoinGroupRequestProtocol(name="range", metadata=huge)]
+        refused = await client.ask(request, VERSION)
+        groups = await server.broker.groups.groups()
+        joined = await client.ask(join_request(), VERSION)
+        synced = await client.ask(
+            SyncGroupRequest(
+                group_id="g",
+                generation_id=joined.generation_id,
+                member_id=joined.member_id,
+                assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=huge)],
+            ),
+            2,
+        )
+
+    assert (ErrorCode.INVALID_REQUEST, []) == (refused.error_code, groups)
+    assert (ErrorCode.INVALID_REQUEST, b"") == (synced.error_code, synced.assignment)
+
+
+@pytest.mark.parametrize(
+    "member_id, generation_id",
+    [("nobody", 1), ("", 1), ("x" * 30_000, 1), ("nobody", -1), ("nobody", 2**31 - 1)],
+)
+async def test_members_that_are_none_are_refused_and_disturb_nobody(
+    member_id: str, generation_id: int
+) -> None:
+    async with (
+        serving(group_initial_rebalance_delay_ms=0) as server,
+        connect(server) as client,
+        connect(server) as foreign,
+    ):
+        joined = await client.ask(join_request(), VERSION)
+        await sync(client, joined)
+        told = []
+        for group_id in ("g", "unknown"):
+            requests: list[tuple[object, int]] = [
+                (HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id=member_id), 4),
+                (
+                    SyncGroupRequest(
+                        group_id=group_id, generation_id=generation_id, member_id=member_id, assignments=[]
+                    ),
+                    4,
+                ),
+                (LeaveGroupRequest(group_id=group_id, members=[MemberIdentity(member_id=member_id)]), 5),
+            ]
+            for request, version in requests:
+                answer = await foreign.ask(request, version)
+                members = getattr(answer, "members", None)
+                told.append(ErrorCode(members[0].error_code if members else answer.error_code))
+        heartbeat = await client.ask(
+            HeartbeatRequest(
+                group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
+            ), 4
+        )  # fmt: skip
+        known = [group.group_id for group in await server.broker.groups.groups()]
+
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] * 6 == told
+    assert ErrorCode.NONE == heartbeat.error_code
+    assert ["g"] == known
