@@ -73,7 +73,7 @@ conformance: $(developed)
 	$(python) -m conformance $(WORDS)
 
 soak: $(developed)
-	$(pytest) -m soak
+	$(pytest) -m soak -o faulthandler_timeout=1200
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

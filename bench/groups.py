@@ -134,6 +134,11 @@ class Member(Wire):
             )
         )
 
+    def is_called(self) -> bool:
+        """Whether the group has begun to rebalance."""
+        self.ask_heartbeat()
+        return bool(self.answer(HeartbeatRequest).error_code)
+
 
 def check(error_code: int) -> None:
     if error_code:
@@ -183,9 +188,11 @@ def measure_rebalances(at: Broker) -> None:
         for _ in range(REBALANCES):
             leader = next(member for member in members if member.leads)
             leader.ask_to_join()
-            for member in members:
-                if member is not leader:
-                    member.ask_to_join()
+            followers = [member for member in members if member is not leader]
+            while not followers[0].is_called():
+                pass
+            for member in followers:
+                member.ask_to_join()
             with measured.once():
                 rebalance(members)
     measured.say(f"{MEMBERS} members over {PARTITIONS} partitions, from the last join on", "< 1 s")
@@ -193,15 +200,17 @@ def measure_rebalances(at: Broker) -> None:
 
 def measure_heartbeats(at: Broker) -> None:
     with ExitStack() as stack:
-        members = []
-        for number in range(IDLE_GROUPS):
-            group = [stack.enter_context(Member(at.port, f"idle-{number}")) for _ in range(IDLE_MEMBERS)]
-            for member in group:
-                member.introduce()
-            for member in group:
-                member.ask_to_join()
+        groups = [
+            [stack.enter_context(Member(at.port, f"idle-{number}")) for _ in range(IDLE_MEMBERS)]
+            for number in range(IDLE_GROUPS)
+        ]
+        members = [member for group in groups for member in group]
+        for member in members:
+            member.introduce()
+        for member in members:
+            member.ask_to_join()
+        for group in groups:
             rebalance(group)
-            members += group
         used_s, began_s = cpu_s(at.pid), time.perf_counter()
         redis_s = at.cpu_s() - used_s
         beats = 0
@@ -310,7 +319,7 @@ def main() -> None:
     """Measure everything once, on a private server."""
     for measure in (measure_rebalances, measure_heartbeats, measure_topics, measure_positions):
         with temporary_folder() as folder:
-            settings = ("group.initial.rebalance.delay.ms=2000", "max.connections=5000")
+            settings = ("group.initial.rebalance.delay.ms=6000", "max.connections=5000")
             with broker(f"embedded:{folder / 'data'}", *settings) as at:
                 create_topic(at.port, "t", partitions=PARTITIONS)
                 measure(at)

@@ -1,0 +1,17 @@
+"""What runs for minutes: `make soak` alone runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+# Servers and brokers that are killed here are a test's own, as in the failure tests.
+from tests.failures.conftest import numbers, start_broker, topic  # noqa: F401
+from tests.storage.conftest import new_server  # noqa: F401
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.soak)

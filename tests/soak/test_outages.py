@@ -1,0 +1,195 @@
+"""What docs/operations.md tells of failures, tried with a real producer and a real consumer; it says what it found.
+
+Power loss is played: a library preloaded into Redis notes how much of each file was synced, and when Redis is killed
+its files are cut to that length. That is the worst a disk can do which keeps its word; in truth the system has usually
+written more by then.
+
+Where acknowledged records are lost an idempotent producer of librdkafka ends with a fatal error, as after an unclean
+election of Kafka's: the sequence numbers it goes on with do not follow those that are there. So plain ones are used
+where that is to be expected.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import define
+
+from tests.clients.confluent import Confluent
+from tests.failures.conftest import Say, StartBroker
+from tests.processes import KorvetProcess
+from tests.servers import REDIS_PATH, RedisServer, start_replica, start_server
+from tests.soak.attempt import Attempt
+
+BEFORE = 800
+AFTER = 400
+SHIM = Path(__file__).with_name("synced.c")
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    server = start_server(REDIS_PATH, durable=True, options={"appendfsync": "everysec"})
+    yield server
+    server.remove()
+
+
+def attempt(
+    broker: KorvetProcess,
+    topic: str,
+    happen: Callable[[], object],
+    *,
+    acks: str = "all",
+    idempotent: bool = True,
+) -> Attempt:
+    """Let something happen in the middle of work."""
+    Confluent(broker.bootstrap_servers).create_topic(topic)
+    with Attempt(broker.bootstrap_servers, topic, acks, idempotent) as at_work:
+        at_work.wait_for_more(BEFORE)
+        happen()
+        at_work.wait_for_more(AFTER)
+    return at_work
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_the_broker_ends_and_is_started_again(
+    server: RedisServer, start_broker: StartBroker, topic: str, how: str, acks: str, say: Say
+) -> None:
+    broker = start_broker(server.url)
+
+    def end() -> None:
+        getattr(broker, how)()
+        broker.start()
+
+    outcome = attempt(broker, topic, end, acks=acks).outcome()
+    say(str(outcome))
+
+    assert outcome.lost == 0 or acks == "0"
+    assert outcome.consumer_goes_on
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_redis_is_killed_and_started_again(
+    server: RedisServer, start_broker: StartBroker, topic: str, acks: str, say: Say
+) -> None:
+    broker = start_broker(server.url)
+
+    def end() -> None:
+        server.kill()
+        server.start()
+
+    outcome = attempt(broker, topic, end, acks=acks).outcome()
+    say(str(outcome))
+
+    assert outcome.lost == 0 or acks == "0"
+    assert outcome.consumer_goes_on
+
+
+def test_redis_is_full_for_a_while(
+    server: RedisServer, start_broker: StartBroker, topic: str, say: Say
+) -> None:
+    broker = start_broker(server.url)
+
+    def fill() -> None:
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", "1")
+            threading.Event().wait(5)
+            client.config_set("maxmemory", "0")
+
+    outcome = attempt(broker, topic, fill).outcome()
+    say(str(outcome))
+    say(f"log: {[line for line in broker.log if 'OOM' in line][:1]}")
+
+    assert (0, 0) == (outcome.lost, outcome.repeated)
+    assert outcome.consumer_goes_on
+
+
+@pytest.mark.parametrize("insync", ["1", "2"])
+def test_a_replica_takes_over(
+    start_broker: StartBroker, topic: str, tmp_path: Path, insync: str, say: Say
+) -> None:
+    """The replica hears nothing for the last second, as one that lags behind; then the primary is killed."""
+    primary = start_server(REDIS_PATH, tcp=True)
+    replica = start_replica(primary)
+    address = tmp_path / "s"
+    address.symlink_to(primary.socket)
+    try:
+        broker = start_broker(f"unix://{address}", {"min.insync.replicas": insync})
+
+        def fail_over() -> None:
+            with replica.client() as client:
+                client.replicaof("127.0.0.1", "1")  # where nobody is
+                threading.Event().wait(1)
+                primary.kill()
+                client.replicaof("NO", "ONE")
+            address.unlink()
+            address.symlink_to(replica.socket)
+
+        outcome = attempt(broker, topic, fail_over, idempotent=False).outcome()
+    finally:
+        primary.remove()
+        replica.remove()
+    say(str(outcome))
+
+    assert outcome.lost == 0 or insync == "1"
+    assert outcome.consumer_goes_on
+
+
+@define
+class Plug:
+    """A server whose power can be cut."""
+
+    server: RedisServer
+    notes: Path
+
+    def cut(self) -> None:
+        """Kill it, and leave of its files what was synced."""
+        self.server.kill()
+        synced: dict[int, int] = {}
+        for line in self.notes.read_text().splitlines() if self.notes.exists() else []:
+            inode, size = map(int, line.split())
+            synced[inode] = size
+        for path in self.server.folder.rglob("*"):
+            if path.suffix in (".aof", ".rdb", ".manifest"):
+                status = path.stat()
+                with path.open("r+b") as file:
+                    file.truncate(min(synced.get(status.st_ino, 0), status.st_size))
+        self.server.start()
+
+
+POWER = {
+    "always": {"appendonly": "yes", "appendfsync": "always"},
+    "everysec": {"appendonly": "yes", "appendfsync": "everysec"},
+    "no": {"appendonly": "yes", "appendfsync": "no"},
+    "snapshots": {"appendonly": "no", "save": "1 1"},
+    "nothing": {"appendonly": "no"},
+}
+
+
+@pytest.fixture
+def plug(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
+    library = tmp_path / "synced.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(SHIM), "-ldl"], check=True)
+    notes = tmp_path / "notes"
+    monkeypatch.setenv("SYNCED", str(notes))
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    server = start_server(REDIS_PATH, options=POWER[request.param])
+    monkeypatch.delenv("LD_PRELOAD")
+    monkeypatch.delenv("SYNCED")
+    yield Plug(server, notes)
+    server.remove()
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+@pytest.mark.parametrize("plug", list(POWER), indirect=True)
+def test_the_power_is_lost(plug: Plug, start_broker: StartBroker, topic: str, acks: str, say: Say) -> None:
+    broker = start_broker(plug.server.url)
+    outcome = attempt(broker, topic, plug.cut, acks=acks, idempotent=False).outcome()
+    say(str(outcome))
+
+    assert outcome.consumer_goes_on
