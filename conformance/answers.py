@@ -27,6 +27,8 @@ Fields = dict[str, str]
 
 #: The scope of a scenario (`runner`), as it stands in names.
 SCOPE = re.compile(r"s\d{4}v\d\d")
+#: The port in an address on loopback.
+PORTS = re.compile(r"(127\.0\.0\.1):\d+")
 #: What names an element of an array, the first of these that it has and that is not empty.
 KEYS = (
     "name", "topic", "group_id", "resource_name", "key", "partition_index", "partition", "index", "api_key",
@@ -55,6 +57,12 @@ class Reader:
     _api: str = ""
     _version: int = 0
     _named: dict[str, dict[object, str]] = attrs.field(factory=lambda: defaultdict(dict))
+
+    def __attrs_post_init__(self) -> None:
+        # Members are named in the order in which they were told who they are, and not in that of some leader's list.
+        for step in self.talk.steps:
+            if member_id := getattr(step.answer, "member_id", ""):
+                self._name(member_id, "member_id")
 
     def fields(self, step: Step) -> Fields:
         """The fields of one answer; of what came instead of one, `(answer)` alone."""
@@ -134,6 +142,8 @@ class Reader:
             return str(self._number(value, around))
         if kind is Kind.NAMED:
             return self._name(value, short)
+        if kind is Kind.PORTS and value is not None:
+            return _short(PORTS.sub(r"\1:PORT", value.replace(self.talk.scope + "-", "")))
         if value is None or value in (-1, 0, "", b""):
             return repr(value) if isinstance(value, str) else str(value)
         return SOME

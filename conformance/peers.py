@@ -45,9 +45,10 @@ SETTINGS: Mapping[str, str] = {
     "group.max.size": "4",
     "offset.metadata.max.bytes": "64",
     "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
 }
 #: How soon Kafka's own housekeeping begins.
-KAFKA_SETTINGS: Mapping[str, str] = {"log.initial.task.delay.ms": "500", "log.cleaner.backoff.ms": "500"}
+KAFKA_SETTINGS: Mapping[str, str] = {"log.initial.task.delay.ms": "500"}
 REDIS_SETTINGS: Mapping[str, Mapping[str, str]] = {
     RECORDS: {"storage.layout": "record", "offset.mapping": "timestamp"},
     BATCHES: {"storage.layout": "batch", "offset.mapping": "dense"},

@@ -20,6 +20,7 @@ class Kind(Enum):
     TIME = "by whether it is there"
     SIZE = "by whether it is 0"
     OFFSET = "as numbers of records, where offsets follow the clock"
+    PORTS = "without the ports of addresses"
     ORDER = "without regard to its order"
 
 
@@ -125,6 +126,9 @@ _HASHED = (
 RULES: tuple[Rule, ...] = (
     *(Rule(api, field, Kind.NAMED, MADE_UP) for api, field in _IDS),
     *(Rule(api, field, Kind.NAMED, PORT) for api, field in _PORTS),
+    Rule("DescribeConfigs", "results.configs.value", Kind.PORTS, PORT),
+    Rule("DescribeConfigs", "results.configs.synonyms.value", Kind.PORTS, PORT),
+    Rule("ApiVersions", "finalized_features_epoch", Kind.TIME, "How much the cluster has been through."),
     Rule("Metadata", "cluster_id", Kind.NAMED, CLUSTER),
     Rule("DescribeCluster", "cluster_id", Kind.NAMED, CLUSTER),
     *(Rule(api, field, Kind.TEXT, WORDING) for api, field in _TEXTS),

@@ -16,7 +16,7 @@ from conformance.scenarios.members import (
     leave,
     sync,
 )
-from conformance.talk import Ended, Talk
+from conformance.talk import Ended, Talk, Unexpected
 from korvet.protocol.messages.delete_groups import DeleteGroupsRequest
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
@@ -30,6 +30,8 @@ def joined(talk: Talk, group: str, *, instance: str | None = None) -> Member:
     """The only member of a new group, in its first generation, with its assignment."""
     member = Member(talk, "the member", talk.name(group), instance=instance)
     form(member)
+    if talk.steps[-1].answer.error_code:
+        raise Unexpected(f"{talk.peer.name} forms no group: {talk.steps[-1]}")
     talk.steps.clear()  # how it came to be is another scenario's
     return member
 
@@ -216,7 +218,6 @@ def more_members_than_a_group_may_have(talk: Talk, _version: int) -> None:
 
 @scenario()
 def huge_metadata(talk: Talk, _version: int) -> None:
+    long_name = join(talk.name("h"), metadata=SUBSCRIPTION, protocols=("x" * 1000,))
+    talk.ask(long_name, 3, "a protocol of a long name")
     talk.ask(join(talk.name("g"), metadata=b"x" * 100_000), 3, "100 kB", limit_s=3)
-    talk.ask(
-        join(talk.name("h"), metadata=SUBSCRIPTION, protocols=("x" * 1000,)), 3, "a protocol of a long name"
-    )

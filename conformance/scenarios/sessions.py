@@ -15,6 +15,7 @@ from conformance.scenarios.records import batch
 from conformance.talk import Talk
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
+from korvet.protocol.record_batch import decode_records, parse_batches
 
 
 def until_rebalancing(talk: Talk, member: Member) -> None:
@@ -213,3 +214,50 @@ def retention_by_time(talk: Talk, _version: int) -> None:
     partition = answer.responses[0].partitions[0]
     talk.note("what is new", ErrorCode(partition.error_code).name)
     talk.note("where it is", len(b"".join(partition.records)) > 0)
+
+
+def everything(talk: Talk, topic: str) -> list[str]:
+    """All records of a topic's first partition, by their numbers; however many fetches that takes."""
+    found: list[str] = []
+    offset = talk.offset(topic, 0)
+    end = offset + 1
+    while offset < end:
+        request = fetch(talk, topic, 0)
+        request.topics[0].partitions[0].fetch_offset = offset
+        partition = talk.tell(request).responses[0].partitions[0]
+        end = partition.high_watermark
+        for each in parse_batches(b"".join(partition.records or ())):
+            for delta, _timestamp, key, value, _headers in decode_records(each):
+                if each.base_offset + delta >= offset:
+                    number = talk.offsets[talk.name(topic), 0].index(each.base_offset + delta)
+                    found.append(f"{number}: {key!r} {value!r}")
+            offset = max(offset, each.last_offset + 1)
+    return found
+
+
+@scenario()
+def compaction(talk: Talk, _version: int) -> None:
+    # Kafka compacts nothing of the segment that is written to: a record of a later time begins another one.
+    topic = talk.topic(
+        "orders", cleanup_policy="compact", segment_ms="1000", min_cleanable_dirty_ratio="0.01"
+    )
+    written = (
+        (b"a", b"1"),
+        (b"b", b"1"),
+        (b"c", b"1"),
+        (b"a", b"2"),
+        (b"b", None),
+        (b"d", b"1"),
+        (b"e", b"1"),
+    )
+    for number, (key, value) in enumerate(written):
+        talk.fill("orders", batch(value, keys=(key,), timestamps=(T0 + 2000 * number,)))
+    talk.wait_until(lambda: len(everything(talk, "orders")) == 5, "all but the last records of each key go")
+    talk.note("what is left", everything(talk, "orders"))
+    talk.ask(list_offsets(topic, -2), label="earliest")
+    talk.ask(list_offsets(topic, -1), label="latest")
+    talk.ask(list_offsets(topic, T0 + 1), label="by time")
+    talk.ask(produce(topic, batch(b"x")), label="a record without key")
+    talk.ask(
+        produce(topic, batch(b"x", b"y", keys=(b"k", None))), label="two records, of which one has no key"
+    )

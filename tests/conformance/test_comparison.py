@@ -85,7 +85,7 @@ def test_ids_differ_but_what_they_are_of_may_not() -> None:
 
     other_leader = joined("ours-1", "ours-2")
     other_leader.leader = "ours-2"
-    assert ("member_id", "member 1", "member 2") in (
+    assert ("leader", "member 1", "member 2") in (
         differences("JoinGroup", 5, joined("kafka-1", "kafka-2"), other_leader)
     )
 
