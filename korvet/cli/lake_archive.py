@@ -100,7 +100,7 @@ def command(
     )
     display = Display()
     try:
-        spark = spark_session("korvet lake archive", master=master)
+        spark = spark_session("korvet lake archive", master=master, quick_java=True)
         archive = Archive(options, SparkWorkers(spark, options.connecting), display.show)
         try:
             with ended_by_signals(archive):

@@ -29,7 +29,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 # Answers that wait to be decoded.
 AHEAD = 2
 # Rows that are written together.
-CHUNK_BYTES = 96 * 1024 * 1024
+CHUNK_BYTES = 48 * 1024 * 1024
 # So many answers without batches in a row, from a log that goes on, mean that there are none up to its end.
 EMPTY_ANSWERS = 5
 

@@ -69,6 +69,7 @@ def topic() -> str:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of this run; every test with it has the marker `spark`."""
-    session = spark_session("korvet-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    settings = {"spark.sql.shuffle.partitions": "2"}
+    session = spark_session("korvet-tests", master="local[2]", settings=settings, quick_java=True)
     yield session
     session.stop()
