@@ -44,9 +44,10 @@ from korvet.storage.redis_writers import WaitingConnections
 
 logger = logging.getLogger(__name__)
 
-# What goes into one call, unless a single batch is larger: Redis does nothing else while it runs.
+# What goes into one call, unless a single batch is larger: Redis does nothing else while it runs, and so many
+# small records stay in its caches until they are in the append-only file.
 CALL_BYTES = 1 << 20
-CALL_RECORDS = 10_000
+CALL_RECORDS = 2_000
 
 Result = AppendResult | KafkaError
 

@@ -22,7 +22,7 @@ the columns are handed over, which costs a third of the Python and less Lua than
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import add
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.record import Headers, RawRecord
 from korvet.protocol.record_batch import RecordBatch, decode_slowly
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
-from korvet.storage.redis_replies import Argument, Buffer, pack_arguments
+from korvet.storage.redis_replies import Argument, Buffer, pack_arguments, pack_column
 
 # What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
 MAX_ARGUMENTS = 1_000_000
@@ -75,6 +75,8 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Pac
         raise InvalidRecord(
             f"{batch.record_count} records cannot fill {batch.last_offset_delta + 1} offsets."
         )
+    if batch.is_idempotent and batch.base_sequence < 0:
+        raise InvalidRecord("A batch with a producer id needs a sequence number.")
     if config.layout is StorageLayout.BATCH:
         return pack_whole(batch)
     return (yield from pack_records(batch, config, max_headers))
@@ -84,7 +86,7 @@ def pack_whole(batch: RecordBatch) -> Packed:
     """Batch layout."""
     size = batch.size + len(b"$batch")
     piece = Piece(batch.record_count, size, batch.max_timestamp)
-    return joined(batch, b"batch", b"", size, [piece], [batch.buffer])
+    return joined(batch, b"batch", b"", size, [piece], 1, pack_arguments((batch.buffer,)))
 
 
 def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
@@ -101,21 +103,23 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
     if shape is None:
         return pack_fields(batch, records, config, max_headers)
 
-    data: list[Argument] = []
+    data: list[Sequence[bytes]] = []
     # Under LogAppendTime the script has the time.
     timestamp: Argument = times[0] if by_broker or times.count(times[0]) == len(times) else b""
     if timestamp == b"":
         texts = {time: b"%d" % time for time in set(times)}
-        data += map(texts.__getitem__, times)
+        data.append(list(map(texts.__getitem__, times)))
     # Names, and the timestamp's 13 digits.
     extra = 22 + 16 * by_broker + (9 + len(producer) if producer else 0)
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
     for column, letter in ((keys, b"k"), (values, b"v")):
         if letter in shape:
-            data += column
+            data.append(column)
             sizes = map(add, map(len, column), sizes)
     sizes = list(sizes)
-    return joined(batch, shape, timestamp, max(sizes), pieces_of(sizes, times, config), data)
+    pieces = pieces_of(sizes, times, config)
+    count = len(data) * len(times)
+    return joined(batch, shape, timestamp, max(sizes), pieces, count, map(pack_column, data))
 
 
 def producer_of(batch: RecordBatch) -> bytes:
@@ -162,7 +166,8 @@ def pack_fields(
         data += (len(fields), position, *fields)
         sizes.append(sum(map(len, fields)))
         times.append(timestamp)
-    return joined(batch, b"f", b"", max(sizes), pieces_of(sizes, tuple(times), config), data)
+    pieces = pieces_of(sizes, tuple(times), config)
+    return joined(batch, b"f", b"", max(sizes), pieces, len(data), pack_arguments(tuple(data)))
 
 
 def header_fields(headers: Headers, max_headers: int) -> Iterator[bytes]:
@@ -200,10 +205,11 @@ def joined(
     timestamp: Argument,
     largest: int,
     pieces: list[Piece],
-    data: Sequence[Argument],
+    data_count: int,
+    data: Iterable[Buffer],
 ) -> Packed:
     """The arguments for one batch, in the script's order."""
-    if len(data) + 3 * len(pieces) > MAX_ARGUMENTS:
+    if data_count + 3 * len(pieces) > MAX_ARGUMENTS:
         raise MessageTooLarge(f"A batch of {batch.record_count} records is more than can be stored at once.")
     arguments: list[Argument] = [
         batch.producer_id if batch.producer_id >= 0 else -1,
@@ -215,10 +221,10 @@ def joined(
         timestamp,
         largest,
         len(pieces),
-        len(data),
+        data_count,
     ]
     for piece in pieces:
         arguments += piece
-    arguments += data
-    buffers = pack_arguments(tuple(arguments))
-    return Packed(len(arguments), buffers, batch.record_count, sum(piece.size for piece in pieces))
+    buffers = [*pack_arguments(tuple(arguments)), *data]
+    size = sum(piece.size for piece in pieces)
+    return Packed(len(arguments) + data_count, buffers, batch.record_count, size)

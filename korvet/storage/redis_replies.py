@@ -85,6 +85,25 @@ def pack_arguments(arguments: tuple[Argument, ...]) -> list[Buffer]:
     return [memoryview(first)[len(b"*%d\r\n" % len(arguments)) :], *rest]
 
 
+class _Heads(dict[int, bytes]):
+    """What stands before an argument of some length, and ends the one before it."""
+
+    def __missing__(self, length: int) -> bytes:
+        return b"\r\n$%d\r\n" % length
+
+
+HEADS = _Heads((length, b"\r\n$%d\r\n" % length) for length in range(1024))
+
+
+def pack_column(values: Sequence[bytes]) -> Buffer:
+    """As `pack_arguments`, in a third of the time for thousands of them."""
+    parts = [b""] * (2 * len(values) + 1)
+    parts[0:-1:2] = map(HEADS.__getitem__, map(len, values))
+    parts[1::2] = values
+    parts[-1] = b"\r\n"
+    return memoryview(b"".join(parts))[2:]
+
+
 def command_of(count: int, *packed: list[Buffer]) -> list[Buffer]:
     """A command of `count` arguments, which `pack_arguments` has packed."""
     return [b"*%d\r\n" % count, *chain.from_iterable(packed)]

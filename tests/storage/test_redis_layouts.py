@@ -136,6 +136,14 @@ def test_others_have_turns_while_a_large_batch_is_packed() -> None:
     assert turns == 5
 
 
+@pytest.mark.parametrize("layout", StorageLayout)
+def test_a_producer_without_a_sequence_is_refused(layout: StorageLayout) -> None:
+    raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=-1)
+
+    with pytest.raises(InvalidRecord, match="sequence"):
+        packed_batch(RecordBatch(raw), TopicConfig(layout=layout))
+
+
 def test_one_header_too_many_is_refused() -> None:
     packed([Record(headers=(("h", b""),) * 3)], max_headers=3)
     with pytest.raises(InvalidRecord, match=r"record\.max\.headers"):

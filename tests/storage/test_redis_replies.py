@@ -18,6 +18,7 @@ from korvet.storage.redis_replies import (
     is_temporary,
     pack,
     pack_arguments,
+    pack_column,
     reply_error,
 )
 
@@ -49,11 +50,12 @@ def test_packs_what_a_server_would_read_back(arguments: list[Argument], with_vie
 
 def test_a_command_can_be_put_together_from_packed_parts() -> None:
     view = memoryview(b"v" * UNCOPIED_BYTES)
+    column = [b"", b"x", b"y" * 2000]
     buffers = command_of(
-        5, pack_arguments((b"XADD", "key")), pack_arguments((1, view)), pack_arguments((b"",))
+        7, pack_arguments((b"XADD", "key")), pack_arguments((1, view)), [pack_column(column)]
     )
 
-    assert parsed(b"".join(buffers)) == [b"XADD", b"key", b"1", bytes(view), b""]
+    assert parsed(b"".join(buffers)) == [b"XADD", b"key", b"1", bytes(view), *column]
 
 
 def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
