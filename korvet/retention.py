@@ -21,6 +21,8 @@ from korvet.tiers import Tiers
 logger = logging.getLogger(__name__)
 
 LEASE = "retention"
+# An append does not look more often, either.
+SHORTEST_INTERVAL_S = 1.0
 
 
 @define(eq=False)
@@ -39,7 +41,7 @@ class RetentionWorker:
 
     async def _trim_now_and_then(self) -> None:
         while True:
-            await trio.sleep(self.config.log_retention_check_interval_ms / 1000)
+            await trio.sleep(max(SHORTEST_INTERVAL_S, self.config.log_retention_check_interval_ms / 1000))
             try:
                 await self.trim_all()
             except KafkaError as error:

@@ -62,6 +62,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
         "offset.mapping": storage.mapping,
         "group.initial.rebalance.delay.ms": "500",
         "group.min.session.timeout.ms": "1000",
+        "log.cleaner.backoff.ms": "200",
     }
     try:
         with KorvetProcess(
