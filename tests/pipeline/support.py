@@ -14,6 +14,12 @@ from korvet.client import Client, Record, open_client
 from korvet.client.model import Produced
 from korvet.pipeline.source import BatchReader, KorvetSource, StreamReader
 from korvet.protocol.compression import Codec
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 
 R = TypeVar("R")
 Row = dict[str, Any]
@@ -88,3 +94,13 @@ def trigger(
     """One trigger: where it ended, and its rows."""
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     return end, list(rows_in(reader, reader.partitions(start, end)))
+
+
+def delete_records(cluster: Cluster, topic: str, offset: int) -> None:
+    """Let partition 0 begin at an offset."""
+    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+    )
+    answer = cluster.run(lambda client: client.request(request, DeleteRecordsResponse))
+    assert [0] == [p.error_code for t in answer.topics for p in t.partitions]

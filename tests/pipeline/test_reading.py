@@ -12,26 +12,11 @@ from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.reading import LAST_TIMESTAMP_MS, DataLost, RangePartition
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import UnknownTopicOrPartition
-from korvet.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from korvet.protocol.messages.fetch import AbortedTransaction
 from korvet.protocol.record_batch import RecordBatch, build_batch
-from tests.pipeline.support import Cluster, batch_reader
+from tests.pipeline.support import Cluster, batch_reader, delete_records
 
 NOON = 1_700_000_000_000
-
-
-def delete_records(cluster: Cluster, topic: str, offset: int) -> None:
-    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
-    )
-    answer = cluster.run(lambda client: client.request(request, DeleteRecordsResponse))
-    assert [0] == [p.error_code for t in answer.topics for p in t.partitions]
 
 
 @pytest.mark.parametrize("codec", Codec)

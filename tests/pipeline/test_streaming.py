@@ -7,7 +7,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from korvet.client import Record
 from korvet.client.administration import add_partitions
 from korvet.pipeline.reading import DataLost, RangePartition
-from tests.pipeline.support import Cluster, Row, batch_reader, rows_in, trigger
+from tests.pipeline.support import Cluster, Row, batch_reader, delete_records, rows_in, trigger
 
 A_DAY_S = 86_400
 MIDNIGHT = 1_700_006_400_000
@@ -174,3 +174,14 @@ def test_a_replayed_trigger_reads_the_same(cluster: Cluster, topic: str) -> None
     assert 4 == len(parts)
     assert all(isinstance(part, RangePartition) for part in parts)
     assert [] == again.partitions(end, end)
+
+
+def test_nothing_is_lost_when_only_what_was_read_is_deleted(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    reader = cluster.stream(subscribe=topic, startingOffsets="earliest")
+    (read,) = cluster.produce(topic, [Record(b"read")])
+    offset, _ = trigger(reader, reader.initialOffset())
+    cluster.produce(topic, [Record(b"unread")])
+    delete_records(cluster, topic, read.offset + 1)
+
+    assert [b"unread"] == values(trigger(reader, offset)[1])
