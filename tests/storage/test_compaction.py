@@ -1,0 +1,212 @@
+"""The rules of compaction: when it is time, what a round keeps, and when tombstones go."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.protocol.compression import Codec
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, validate
+from korvet.storage.compaction import (
+    DIGEST_BYTES,
+    MAX_MARKS,
+    Cleaned,
+    KeyedRecord,
+    Mark,
+    Round,
+    compacted,
+    is_due,
+    keyed_records,
+    lag_limit,
+    short,
+)
+from korvet.storage.interface import TopicConfig
+
+DAY_MS = 86_400_000
+RECORDS: list[RawRecord] = [
+    (0, 100, b"a", b"1", ()),
+    (1, 105, b"b", None, ()),
+    (2, 90, None, b"3", ()),
+    (3, 101, b"a", b"4", (("h", b"1"),)),
+    (4, 102, b"c", b"5", ()),
+]
+
+
+def new_round(**options: int) -> Round:
+    return Round(**{"max_keys": 100, "start": 0, "newest": 1000, "tombstones_end": 0, **options})
+
+
+def batch(records: list[RawRecord] = RECORDS, **header: object) -> RecordBatch:
+    return RecordBatch(build_batch(records, **{"base_offset": 10, **header}))
+
+
+# --- How far, and since when ----------------------------------------------------------------------------------
+
+
+def test_marks_are_read_as_they_were_written() -> None:
+    cleaned = Cleaned((Mark(1838291543547904, 1_795_206_585_496), Mark(1838291543547905, -1)))
+
+    assert cleaned == Cleaned.parse(str(cleaned).encode())
+    assert Cleaned() == Cleaned.parse(b"")
+
+
+def test_a_log_that_was_never_compacted_is_dirty_from_the_first_offset() -> None:
+    assert (0, 0) == (Cleaned().end, Cleaned().tombstones_end(10**15, 0))
+
+
+def test_tombstones_go_when_the_first_round_that_met_them_is_old_enough() -> None:
+    cleaned = Cleaned().after(10, 1000, DAY_MS).after(20, 5000, DAY_MS)
+
+    assert 20 == cleaned.end
+    assert [0, 10, 10, 20] == [
+        cleaned.tombstones_end(now_ms, DAY_MS)
+        for now_ms in (999 + DAY_MS, 1000 + DAY_MS, 4999 + DAY_MS, 5000 + DAY_MS)
+    ]
+
+
+def test_a_clock_that_steps_back_makes_nothing_old() -> None:
+    assert 0 == Cleaned().after(10, 1000, 100).tombstones_end(500, 100)
+
+
+def test_of_the_marks_that_are_old_enough_one_is_remembered() -> None:
+    cleaned = Cleaned()
+    for number in range(1, 10):
+        cleaned = cleaned.after(number, number * 1000, 2500)
+
+    assert (Mark(6, 6000), Mark(7, 7000), Mark(8, 8000), Mark(9, 9000)) == cleaned.marks
+
+
+def test_marks_do_not_pile_up_and_tombstones_only_stay_longer_for_it() -> None:
+    cleaned = Cleaned()
+    for number in range(1, 1000):
+        cleaned = cleaned.after(number, number, DAY_MS)
+
+    assert MAX_MARKS == len(cleaned.marks)
+    for number in range(1, 1000):
+        assert cleaned.tombstones_end(number + DAY_MS, DAY_MS) <= number
+    assert 999 == cleaned.tombstones_end(999 + DAY_MS, DAY_MS)
+
+
+# --- When -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "clean, dirty, oldest_ms, expected",
+    [
+        (100, 0, 0, False),
+        (0, 1, -1, True),
+        (100, 100, -1, False),
+        (100, 101, -1, True),
+        (100, 1, 899, True),
+        (100, 1, 900, False),
+    ],
+)
+def test_a_log_is_due_by_its_share_of_dirt_or_by_its_age(
+    clean: int, dirty: int, oldest_ms: int, *, expected: bool
+) -> None:
+    config = TopicConfig(max_compaction_lag_ms=100)
+
+    assert expected == is_due(
+        config, clean_bytes=clean, dirty_bytes=dirty, oldest_dirty_ms=oldest_ms, now_ms=1000
+    )
+
+
+def test_without_a_lag_no_record_is_too_young() -> None:
+    assert [None, 700] == [lag_limit(TopicConfig(min_compaction_lag_ms=lag), 1000) for lag in (0, 300)]
+
+
+# --- What stays -------------------------------------------------------------------------------------------------
+
+
+def test_a_round_keeps_the_last_record_of_each_key_and_those_without() -> None:
+    round_ = new_round()
+    records = keyed_records(batch())
+    for record in records:
+        round_.note(record.key, record.offset)
+
+    assert [11, 12, 13, 14] == [record.offset for record in records if round_.keeps(record)]
+
+
+def test_keys_that_were_not_noted_stay() -> None:
+    assert new_round().keeps(KeyedRecord(1, b"a", is_tombstone=False))
+
+
+def test_tombstones_stay_until_their_time_is_over_and_the_newest_for_ever() -> None:
+    round_ = new_round(tombstones_end=10, newest=8)
+
+    assert [False, True, True] == [
+        round_.keeps(KeyedRecord(offset, b"%d" % offset, is_tombstone=True)) for offset in (7, 8, 10)
+    ]
+
+
+def test_what_lies_before_the_log_start_goes_even_without_a_key() -> None:
+    assert not new_round(start=5).keeps(KeyedRecord(4, None, is_tombstone=False))
+
+
+def test_long_keys_stand_for_themselves_by_a_digest() -> None:
+    keys = [b"", b"a", b"x" * (DIGEST_BYTES - 1), b"x" * DIGEST_BYTES, b"x" * 10_000, short(b"x" * 10_000)]
+
+    assert len(keys) == len({short(key) for key in keys})
+    assert DIGEST_BYTES >= max(len(short(key)) for key in keys)
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name.lower())
+@pytest.mark.parametrize("timestamp_type", [0, 1])
+def test_what_is_left_of_a_batch_keeps_its_place_sequence_and_codec(
+    codec: Codec, timestamp_type: int
+) -> None:
+    whole = batch(
+        codec=codec,
+        timestamp_type=timestamp_type,
+        producer_id=7,
+        producer_epoch=3,
+        base_sequence=40,
+        partition_leader_epoch=5,
+    )
+    round_ = new_round()
+    round_.note(b"c", 99)
+    round_.note(b"b", 99)
+    left = RecordBatch(compacted(whole, round_))
+    validate(left)
+
+    kept = [RECORDS[at] for at in (0, 2, 3)]
+    assert [(delta, *rest) for delta, _, *rest in kept] == [
+        (delta, *rest) for delta, _, *rest in decode_records(left)
+    ]
+    assert (10, 4, 14, 3) == (left.base_offset, left.last_offset_delta, left.last_offset, left.record_count)
+    assert (7, 3, 40, 44, 5) == (
+        left.producer_id,
+        left.producer_epoch,
+        left.base_sequence,
+        left.last_sequence,
+        left.partition_leader_epoch,
+    )
+    assert (codec, timestamp_type) == (left.compression, left.timestamp_type)
+    assert (105 if timestamp_type else 101) == left.max_timestamp
+
+
+def test_a_batch_that_stays_whole_is_not_written_anew() -> None:
+    whole = batch()
+
+    assert compacted(whole, new_round()) is whole.buffer
+
+
+def test_nothing_is_left_of_a_batch_whose_keys_all_come_again() -> None:
+    round_ = new_round()
+    round_.note(b"a", 99)
+
+    assert compacted(batch([RECORDS[0], RECORDS[3]]), round_) is None
+
+
+def test_batches_that_cannot_be_looked_into_stay() -> None:
+    control = batch([(0, 1, b"\0\0\0\0", b"", ())], is_control=True)
+    broken = RecordBatch(bytes(batch().buffer[:61]) + b"\xff" * 20)
+    round_ = new_round()
+    round_.note(b"\0\0\0\0", 99)
+
+    assert [[], []] == [keyed_records(each) for each in (control, broken)]
+    assert compacted(control, round_) is control.buffer
+    assert compacted(broken, round_) is broken.buffer

@@ -1,0 +1,98 @@
+"""Compaction in memory while others append, trim and delete; and what it does to the budget."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from korvet.storage import memory_compaction
+from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from korvet.testing.contract.compaction import content, keyed, latest_of
+from korvet.testing.records import Record, append, records_from
+
+TP = TopicPartition("t", 0)
+LARGE = b"x" * 20_000
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> MemoryStorage:
+    """One whose compaction lets others have their turn after every batch."""
+    monkeypatch.setattr(memory_compaction, "SLICE_S", -1.0)
+    return MemoryStorage()
+
+
+async def fill(storage: Storage, batches: int = 60) -> None:
+    await storage.create_topic("t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    for number in range(batches):
+        await append(storage, TP, [Record(LARGE, b"%d" % (key + number % 2)) for key in range(3)])
+
+
+async def test_the_budget_gets_back_what_is_gone(storage: MemoryStorage) -> None:
+    empty = storage._budget.used
+    await fill(storage)
+    full = storage._budget.used
+    await storage.compact(TP)
+    compacted = storage._budget.used
+    await storage.delete_topic(await storage.topic("t"))
+
+    assert compacted < full / 20
+    assert empty == storage._budget.used
+
+
+async def test_small_segments_become_larger_ones(storage: MemoryStorage) -> None:
+    await fill(storage)
+    segments = len(storage._logs[TP].segments)
+    await storage.compact(TP)
+    for number in range(5):
+        await append(storage, TP, keyed([100 + number], b"new"))
+        await storage.compact(TP)
+
+    assert segments > 10
+    assert 1 == len(storage._logs[TP].segments)
+
+
+async def test_what_is_trimmed_meanwhile_does_not_come_back(storage: MemoryStorage) -> None:
+    await fill(storage)
+    end = (await storage.latest(TP)).high_watermark
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.compact, TP)
+        for offset in range(0, end - 1, 7):
+            await trio.lowlevel.checkpoint()
+            await storage.truncate_before(TP, offset)
+            assert (await storage.latest(TP)).log_start_offset == offset
+    found = await records_from(storage, TP)
+    await append(storage, TP, [Record(LARGE, b"1")])
+    await storage.compact(TP)
+
+    assert offset <= found[0].offset
+    assert 3 >= len(await records_from(storage, TP))
+    assert storage._logs[TP].size == sum(segment.size for segment in storage._logs[TP].segments)
+
+
+async def test_a_topic_that_is_deleted_meanwhile_gives_back_everything(storage: MemoryStorage) -> None:
+    empty = storage._budget.used
+    await fill(storage)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.compact, TP)
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        await storage.delete_topic(await storage.topic("t"))
+
+    assert empty == storage._budget.used
+
+
+async def test_what_is_appended_meanwhile_stays_as_it_is(storage: MemoryStorage) -> None:
+    await fill(storage)
+    before = latest_of(await records_from(storage, TP))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.compact, TP)
+        for number in range(30):
+            await trio.lowlevel.checkpoint()
+            await append(storage, TP, keyed([1], b"%d" % number))
+
+    expected = [
+        *((each.key, each.value) for each in before),
+        *((b"1", b"%d" % number) for number in range(30)),
+    ]
+    assert expected == await content(storage, TP)

@@ -1,0 +1,101 @@
+"""The keys in entries, whoever wrote them, and what is left of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from korvet.protocol.record_batch import RecordBatch, build_batch
+from korvet.storage.compaction import Round
+from korvet.storage.offsets import TimestampOffsets
+from korvet.storage.redis_compaction_entries import EntryReader
+from korvet.storage.redis_entries import Entry
+
+MAPPER = TimestampOffsets(10)
+
+
+def reader(*, batches: bool = False, skips: bool = False) -> EntryReader:
+    return EntryReader(MAPPER, batches, skips)
+
+
+def new_round() -> Round:
+    return Round(100, start=0, newest=2**62, tombstones_end=MAPPER.offset(b"1000-0") or 0)
+
+
+def entries(*fields: Sequence[bytes]) -> list[Entry]:
+    """Entries at 1-0, 2-0, …."""
+    return [(b"%d-0" % number, list(each)) for number, each in enumerate(fields, 1)]
+
+
+def left(part: Sequence[Entry], read: EntryReader | None = None) -> list[bytes]:
+    """The IDs of what is left when all of it is compacted."""
+    read, round_ = read or reader(), new_round()
+    assert read.note(part, round_, None) is None
+    return [each.entry_id for each in read.left(part, round_)]
+
+
+USUAL = (b"key", b"a", b"value", b"1", b"timestamp", b"1700000000000")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        USUAL,
+        (*USUAL, b"$producer", b"7:0"),
+        (b"key", b"a", b"value", b"2", b"timestamp", b"nonsense"),
+        (b"key", b"a", b"value", b"2"),
+        (b"timestamp", b"1", b"value", b"2", b"key", b"a"),
+        (b"key", b"a", b"name", b"bob"),
+        (*USUAL, b"header.x", b"1"),
+        (b"key", b"b", b"value", b"1", b"timestamp", b"1", b"key", b"a"),
+    ],
+)
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_key_is_found_in_entries_of_any_shape(again: Sequence[bytes], *, skips: bool) -> None:
+    assert [b"2-0"] == left(entries(USUAL, again), reader(skips=skips))
+    assert [b"2-0"] == left(entries(again, USUAL), reader(skips=skips))
+
+
+def test_long_keys_are_told_apart() -> None:
+    long = (b"key", b"x" * 100, *USUAL[2:])
+    longer = (b"key", b"x" * 101, *USUAL[2:])
+
+    assert [b"2-0", b"3-0"] == left(entries(long, longer, long))
+
+
+def test_entries_without_key_stay_and_control_entries_too() -> None:
+    part = entries((b"value", b"1"), (b"key", b"a", b"$control", b"1"), USUAL)
+
+    assert [b"1-0", b"2-0", b"3-0"] == left(part)
+
+
+def test_an_entry_whose_id_has_no_offset_supersedes_nothing_and_stays() -> None:
+    part: list[Entry] = [(b"1-0", list(USUAL)), (b"1-5000", list(USUAL)), (b"2-0", [b"key", b"b"])]
+
+    assert [b"1-0", b"1-5000"] == left(part, reader(skips=True))
+
+
+def test_a_tombstone_is_a_key_and_nothing_else() -> None:
+    tombstone = (b"key", b"t", b"timestamp", b"1")
+
+    assert [b"2-0"] == left(entries(tombstone, (b"key", b"u", b"value", b"")))
+
+
+def test_noting_ends_where_records_are_too_young() -> None:
+    part = entries(USUAL, (b"key", b"b", b"value", b"", b"timestamp", b"1700000000001"), USUAL)
+
+    assert MAPPER.offset(b"2-0") == reader().note(part, new_round(), 1_700_000_000_000)
+
+
+def test_what_is_left_of_a_batch_takes_its_place_with_what_stands_beside_it() -> None:
+    data = bytes(build_batch([(0, 1, b"a", b"1", ()), (1, 1, b"b", b"2", ())]))
+    part = [(b"1-7", [b"$batch", data, b"$time", b"5"]), (b"2-0", [b"key", b"b", b"name", b"bob"])]
+    read, round_ = reader(batches=True), new_round()
+    read.note(part, round_, None)
+    first, second = read.left(part, round_)
+    smaller = RecordBatch((first.fields or [])[1])
+
+    assert (b"1-7", [b"$batch", b"$time", b"5"]) == (first.entry_id, [first.fields[0], *first.fields[2:]])
+    assert (1, 1, len(smaller.buffer)) == (smaller.record_count, smaller.last_offset_delta, first.size)
+    assert (b"2-0", None) == second[:2]
