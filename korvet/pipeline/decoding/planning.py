@@ -80,7 +80,7 @@ def before_missing(archive: LakeTable, partition: int, start: int, end: int) -> 
             return min(end, stretch.start)
         raise MissingRows(
             f"{archive.topic}-{partition}: offsets {start} to {min(end, stretch.end) - 1} are not in the archive as "
-            "they were written: rows were deleted, an older version restored, or another program has rewritten files "
+            "they were written: rows were deleted, or an older version was restored "
             "(korvet lake audit says more); --accept-gap goes on with what is there."
         )
     return end
