@@ -195,8 +195,13 @@ def records_in(
 ) -> Iterator[OffsetAndTimestamp]:
     """Offset and time of readable records with at least that timestamp, in their order."""
     mapper = partition.mapper
+    is_batch_layout = partition.is_batch_layout
+    too_early: set[bytes] = set()  # texts of timestamps; most records bear that of the one before
     for entry_id, fields in entries:
-        if partition.is_batch_layout and (data := whole_batch(fields)) is not None:
+        text = time_text(fields)
+        if text in too_early:
+            continue
+        if is_batch_layout and (data := whole_batch(fields)) is not None:
             offset = mapper.offset(entry_id)
             if offset is not None and max_timestamp_of(data, fields) >= timestamp:
                 yield from records_of(data, fields, offset, log_start_offset, timestamp)
@@ -206,16 +211,20 @@ def records_in(
             offset = mapper.offset(entry_id)
             if offset is not None and offset >= log_start_offset:
                 yield OffsetAndTimestamp(offset, time)
+        elif timestamp_of(text) is not None:
+            too_early.add(text)
+
+
+def time_text(fields: Fields) -> bytes:
+    """What the `timestamp` field says, where it stands at its usual place."""
+    at = -4 if fields[-2] == b"$producer" and len(fields) > 4 else -2
+    return fields[at + 1] if fields[at] == b"timestamp" else b""
 
 
 def time_of(entry_id: bytes, fields: Fields) -> int:
     """The timestamp of the record that an entry is."""
-    at = -4 if len(fields) > 4 and fields[-2] == b"$producer" else -2
-    if fields[at] == b"timestamp":
-        time = timestamp_of(fields[at + 1])
-        if time is not None:
-            return time
-    return parse(fields, milliseconds_of(entry_id)).timestamp
+    time = timestamp_of(time_text(fields))
+    return parse(fields, milliseconds_of(entry_id)).timestamp if time is None else time
 
 
 def max_timestamp_of(data: bytes, fields: Fields) -> int:
