@@ -25,6 +25,8 @@ from korvet.cli.options import bootstrap_servers, check_addresses
 from korvet.cli.output import print_json
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from korvet.pipeline.archive import Archive, TopicProgress
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -90,7 +92,7 @@ def command(
         from korvet.pipeline.archive_plan import Wanted
         from korvet.pipeline.archive_task import Connecting
         from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
-        from korvet.pipeline.session import JavaNotFound, spark_session
+        from korvet.pipeline.session import JavaNotFound, find_java, spark_session
     try:
         wanted = Wanted.parse(topics)
     except ValueError as error:
@@ -100,14 +102,20 @@ def command(
     )
     display = Display()
     try:
-        spark = spark_session("korvet lake archive", master=master, quick_java=True)
-        archive = Archive(options, SparkWorkers(spark, options.connecting), display.show)
+        if master is None:
+            find_java()  # before anything is written
+
+        def start() -> SparkSession:
+            return spark_session("korvet lake archive", master=master, quick_java=True)
+
+        workers = SparkWorkers(options.connecting, start)
+        archive = Archive(options, workers, display.show)
         try:
             with ended_by_signals(archive):
                 archive.run()
         finally:
             display.end()
-            spark.stop()
+            workers.stop()
     except (JavaNotFound, JavaEnded, SparkFailed) as error:
         raise click.ClickException(str(error)) from error
     summarize(archive, as_json=as_json)

@@ -255,6 +255,8 @@ class Archive:
         }
 
     def _pieces(self, plan: TopicPlan) -> list[Piece]:
+        if not plan.lag:
+            return []  # and no worker is needed to say so
         return plan.pieces(self.workers.cores, self._progress(plan.table.topic).rows)
 
     # --- Working ------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import define, field
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,12 +24,32 @@ class JavaEnded(Exception):  # noqa: N818  it says what happened
     """The Java that Spark runs in is no more."""
 
 
-@frozen
+@define
 class SparkWorkers:
-    """The workers of a Spark session, in this process's Java or on a cluster."""
+    """The workers of a Spark session, in this process's Java or on a cluster.
 
-    spark: SparkSession
+    `start` is called for the session when there is something to do for the first time; `stop` has to be called at
+    the end.
+    """
+
     connecting: Connecting
+    start: Callable[[], SparkSession]
+    _spark: SparkSession | None = field(default=None, init=False)
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            # Spark takes Ctrl-C for itself, to cancel its jobs.
+            handler = signal.getsignal(signal.SIGINT)
+            self._spark = self.start()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, handler)
+        return self._spark
+
+    def stop(self) -> None:
+        """End the session, if it was ever started."""
+        if self._spark is not None:
+            self._spark.stop()
 
     @property
     def cores(self) -> int:

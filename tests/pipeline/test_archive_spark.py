@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def spark_archive(spark: SparkSession, cluster: Cluster, topic: str, lake: Path) -> Archive:
     connecting = Connecting(cluster.bootstrap_servers)
     options = ArchiveOptions(connecting, Wanted.parse(topic), Location.parse(str(lake)))
-    return Archive(options, SparkWorkers(spark, connecting))
+    return Archive(options, SparkWorkers(connecting, lambda: spark))
 
 
 def rows_by_spark(spark: SparkSession, table: Path) -> list[Row]:
@@ -117,7 +117,7 @@ class Running:
 
     def wait_for(self, text: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: any(text in line for line in self.lines), 300), self.lines
+            assert self._changed.wait_for(lambda: any(text in line for line in self.lines), 600), self.lines
 
     def java(self) -> int:
         """The process id of the Java it has started."""

@@ -1,0 +1,168 @@
+"""`korvet lake archive` where Spark is not needed: what is wrong is told before anything is started or written."""
+
+# ruff: noqa: F811  the fixture of another folder
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Korvet, korvet  # noqa: F401  a fixture
+from tests.pipeline.archiving import archived, values
+from tests.pipeline.support import Cluster
+from tests.processes import KorvetProcess
+
+
+@pytest.fixture(scope="session")
+def broker(memory: Cluster) -> KorvetProcess:
+    """What the fixture `korvet` asks for: who to speak to."""
+    host, _, port = memory.bootstrap_servers.partition(":")
+    return KorvetProcess(host=host, port=int(port))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--topics", "a", "--to", "lake"], "One of --once and --every is needed."),
+        (
+            ["--topics", "a", "--to", "lake", "--once", "--every", "3s"],
+            "One of --once and --every is needed.",
+        ),
+        (
+            ["--topics", "a", "--to", "lake", "--every", "soon"],
+            "'soon' is no time; accepted are 500ms, 30s, 5m, 1h.",
+        ),
+        (["--topics", "a(b", "--to", "lake", "--once"], "'a(b' is neither a name nor a regular expression"),
+        (["--topics", ",", "--to", "lake", "--once"], "there is no topic in it"),
+        (["--topics", "a", "--to", "gopher://x/y", "--once"], "accepted are a path, file:///path and s3://"),
+        (["--topics", "a", "--to", "lake", "--once", "-b", "nowhere:0"], "is no broker address"),
+        (["--topics", "a", "--to", "s3://b/l", "--once", "--storage-option", "x"], "'x' is not NAME=VALUE"),
+        (["--to", "lake", "--once"], "Missing option '-t' / '--topics'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_in_one_line(
+    korvet: Korvet,
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = korvet("lake", "archive", *arguments)
+
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
+    assert message in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_broker_one_line_says_so(
+    korvet: Korvet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.pipeline.archive.ATTEMPTS", 1)
+    outcome = korvet("lake", "archive", "--topics", "a", "--to", str(tmp_path), "--once", "-b", "127.0.0.1:1")
+
+    assert (outcome.status, outcome.err) == (
+        1,
+        "korvet: 127.0.0.1:1: Connection refused. (NETWORK_EXCEPTION)\n",
+    )
+
+
+def test_without_java_one_line_says_how_to_get_it(
+    korvet: Korvet,
+    topic: str,
+    memory: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory.create(topic)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    outcome = korvet("lake", "archive", "--topics", topic, "--to", str(tmp_path / "lake"), "--once")
+
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert "Spark needs Java 17 or newer" in outcome.err
+    assert not (tmp_path / "lake").exists()
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    korvet: Korvet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("korvet.pipeline.archive")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+    outcome = korvet("lake", "archive", "--topics", "a", "--to", str(tmp_path), "--once")
+
+    assert outcome.status == 1
+    assert "which is not installed: pip install 'korvet[spark]'." in outcome.err
+
+
+def test_with_nothing_to_do_a_topic_that_fails_is_told_and_the_exit_says_so(
+    korvet: Korvet,
+    topic: str,
+    memory: Cluster,
+    tmp_path: Path,
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(3))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    outcome = korvet("lake", "archive", "--topics", f"{topic},missing", "--to", str(tmp_path), "--once")
+
+    assert outcome.status == 1
+    assert outcome.out.splitlines() == [
+        "missing: 0 records, 0 B (0 B in files), lag 0; failed: There is no topic missing.",
+        f"{topic}: 0 records, 0 B (0 B in files), lag 0",
+    ]
+
+
+def test_options_come_from_a_file_too(korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path) -> None:
+    memory.create(topic)
+    settings = tmp_path / "lake.toml"
+    settings.write_text(f'topics = "{topic}"\nto = "{tmp_path / "lake"}"\nonce = true\n')
+    outcome = korvet("lake", "archive", "--config", str(settings))
+
+    assert (outcome.status, outcome.out) == (0, f"{topic}: 0 records, 0 B (0 B in files), lag 0\n")
+
+
+def test_a_file_with_something_unknown_is_refused(korvet: Korvet, tmp_path: Path) -> None:
+    settings = tmp_path / "lake.toml"
+    settings.write_text('topcs = "a"\n')
+    outcome = korvet("lake", "archive", "--config", str(settings))
+
+    assert outcome.status == 2
+    assert "there is no topcs; accepted are accept-gap, bootstrap-servers, every" in outcome.err
+
+
+def test_status_audit_and_vacuum_of_an_archive(
+    korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(3))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(2))
+    shown = korvet("lake", "status", "--at", str(tmp_path)).out.splitlines()
+    audited = korvet("lake", "audit", "--at", str(tmp_path))
+    vacuumed = korvet("lake", "vacuum", "--at", str(tmp_path), "--dry-run")
+
+    assert shown[0].split() == ["TOPIC", "PARTITION", "LOG_START", "ARCHIVED", "LATEST", "LAG", "WAITING"]
+    assert shown[1].split()[:6] == [topic, "0", "0", "3", "5", "2"]
+    assert (audited.status, audited.out) == (0, f"{topic}: 3 offsets, all accounted for\n")
+    assert (vacuumed.status, vacuumed.out) == (0, f"{topic}: 0 files would be removed\n")
+
+
+def test_an_audit_that_finds_something_exits_with_1(
+    korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(3))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    for path in (tmp_path / topic / "_delta_log").glob("00000000000000000002.json"):
+        kept = [line for line in path.read_text().splitlines() if '"add"' not in line]
+        path.write_text("\n".join(kept) + "\n")
+    outcome = korvet("lake", "audit", "--at", str(tmp_path), "--offline")
+
+    assert outcome.status == 1
+    assert outcome.out.startswith(f"{topic}-0 offsets 0 to 2: archived, and not in the table's files\n")
