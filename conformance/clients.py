@@ -12,11 +12,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from conformance import java_client, tools
+from conformance import go_clients, java_client, node_clients, spark_connector, tools
 from conformance.apache_kafka import KafkaUnavailable
 from conformance.part import Part, Target, Unavailable, targets
 
-PARTS: Mapping[str, Part] = {"java": java_client.run, "tools": tools.run}
+PARTS: Mapping[str, Part] = {
+    "java": java_client.run,
+    "tools": tools.run,
+    "spark": spark_connector.run,
+    "go": go_clients.run,
+    "node": node_clients.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from attrs import frozen
 
@@ -11,6 +15,9 @@ from conformance.apache_kafka import ApacheKafka
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
+FETCH_LIMIT_S = 900
+RUN_LIMIT_S = 1_800
+CHECK = re.compile(r"(?P<state>ok|FAILED)\t(?P<check>[^\t]*)\t(?P<told>.*)")
 SETTINGS = {"group.initial.rebalance.delay.ms": "200", "group.min.session.timeout.ms": "1000"}
 REDIS = {
     "record/timestamp": {"storage.layout": "record", "offset.mapping": "timestamp"},
@@ -58,3 +65,38 @@ def targets() -> Iterator[list[Target]]:
             korvet = stack.enter_context(KorvetProcess(storage=server.url, settings={**SETTINGS, **form}))
             found.append(Target(name, korvet.bootstrap_servers, dense="dense" in name))
         yield found
+
+
+def program(name: str, why: str) -> str:
+    """Where the search path has it. Raises Unavailable, which says why it is needed."""
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"{why}: {name} is not on the search path")
+    return found
+
+
+def command(*words: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run what fetches or builds something. Raises Unavailable with what it printed when it fails."""
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=FETCH_LIMIT_S, check=False, env=environment
+    )
+    if done.returncode:
+        raise Unavailable(f"{' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
+
+
+def checks_of(target: Target, words: Sequence[str | Path]) -> Iterator[Result]:
+    """The checks of a program that prints a line for each: `ok` or `FAILED`, the check, why, with tabs between.
+
+    Its exit status is how many failed; anything else is a failure by itself.
+    """
+    done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
+    results = [
+        Result(match["check"], target.name, match["told"] if match["state"] == "FAILED" else "")
+        for line in done.stdout.splitlines()
+        if (match := CHECK.fullmatch(line))
+    ]
+    yield from results
+    if not results or done.returncode != sum(bool(result.fault) for result in results):
+        yield Result(
+            Path(words[0]).name, target.name, f"it ended with {done.returncode}: {done.stderr[-2000:]}"
+        )

@@ -8,7 +8,6 @@ What korvet refuses, and why, stands with the step.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from attrs import define, field, frozen
 
 from conformance.apache_kafka import TOOLS, jars
 from conformance.java_client import POMS, compiled
-from conformance.part import Result, Target
+from conformance.part import Result, Target, program
 from conformance.tools_steps import FILES, MEMBER_STEPS, STEPS, Step, everything, ordered, settings
 
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t"}
@@ -70,7 +69,11 @@ class Toolbox:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [
-                *(shutil.which("java") or "java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+                *(
+                    program("java", "Kafka's tools need Java 17 or newer"),
+                    "-Xmx256m",
+                    "-XX:TieredStopAtLevel=1",
+                ),
                 *("-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", self.class_path, "Tools"),
             ],
             stdin=subprocess.PIPE,

@@ -60,7 +60,7 @@ final class Broker {
     }
 
     Admin admin() {
-        return Admin.create(settings("request.timeout.ms", 10_000, "default.api.timeout.ms", 15_000));
+        return Admin.create(settings("request.timeout.ms", 30_000, "default.api.timeout.ms", 60_000));
     }
 
     KafkaProducer<byte[], byte[]> producer(Object... settings) {
@@ -95,12 +95,12 @@ final class Broker {
         return metadata;
     }
 
-    /** Poll until so many records have come, 20 s at most; more are returned where a poll brought more. */
+    /** Poll until so many records have come, 60 s at most; more are returned where a poll brought more. */
     static <K, V> List<ConsumerRecord<K, V>> poll(KafkaConsumer<K, V> consumer, int count) {
         var records = new ArrayList<ConsumerRecord<K, V>>();
-        long limit = System.nanoTime() + 20_000_000_000L;
+        long limit = System.nanoTime() + 60_000_000_000L;
         while (records.size() < count) {
-            Expect.that(System.nanoTime() < limit, "only " + records.size() + " of " + count + " records within 20 s");
+            Expect.that(System.nanoTime() < limit, "only " + records.size() + " of " + count + " records within 60 s");
             consumer.poll(Duration.ofMillis(100)).forEach(records::add);
         }
         return records;

@@ -39,7 +39,6 @@ public final class Conformance {
         new Groups(broker).addTo(conformance);
         new Administration(broker).addTo(conformance);
         new GroupAdministration(broker).addTo(conformance);
-        System.out.println("client " + AppInfoParser.getVersion());
         int failures = conformance.run(List.of(arguments).subList(2, arguments.length));
         System.exit(Math.min(failures, 100)); // threads of a check that hangs must not keep the process
     }
@@ -55,7 +54,8 @@ public final class Conformance {
             String fault = faultOf(check.getValue());
             failures += fault == null ? 0 : 1;
             String told = fault == null ? (System.nanoTime() - start) / 1_000_000 + " ms" : fault;
-            System.out.println(String.join("\t", fault == null ? "ok" : "FAILED", check.getKey(), told));
+            String name = "Java client " + AppInfoParser.getVersion() + ", " + check.getKey();
+            System.out.println(String.join("\t", fault == null ? "ok" : "FAILED", name, told));
         }
         return failures;
     }

@@ -32,11 +32,11 @@ final class Expect {
         throw new AssertionError("expected " + kind.getSimpleName() + ", but nothing failed");
     }
 
-    /** Wait, at most 30 s, until this holds. */
+    /** Wait, at most 60 s, until this holds. */
     static void eventually(String what, BooleanSupplier holds) throws InterruptedException {
-        long limit = System.nanoTime() + 30_000_000_000L;
+        long limit = System.nanoTime() + 60_000_000_000L;
         while (!holds.getAsBoolean()) {
-            that(System.nanoTime() < limit, "not within 30 s: " + what);
+            that(System.nanoTime() < limit, "not within 60 s: " + what);
             Thread.sleep(20);
         }
     }

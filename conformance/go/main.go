@@ -1,0 +1,136 @@
+// What clients in Go do to a broker: franz-go, sarama and kafka-go, each by its own means.
+//
+// Arguments: the bootstrap server. One line per check, in three parts with tabs between: "ok" or "FAILED", the
+// client with its version and the check, why it failed.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+const limit = 120 * time.Second
+
+// A client under test. Topics have two partitions; records are numbers as text, spread over both.
+type client interface {
+	create(ctx context.Context, topic string) error
+	// produce sends the numbers from start to end, compressed by one of the codecs.
+	produce(ctx context.Context, topic, codec string, start, end int) error
+	// consume joins the group, reads so many records, commits them, and leaves.
+	consume(ctx context.Context, topic, group string, count int) ([]string, error)
+	// share has two members in the group at once, until each has a partition; it returns how many each got.
+	share(ctx context.Context, topic, group string) ([]int, error)
+	committed(ctx context.Context, topic, group string) (partitions int, err error)
+	remove(ctx context.Context, topic string) error
+}
+
+type check struct {
+	name string
+	run  func(ctx context.Context, client client, topic string) error
+}
+
+var codecs = []string{"none", "gzip", "snappy", "lz4", "zstd"}
+
+var checks = []check{
+	{"create a topic", func(ctx context.Context, client client, topic string) error {
+		return client.create(ctx, topic)
+	}},
+	{"produce with every codec", func(ctx context.Context, client client, topic string) error {
+		for number, codec := range codecs {
+			if err := client.produce(ctx, topic, codec, number*100, number*100+100); err != nil {
+				return fmt.Errorf("%s: %w", codec, err)
+			}
+		}
+		return nil
+	}},
+	{"consume in a group, and commit", func(ctx context.Context, client client, topic string) error {
+		return expect(ctx, client, topic, 0, 500)
+	}},
+	{"what was committed is told", func(ctx context.Context, client client, topic string) error {
+		partitions, err := client.committed(ctx, topic, topic)
+		if err == nil && partitions != 2 {
+			err = fmt.Errorf("%d partitions have an offset", partitions)
+		}
+		return err
+	}},
+	{"resume where the group stopped", func(ctx context.Context, client client, topic string) error {
+		if err := client.produce(ctx, topic, "none", 500, 600); err != nil {
+			return err
+		}
+		return expect(ctx, client, topic, 500, 600)
+	}},
+	{"two members share", func(ctx context.Context, client client, topic string) error {
+		shares, err := client.share(ctx, topic, topic+"-shared")
+		if err == nil && (len(shares) != 2 || shares[0] != 1 || shares[1] != 1) {
+			err = fmt.Errorf("they have %v partitions", shares)
+		}
+		return err
+	}},
+	{"delete the topic", func(ctx context.Context, client client, topic string) error {
+		return client.remove(ctx, topic)
+	}},
+}
+
+// expect reads in the group named like the topic, and compares with the numbers from start to end.
+func expect(ctx context.Context, client client, topic string, start, end int) error {
+	values, err := client.consume(ctx, topic, topic, end-start)
+	if err != nil {
+		return err
+	}
+	seen := map[string]int{}
+	for _, value := range values {
+		seen[value]++
+	}
+	for number := start; number < end; number++ {
+		if seen[fmt.Sprint(number)] != 1 {
+			return fmt.Errorf("%d came %d times", number, seen[fmt.Sprint(number)])
+		}
+	}
+	if len(values) != end-start {
+		return fmt.Errorf("%d records came instead of %d", len(values), end-start)
+	}
+	return nil
+}
+
+func main() {
+	broker := os.Args[1]
+	clients := []struct {
+		name, module string
+		client       client
+	}{
+		{"franz-go", "github.com/twmb/franz-go", &franz{broker}},
+		{"sarama", "github.com/IBM/sarama", &shopify{broker}},
+		{"kafka-go", "github.com/segmentio/kafka-go", &segment{broker}},
+	}
+	failures := 0
+	for _, each := range clients {
+		topic := each.name + "-" + fmt.Sprint(time.Now().UnixMilli())
+		for _, check := range checks {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			err := check.run(ctx, each.client, topic)
+			cancel()
+			state, why := "ok", ""
+			if err != nil {
+				state, why = "FAILED", strings.Join(strings.Fields(err.Error()), " ")
+				failures++
+			}
+			fmt.Printf("%s\t%s %s, %s\t%s\n", state, each.name, version(each.module), check.name, why)
+		}
+	}
+	os.Exit(failures)
+}
+
+// version is the one that go.mod names.
+func version(module string) string {
+	information, _ := debug.ReadBuildInfo()
+	for _, dependency := range information.Deps {
+		if dependency.Path == module {
+			return dependency.Version
+		}
+	}
+	return "?"
+}

@@ -1,0 +1,74 @@
+"""Spark's own Kafka connector 4.0: batch and streaming reads, and writes, in an environment made for it.
+
+pyspark 4.0.0 is installed once, by pip, into a virtual environment in the cache folder, since the pipeline of
+korvet needs a newer one; the connector's jars come through Maven (`spark-pom.xml`). `spark_program.py` is run there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from conformance.apache_kafka import cache_folder, jars
+from conformance.part import RUN_LIMIT_S, Result, Target, Unavailable, command
+
+PYSPARK = "pyspark==4.0.0"
+POM = Path(__file__).with_name("spark-pom.xml")
+PROGRAM = Path(__file__).with_name("spark_program.py")
+TOPICS = {"spark": 4, "spark-columns": 1, "spark-stream": 2, "spark-copied": 2}
+LINE = re.compile(r"(?P<state>ok|FAILED)\t(?P<target>[^\t]*)\t(?P<check>[^\t]*)\t(?P<told>.*)")
+
+
+def run(targets: Sequence[Target]) -> Iterator[Result]:
+    """Every check on every broker, one after another in one Spark session."""
+    python, libraries = environment(), jars(POM)
+    for target in targets:
+        create_topics(target)
+    with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
+        done = subprocess.run(
+            [
+                *(python, PROGRAM, libraries, folder),
+                *(f"{each.name}={each.bootstrap_servers}" for each in targets),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=RUN_LIMIT_S,
+            check=False,
+            env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
+        )
+    found = [match for line in done.stdout.splitlines() if (match := LINE.fullmatch(line))]
+    for match in found:
+        failed = match["state"] == "FAILED"
+        if match["told"] and not failed:
+            print(f"spark on {match['target']}: {match['check']}: {match['told']}", flush=True)
+        yield Result(match["check"], match["target"], match["told"] if failed else "")
+    if done.returncode or not found:
+        raise Unavailable(f"Spark ended with {done.returncode}:\n{done.stderr[-4000:]}")
+
+
+def environment() -> Path:
+    """The Python that has pyspark; the first call makes its environment, which takes minutes. Raises Unavailable."""
+    folder = (
+        cache_folder() / f"{PYSPARK.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
+    )
+    python, complete = folder / "bin" / "python", folder / "complete"
+    if not complete.exists():
+        command(sys.executable, "-m", "venv", "--clear", folder)
+        command(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYSPARK)
+        complete.touch()
+    return python
+
+
+def create_topics(target: Target) -> None:
+    """Spark's connector creates no topics, and a broker's default is one partition."""
+    admin = AdminClient({"bootstrap.servers": target.bootstrap_servers})
+    for created in admin.create_topics([NewTopic(*topic) for topic in TOPICS.items()]).values():
+        created.result(30)
