@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 from korvet.client.client import Client
 from korvet.client.cluster import error_about, raise_for
 from korvet.client.model import Topic, TopicPartition
-from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, LeaderNotAvailable, OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.protocol.messages.fetch import (
     AbortedTransaction,
     FetchPartition,
@@ -97,6 +97,18 @@ class Fetcher:
                 self._topics.clear()
             await trio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+
+    async def is_gone(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether the log does not hold an offset any more, or not yet.
+
+        ListOffsets does not tell: where offsets are times, the first record may lie far behind the last one that was
+        deleted, and nothing was lost in between.
+        """
+        try:
+            await self.fetch(tp, offset, max_bytes=1, max_wait_ms=0)
+        except OffsetOutOfRange:
+            return True
+        return False
 
     async def _by_leader(
         self, missing: Iterable[TopicPartition], order: Iterable[TopicPartition]

@@ -23,7 +23,7 @@ from korvet.pipeline.offsets import (
 )
 from korvet.pipeline.options import Connecting, ReadOptions, Subscription
 from korvet.pipeline.reading import DataLost, Range, lost
-from korvet.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from korvet.protocol.errors import UnknownTopicOrPartition
 
 
 @asynccontextmanager
@@ -113,6 +113,7 @@ async def ranges_between(
             "Set failOnDataLoss=false to go on without."
         )
     earliest = await earliest_offsets(client, end)
+    fetcher = Fetcher(client, options.isolation_level)
     ranges = []
     for tp in sorted(end):
         first = start.get(tp, earliest[tp])
@@ -120,7 +121,7 @@ async def ranges_between(
         missing = None
         if first > end[tp]:
             missing = Range(tp, end[tp], first)
-        elif first < min(earliest[tp], end[tp]) and await _is_gone(client, options, tp, first):
+        elif first < min(earliest[tp], end[tp]) and await fetcher.is_gone(tp, first):
             missing = Range(tp, first, min(earliest[tp], end[tp]))
             wanted = Range(tp, missing.end, end[tp])
         if missing is not None and options.fail_on_data_loss:
@@ -128,17 +129,6 @@ async def ranges_between(
         if wanted.start < wanted.end:
             ranges.append(wanted)
     return ranges
-
-
-async def _is_gone(client: Client, options: ReadOptions, tp: TopicPartition, offset: int) -> bool:
-    """Whether the log begins behind an offset. The first record may lie behind it, and yet nothing be lost in between:
-    where offsets are times, the log begins right behind the last record that was deleted.
-    """
-    try:
-        await Fetcher(client, options.isolation_level).fetch(tp, offset, max_bytes=1, max_wait_ms=0)
-    except OffsetOutOfRange:
-        return True
-    return False
 
 
 async def _listed(
