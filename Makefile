@@ -68,9 +68,12 @@ newest: $(developed)
 bench: $(developed)
 	$(python) -m bench
 
-# WORDS="fetch: groups:" plays only the scenarios that have one in their names.
+# WORDS="fetch: groups:" plays only the scenarios that have one in their names; PARTS="java go" runs only these clients.
 conformance: $(developed)
-	$(python) -m conformance $(WORDS)
+	@status=0; \
+	$(if $(PARTS),,$(python) -m conformance $(WORDS) || status=1;) \
+	$(if $(WORDS),,$(python) -m conformance.clients $(PARTS) || status=1;) \
+	exit $$status
 
 soak: $(developed)
 	$(pytest) -m soak -o faulthandler_timeout=1200
