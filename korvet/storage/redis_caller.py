@@ -75,9 +75,18 @@ class RedisCaller:
         return await self._patiently(lambda: self.connection.run_all(calls), repeatable=repeatable)
 
     async def run_then(
-        self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument], then: Command
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        then: Command,
+        *,
+        can_do_without: bool = False,
     ) -> Reply:
-        """A script's answer; in the same write, and always after it, another command. Both are repeatable."""
+        """A script's answer; in the same write, and always after it, another command. Both are repeatable.
+
+        Where one `can_do_without` that command, its error is logged and not raised.
+        """
         commands = [script.command(keys, arguments), then]
         replies = await self.pipeline(commands, repeatable=True)
         if isinstance(replies[0], NoScriptError):
@@ -85,7 +94,9 @@ class RedisCaller:
             replies = await self.pipeline(commands, repeatable=True)
         for reply in replies:
             if isinstance(reply, Exception):
-                raise self.failure(reply)
+                error = self.failure(reply)
+                if reply is replies[0] or not can_do_without:
+                    raise error
         return replies[0]
 
     async def load(self, scripts: Sequence[Script]) -> None:

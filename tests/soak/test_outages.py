@@ -14,6 +14,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -114,11 +115,13 @@ def test_a_replica_takes_over(
     start_broker: StartBroker, topic: str, tmp_path: Path, insync: str, say: Say
 ) -> None:
     """The replica hears nothing for the last second, as one that lags behind; then the primary is killed."""
-    primary = start_server(REDIS_PATH, tcp=True)
-    replica = start_replica(primary)
     address = tmp_path / "s"
-    address.symlink_to(primary.socket)
-    try:
+    with ExitStack() as servers:
+        primary = start_server(REDIS_PATH, tcp=True)
+        servers.callback(primary.remove)
+        replica = start_replica(primary)
+        servers.callback(replica.remove)
+        address.symlink_to(primary.socket)
         broker = start_broker(f"unix://{address}", {"min.insync.replicas": insync})
 
         def fail_over() -> None:
@@ -127,13 +130,11 @@ def test_a_replica_takes_over(
                 threading.Event().wait(1)
                 primary.kill()
                 client.replicaof("NO", "ONE")
+            servers.callback(start_replica(replica).remove)
             address.unlink()
             address.symlink_to(replica.socket)
 
         outcome = attempt(broker, topic, fail_over, idempotent=False).outcome()
-    finally:
-        primary.remove()
-        replica.remove()
     say(str(outcome))
 
     assert outcome.lost == 0 or insync == "1"

@@ -9,7 +9,9 @@ import pytest
 import trio
 
 from korvet.protocol.errors import KafkaStorageError
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
+from korvet.testing.records import append, numbered
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -83,6 +85,26 @@ async def test_a_topic_that_is_gone_when_the_store_is_back_is_unknown_from_then_
     with pytest.raises(KafkaStorageError):
         await storage.topic("orders")
     assert topic.name == "orders"
+
+
+async def test_a_full_server_gets_room_by_deleting_a_topic(
+    storage: RedisStreamsStorage, durable_server: RedisServer
+) -> None:
+    tp = TopicPartition("orders", 0)
+    topic = await storage.create_topic("orders", 1, {})
+    await append(storage, tp, numbered(10))
+    await storage.ack("g", {tp: OffsetAndMetadata(3)})
+    with durable_server.client() as client:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "1")
+        try:
+            await storage.delete_topic(topic)
+        finally:
+            client.config_set("maxmemory", "0")
+        left = [key for key in client.keys("*") if b"orders" in key]
+        fields = client.hkeys("korvet:$group:g")
+
+    assert ([], [], {}) == (left, fields, dict(await storage.topics()))
 
 
 class Late:
