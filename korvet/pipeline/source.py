@@ -176,20 +176,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return await self._counts.first(fetcher, maximum)
 
     def _ends(self, start: Offsets) -> Offsets:
-        """The logs' ends, but never before the start, nor behind where an AvailableNow is to end.
+        """The logs' ends, or where an AvailableNow is to end, if that comes first.
 
-        A start behind the end means that records are gone; `partitions` says so.
+        An end before the start means that records are gone; `partitions` says so.
         """
-        latest = self._latest
-        if self._target is None:
+        target, latest = self._target, self._latest
+        if target is None:
             return dict(latest)
-        # Partitions that came since then are for the next run; what was deleted is missing in both.
-        target = self._target
-        return {
-            tp: max(min(target.get(tp, start.get(tp, 0)), end), start.get(tp, 0))
-            for tp, end in latest.items()
-            if tp in target or tp in start
-        }
+        # Partitions that came since then are for the next run.
+        known = {tp: max(target.get(tp, 0), start.get(tp, 0)) for tp in (*target, *start)}
+        return {tp: min(known[tp], end) for tp, end in latest.items() if tp in known}
 
     async def _is_enough(self, fetcher: Fetcher, starts: Offsets, ends: Offsets) -> bool:
         """Whether minOffsetsPerTrigger is reached, or need not be: long waited for, or a run that is to end."""

@@ -185,3 +185,18 @@ def test_nothing_is_lost_when_only_what_was_read_is_deleted(cluster: Cluster, to
     delete_records(cluster, topic, read.offset + 1)
 
     assert [b"unread"] == values(trigger(reader, offset)[1])
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["continuous", "available now"])
+def test_a_topic_made_anew_under_its_name_is_data_loss(memory: Cluster, topic: str, *, now: bool) -> None:
+    memory.create(topic)
+    memory.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    reader = memory.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=100)
+    offset, _ = trigger(reader, reader.initialOffset())
+    memory.run(lambda client: client.delete_topic(topic))
+    memory.create(topic)
+    memory.produce(topic, [Record(b"new")])
+    if now:
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLost, match=f"{topic}-0 offsets 1 to 10 .* or the topic is another one"):
+        trigger(reader, offset)
