@@ -221,6 +221,7 @@ def main(arguments: list[str]) -> None:
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))))
         .config("spark.ui.enabled", "false")
+        .config("spark.network.timeout", "600s")  # a busy machine is no reason to give up
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
