@@ -160,7 +160,7 @@ def preview(decodings: list[Decoding]) -> None:
     """Say which columns the first records want. Raises ClickException."""
     from korvet.lake.errors import LakeError
     from korvet.pipeline.archive_workers import SparkFailed
-    from korvet.pipeline.decoding.columns import SchemaFault
+    from korvet.pipeline.decoding.leaves import SchemaFault
     from korvet.pipeline.decoding.registry import RegistryError
 
     for decoding in decodings:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields
-from korvet.pipeline.decoding.columns import Faults, SchemaFault
+from korvet.pipeline.decoding.leaves import Faults, SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from tests.pipeline.decoding import Lake
 from tests.pipeline.registries import FakeRegistry, framed, registry
@@ -308,7 +308,7 @@ def test_a_schema_that_no_table_can_follow_is_told(schema: str, error: str) -> N
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_whatever_the_bytes_they_are_a_row_or_a_fault(value: bytes) -> None:
     faults = Faults()
     (row,) = AvroValues(EVERYTHING).objects([value], faults)

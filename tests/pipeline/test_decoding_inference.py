@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from korvet.pipeline.decoding.columns import Number
 from korvet.pipeline.decoding.inference import Numbers, Wanted, grown, wanted
+from korvet.pipeline.decoding.leaves import Number
 
 
 def columns(rows: list[dict[str, Any]], *fields: tuple[str, pa.DataType], **options: Any) -> dict[str, str]:
@@ -110,7 +110,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from("abcdB"), VALUES, max_size=4), max_size=8),
     st.integers(0, 8),

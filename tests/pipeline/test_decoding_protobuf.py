@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf import message_factory
 
-from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.protobuf_schemas import compiled, message_type
 from tests.pipeline.decoding import Lake
 from tests.pipeline.registries import FakeRegistry, framed, registry

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from korvet.config import ConfigError
 from korvet.lake.errors import CommitConflict, OutOfOrder, WrongTable
 from korvet.lake.table import LakeTable
-from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.planning import MissingRows
 from korvet.pipeline.decoding.rounds import BadRow, Decoding
 from tests.pipeline.decoding import TOPIC_ID, Lake

@@ -6,7 +6,9 @@ Nothing here knows a broker. Values come in the archive's columns, and what one 
 - `json_values`, `avro_values`, `protobuf_values`: bytes become Python values, `confluent` and `registry` where
   schemas are looked up;
 - `reshaping`: envelopes, renames and nested fields, one row at a time;
-- `inference`: which columns rows want, `columns`: whether a value fits one, and Arrow arrays of those which do;
+- `inference`: which columns rows want, `leaves`: whether a value fits one, `columns`: Arrow arrays of those which do;
 - `batches`: all of this for one Arrow batch;
-- `slices`: a piece of an archived file becomes files of the typed table and of its dlq table.
+- `slices`: some of an archive's files become files of the typed table and of its dlq table (`writing`);
+- `planning`, `rounds`, `upserting`, `tables`: which offsets, in which order, and how they are committed;
+- `distributing`, `job`: who works, on which topics, and how often.
 """

@@ -18,8 +18,8 @@ from attrs import frozen
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
-from korvet.pipeline.decoding.columns import Faults, SchemaFault, Unfit
 from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
+from korvet.pipeline.decoding.leaves import Faults, SchemaFault, Unfit
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 
 Row = dict[str, Any]

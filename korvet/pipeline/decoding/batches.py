@@ -21,12 +21,11 @@ from korvet.pipeline.decoding.columns import (
     PARTITION,
     RAW,
     TIMESTAMP,
-    Faults,
-    Unfit,
     struct_columns,
 )
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
+from korvet.pipeline.decoding.leaves import Faults, Unfit
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
 

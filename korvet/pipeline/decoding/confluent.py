@@ -6,7 +6,7 @@ all zigzag varints; a single 0 stands for the first message of the file.
 
 from __future__ import annotations
 
-from korvet.pipeline.decoding.columns import Unfit
+from korvet.pipeline.decoding.leaves import Unfit
 
 HEADER_BYTES = 5
 MAGIC = 0

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from attrs import define, field
 
-from korvet.pipeline.decoding.columns import UNFIT_NAME, Number
+from korvet.pipeline.decoding.columns import UNFIT_NAME
+from korvet.pipeline.decoding.leaves import Number
 
 Numbers = Literal["long", "double", "string"]
 # Names on the way to a value; None stands for the elements of an array.

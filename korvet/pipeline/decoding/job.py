@@ -11,7 +11,7 @@ from attrs import define, field
 
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
 from korvet.pipeline.archive_workers import SparkFailed
-from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding, Told
 from korvet.pipeline.decoding.slices import SHOWN_FAULTS, Fault

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import orjson
 import pyarrow as pa
 
-from korvet.pipeline.decoding.columns import Faults, Number, shown
+from korvet.pipeline.decoding.leaves import Faults, Number, shown
 
 Row = dict[str, Any]
 

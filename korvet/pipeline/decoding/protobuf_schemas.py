@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from korvet.pipeline.decoding.columns import SchemaFault
+from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import Registry, Schema
 
 COMPILE_TIMEOUT_S = 60

@@ -17,8 +17,8 @@ from google.protobuf import json_format, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from korvet.pipeline.decoding.columns import Faults, SchemaFault, Unfit
 from korvet.pipeline.decoding.confluent import message_indexes, schema_id
+from korvet.pipeline.decoding.leaves import Faults, SchemaFault, Unfit
 from korvet.pipeline.decoding.protobuf_schemas import (
     FREE_FORM,
     TIMESTAMP,

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from attrs import frozen
 
-from korvet.pipeline.decoding.columns import Unfit, shown
 from korvet.pipeline.decoding.inference import DEEPEST
+from korvet.pipeline.decoding.leaves import Unfit, shown
 
 Row = dict[str, Any]
 

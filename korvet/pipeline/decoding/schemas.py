@@ -13,7 +13,8 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.batches import Decoder
-from korvet.pipeline.decoding.columns import LEAVES, RESERVED, UNFIT_NAME, SchemaFault, named
+from korvet.pipeline.decoding.columns import RESERVED, UNFIT_NAME
+from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.specification import DAYS, Specification

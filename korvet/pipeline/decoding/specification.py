@@ -30,8 +30,8 @@ from cattrs.errors import ClassValidationError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
-from korvet.pipeline.decoding.columns import Reading, Timestamps, Unknown
 from korvet.pipeline.decoding.inference import Numbers
+from korvet.pipeline.decoding.leaves import Reading, Timestamps, Unknown
 
 Format = Literal["json", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
