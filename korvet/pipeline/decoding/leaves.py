@@ -1,0 +1,266 @@
+"""Single values: whether one is what its column is, and what is said when it is not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+from uuid import UUID
+
+import pyarrow as pa
+from attrs import define, field, frozen
+
+Unknown = Literal["drop", "add", "dlq"]
+Timestamps = Literal["iso", "epoch_s", "epoch_ms", "epoch_us"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHOWN_CHARACTERS = 60
+INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
+INTEGER = re.compile(r"-?\d+", re.ASCII)
+
+
+class Unfit(ValueError):  # noqa: N818  a finding about a row, which is caught and told
+    """A value that cannot be what its column is; says why."""
+
+
+class SchemaFault(ValueError):  # noqa: N818  as above, about a schema
+    """A schema that does not parse, or that no table can follow; says where."""
+
+
+class Number(str):
+    """A number as it was written, for columns that must not lose a digit of it."""
+
+    __slots__ = ()
+
+
+@define
+class Faults:
+    """What is wrong with rows: the first complaint about each, by its number."""
+
+    by_row: dict[int, str] = field(factory=dict)
+    #: Rows that need not have what others must have: deleted ones, of which often only the key is told.
+    may_lack: set[int] = field(factory=set)
+
+    def add(self, row: int, path: str, reason: str) -> None:
+        """Remember it, unless the row is bad already."""
+        self.by_row.setdefault(row, f"{path}: {reason}")
+
+
+@frozen
+class Reading:
+    """How values that JSON has no type for are read, and what becomes of fields that have no column."""
+
+    unknown: Unknown = "drop"
+    timestamps: Timestamps = "iso"
+    truncate_nanoseconds: bool = False
+
+
+Exact = Callable[[Any, pa.DataType, Reading], Any]
+
+
+def leaf_column(
+    values: Sequence[Any],
+    kind: pa.DataType,
+    numbers: Sequence[int],
+    faults: Faults,
+    reading: Reading,
+    path: str,
+) -> pa.Array:
+    """An array without nesting: at once if all values are of the column's own type, or one at a time."""
+    own_types, exact = LEAVES[kind.id]
+    if set(map(type, values)) <= own_types:
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            pass  # one of them is out of range: which one?
+    fitting = []
+    for value, number in zip(values, numbers, strict=True):
+        try:
+            fitting.append(None if value is None else exact(value, kind, reading))
+        except Unfit as fault:
+            faults.add(number, path, str(fault))
+            fitting.append(None)
+    return pa.array(fitting, kind)
+
+
+def exact_integer(value: Any, kind: pa.DataType, _reading: Reading) -> int:
+    if type(value) is Number and INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int:
+        raise misfit(value, kind)
+    limit = 1 << (kind.bit_width - 1)
+    if not -limit <= value < limit:
+        raise Unfit(f"{shown(value)} is out of range of {named(kind)}")
+    return value
+
+
+def exact_double(value: Any, kind: pa.DataType, _reading: Reading) -> float:
+    """Text with a point is rounded as every reader of JSON does; a whole number must be held as it is."""
+    if type(value) is Number:
+        value = int(value) if INTEGER.fullmatch(value) else float(value)
+    if type(value) is int:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = float("inf")
+        if number != value or (pa.types.is_float32(kind) and abs(value) > 1 << 24):
+            raise Unfit(f"{shown(value)} has more digits than {named(kind)} can hold")
+        return number
+    if type(value) is not float:
+        raise misfit(value, kind)
+    if pa.types.is_float32(kind):
+        try:
+            struct.pack(">f", value)
+        except OverflowError:
+            raise Unfit(f"{shown(value)} is out of range of {named(kind)}") from None
+    return value
+
+
+def exact_boolean(value: Any, kind: pa.DataType, _reading: Reading) -> bool:
+    if type(value) is not bool:
+        raise misfit(value, kind)
+    return value
+
+
+def exact_string(value: Any, kind: pa.DataType, _reading: Reading) -> str:
+    if type(value) is UUID:
+        return str(value)
+    if type(value) not in (str, Number):
+        raise misfit(value, kind)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unfit(f"{value!r} holds half a character (a lone surrogate)") from None
+    return str(value)
+
+
+def exact_binary(value: Any, kind: pa.DataType, _reading: Reading) -> bytes:
+    if type(value) is bytes:
+        return value
+    if type(value) is not str:
+        raise misfit(value, kind)
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise Unfit(f"{shown(value)} is no base64, which is how JSON holds bytes") from None
+
+
+def exact_decimal(value: Any, kind: pa.DataType, _reading: Reading) -> Decimal:
+    if type(value) not in (Number, int, Decimal):
+        raise misfit(value, kind)
+    try:
+        number = Decimal(value)
+        pa.scalar(number, kind)
+    except (InvalidOperation, pa.ArrowInvalid):
+        raise Unfit(f"{shown(value)} has more digits than {named(kind)} can hold") from None
+    return number
+
+
+def exact_date(value: Any, kind: pa.DataType, _reading: Reading) -> date:
+    if type(value) is date:
+        return value
+    if type(value) is not str:
+        raise misfit(value, kind)
+    try:
+        if len(value) != len("2026-01-31"):
+            raise ValueError(value)
+        return date.fromisoformat(value)
+    except ValueError:
+        raise Unfit(f"{shown(value)} is no date; one is written like 2026-01-31") from None
+
+
+def exact_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetime:
+    """ISO 8601 with a UTC offset for `timestamp`, without one for `timestamp_ntz`; or a number since 1970."""
+    moment = value if type(value) is datetime else parsed_timestamp(value, kind, reading)
+    if (moment.tzinfo is None) != (kind.tz is None):
+        says = "a UTC offset" if kind.tz is None else "no UTC offset"
+        other = "timestamp" if kind.tz is None else "timestamp_ntz"
+        raise Unfit(f"{shown(value)} has {says}: that is {other}, not {named(kind)}")
+    return moment
+
+
+def parsed_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetime:
+    if reading.timestamps != "iso":
+        return since_epoch(value, kind, reading.timestamps)
+    if type(value) is not str:
+        raise misfit(value, kind)
+    match = INSTANT.fullmatch(value)
+    if match is None:
+        raise Unfit(f"{shown(value)} is no timestamp; one is written like 2026-01-31T12:00:00.123456Z")
+    day, time, fraction, zone = match.groups()
+    if fraction and fraction[6:].strip("0") and not reading.truncate_nanoseconds:
+        raise Unfit(f"{shown(value)} has nanoseconds, which truncate_nanoseconds = true would cut off")
+    try:
+        return datetime.fromisoformat(
+            f"{day}T{time}.{(fraction or '0')[:6]:0<6}{zone or ''}"
+            if time.count(":") == 2
+            else f"{day}T{time}{zone or ''}"
+        )
+    except ValueError as error:
+        raise Unfit(f"{shown(value)} is no timestamp: {error}") from None
+
+
+def since_epoch(value: Any, kind: pa.DataType, unit: Timestamps) -> datetime:
+    if type(value) is Number and INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int:
+        raise Unfit(f"{shown(value)} is not a whole number, as timestamps = {unit!r} has them")
+    microseconds = value * {"epoch_s": 1_000_000, "epoch_ms": 1000}.get(unit, 1)
+    try:
+        moment = EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Unfit(f"{value} ({unit}) is out of range of {named(kind)}") from None
+    return moment if kind.tz else moment.replace(tzinfo=None)
+
+
+def misfit(value: object, kind: pa.DataType) -> Unfit:
+    return Unfit(f"{shown(value)} is no {named(kind)}")
+
+
+def shown(value: object) -> str:
+    """A value as JSON shows it, cut where it is long."""
+    text = str(value) if isinstance(value, Number) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def named(kind: pa.DataType) -> str:
+    """A type by the name that Spark's SQL has for it."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return SQL_NAMES.get(kind.id) or str(kind)
+
+
+NONE = type(None)
+LEAVES: dict[int, tuple[frozenset[type], Exact]] = {
+    pa.int8().id: (frozenset({int, NONE}), exact_integer),
+    pa.int16().id: (frozenset({int, NONE}), exact_integer),
+    pa.int32().id: (frozenset({int, NONE}), exact_integer),
+    pa.int64().id: (frozenset({int, NONE}), exact_integer),
+    pa.float32().id: (frozenset({NONE}), exact_double),
+    pa.float64().id: (frozenset({float, NONE}), exact_double),
+    pa.bool_().id: (frozenset({bool, NONE}), exact_boolean),
+    pa.string().id: (frozenset({str, NONE}), exact_string),
+    pa.binary().id: (frozenset({bytes, NONE}), exact_binary),
+    pa.decimal128(1).id: (frozenset({Decimal, NONE}), exact_decimal),
+    pa.date32().id: (frozenset({date, NONE}), exact_date),
+    pa.timestamp("us").id: (frozenset({NONE}), exact_timestamp),
+}
+SQL_NAMES = {
+    pa.int8().id: "tinyint",
+    pa.int16().id: "smallint",
+    pa.int32().id: "int",
+    pa.int64().id: "bigint",
+    pa.float32().id: "float",
+    pa.float64().id: "double",
+    pa.bool_().id: "boolean",
+    pa.date32().id: "date",
+}
