@@ -110,7 +110,8 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
         texts = {time: b"%d" % time for time in set(times)}
         data.append(list(map(texts.__getitem__, times)))
     # Names, and the timestamp's 13 digits.
-    extra = 22 + 16 * by_broker + (9 + len(producer) if producer else 0)
+    extra = 22 + 3 * (b"k" in shape) + 5 * (b"v" in shape) + 16 * by_broker
+    extra += 9 + len(producer) if producer else 0
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
     for column, letter in ((keys, b"k"), (values, b"v")):
         if letter in shape:
