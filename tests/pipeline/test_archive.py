@@ -30,6 +30,8 @@ from tests.pipeline.archiving import (
     without_times,
 )
 from tests.pipeline.support import Cluster
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
 
 
 def table_of(lake: Path, topic: str) -> LakeTable:
@@ -292,3 +294,37 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(
     memory.produce(topic, values(10))
     with s3_store(conditional=False) as options, pytest.raises(UnsafeStore):
         archived(memory.bootstrap_servers, topic, Location.parse("s3://lake/tables", options))
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_a_broker_that_is_killed_and_comes_back_delays_and_costs_nothing(topic: str, tmp_path: Path) -> None:
+    server = start_server(VALKEY)
+    broker = KorvetProcess(storage=server.url)
+    try:
+        broker.start()
+        cluster = Cluster(broker.bootstrap_servers, is_dense=False)
+        cluster.create(topic, partitions=2)
+        cluster.produce(topic, values(300))
+        archive = archive_of(broker.bootstrap_servers, topic, tmp_path, every_s=0.01)
+        running = threading.Thread(target=archive.run)
+        running.start()
+        for first in (300, 600):
+            while not archive.progress or archive.progress[topic].records < first:
+                running.join(0.02)
+                assert running.is_alive()
+            broker.kill()
+            broker.start()
+            cluster.produce(topic, values(300, first=first))
+        while archive.progress[topic].records < 900:
+            running.join(0.02)
+            assert running.is_alive()
+        archive.stop()
+        running.join()
+
+        assert without_times(rows_of(tmp_path / topic)) == log_of(cluster, topic)
+        assert len(rows_of(tmp_path / topic)) == 900
+    finally:
+        if broker.process is not None:
+            broker.stop()
+        server.remove()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,9 +116,10 @@ class Running:
                 self.lines.append(line.rstrip())
                 self._changed.notify_all()
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, pattern: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: any(text in line for line in self.lines), 600), self.lines
+            found = self._changed.wait_for(lambda: any(re.search(pattern, line) for line in self.lines), 600)
+            assert found, self.lines
 
     def java(self) -> int:
         """The process id of the Java it has started."""
@@ -158,7 +160,7 @@ def test_three_at_once_killed_in_three_ways_write_everything_once(
     with growing(memory, topic):
         without_java, killed, stopped = start(), start(), start()
         for running in (without_java, killed, stopped):
-            running.wait_for("archived ")
+            running.wait_for("archived [1-9]")
         orphan = killed.java()
         os.kill(without_java.java(), signal.SIGKILL)
         killed.process.kill()
