@@ -11,10 +11,13 @@ from typing import Any
 
 import duckdb
 import pytest
+from deltalake import DeltaTable
 
-from korvet.lake.errors import Unreachable
+from korvet.lake.errors import Unreachable, UnsafeStore
+from korvet.lake.location import Location
 from korvet.pipeline.decoding.job import DecodeJob
 from korvet.pipeline.decoding.rounds import Decoding, Told
+from tests.lake.s3 import s3_store
 from tests.pipeline.decoding import Lake, die_at
 
 pytestmark = pytest.mark.slow
@@ -91,6 +94,39 @@ def test_stopped_it_ends_after_the_commit_in_hand(lake: Lake) -> None:
     job.run()
 
     assert [1] == lake.values("a")
+
+
+def test_tables_may_be_on_s3(lake: Lake) -> None:
+    lake.archive([{"a": 1, "b": 1}, b"{", {"a": 2, "b": 2}, None, {"a": 3}], keys=["x", "y", "z", "z", "x"])
+    with s3_store(conditional=True) as options:
+        decodings = [lake.decoding(partition_by=["b"]), lake.decoding(upsert=True, table="latest")]
+        for decoding in decodings:
+            decoding.to = Location.parse("s3://lake/typed", options)
+        job = DecodeJob(decodings)
+        job.run()
+
+        found = {}
+        for decoding in decodings:
+            for place in (decoding.typed_location, decoding.dlq_location):
+                table = DeltaTable(place.url, storage_options=place.storage_options()).to_pyarrow_table()
+                name = "_offset" if place is decoding.typed_location else "offset"
+                found[place.url] = sorted(table.column(name).to_pylist())
+    assert "" == job.progress["orders"].error
+    assert {
+        "s3://lake/typed/orders": [0, 2, 4],
+        "s3://lake/typed/orders~dlq": [1],
+        "s3://lake/typed/latest": [4],
+        "s3://lake/typed/latest~dlq": [1],
+    } == found
+
+
+def test_a_store_that_loses_commits_is_refused_before_the_first(lake: Lake) -> None:
+    lake.archive([{"a": 1}])
+    with s3_store(conditional=False) as options:
+        decoding = lake.decoding()
+        decoding.to = Location.parse("s3://lake/typed", options)
+        with pytest.raises(UnsafeStore):
+            DecodeJob([decoding]).run()
 
 
 def test_killed_for_good_at_every_step_on_a_topic_that_grows(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
+from korvet.lake.probing import refuse_unsafe_store
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
@@ -64,8 +65,10 @@ class DecodeJob:
     def run(self) -> None:
         """Decode until there is no more to do, or until `stop`; what is wrong with topics, `progress` tells.
 
-        Raises JavaEnded.
+        Raises JavaEnded, and LakeError for a store that must not be used.
         """
+        for location in {decoding.to.url: decoding.to for decoding in self.decodings}.values():
+            refuse_unsafe_store(location)
         while not self.stopping.is_set():
             started = time.monotonic()
             again = [self._round(decoding) for decoding in self.decodings if not self.stopping.is_set()]
