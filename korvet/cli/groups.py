@@ -128,7 +128,7 @@ def describe(
 
 
 async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
-    """The groups of these names, or all there are. Those that go while they are asked for are left out of all."""
+    """The groups of these names, or all there are; of all those that cannot be described are named, and left out."""
     from korvet.client import groups
     from korvet.protocol.errors import GroupIdNotFound
 
@@ -138,8 +138,8 @@ async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
     for listed in await groups.list_groups(client):
         try:
             found.append(await groups.describe_group(client, listed.group_id))
-        except GroupIdNotFound:
-            continue
+        except GroupIdNotFound as error:
+            click.echo(f"korvet: {error}", err=True)
     return found
 
 

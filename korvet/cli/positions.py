@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from korvet.client import EARLIEST, LATEST, Client, OffsetAndMetadata, TopicPartition
 from korvet.client.administration import TOPIC, Resource, describe_settings
-from korvet.client.groups import describe_group
+from korvet.client.groups import describe_group, list_groups
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -139,13 +139,17 @@ async def reset(
 
 async def check_idle(client: Client, group_id: str) -> None:
     """Raise a ClickException where the group has members; one that is not there is as good as empty."""
-    with suppress(GroupIdNotFound):
+    try:
         group = await describe_group(client, group_id)
-        if group.state != EMPTY:
-            raise click.ClickException(
-                f"group {group_id} is {group.state} and has {len(group.members)} members; offsets can be reset"
-                " once all of them are gone."
-            )
+        state, members = group.state, f" and has {len(group.members)} members"
+    except GroupIdNotFound:
+        # Or it is one whose broker assigns (KIP-848), which only a list tells of.
+        listed = {group.group_id: group.state for group in await list_groups(client)}
+        state, members = listed.get(group_id, EMPTY), ""
+    if state != EMPTY:
+        raise click.ClickException(
+            f"group {group_id} is {state}{members}; offsets can be reset once it is {EMPTY}."
+        )
 
 
 async def named(client: Client, text: str) -> list[TopicPartition]:

@@ -154,7 +154,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(korvet: Korvet, membe
     assert reset == Outcome(
         1,
         "",
-        "korvet: group with-members is Stable and has 2 members; offsets can be reset once all of them are gone.\n",
+        "korvet: group with-members is Stable and has 2 members; offsets can be reset once it is Empty.\n",
     )
     assert deleted.err.endswith("(NON_EMPTY_GROUP)\n")
     assert {0: 3} == {
