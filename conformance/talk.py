@@ -134,6 +134,7 @@ class Talk:
     topic_ids: dict[str, UUID] = field(factory=dict)
     offsets: dict[tuple[str, int], list[int]] = field(factory=dict)  # of every record, in order
     _connections: list[Connection] = field(factory=list)
+    _settled: int = 0
 
     def __enter__(self) -> Self:
         self.client()
@@ -265,6 +266,15 @@ class Talk:
         topics = [ListOffsetsTopic(name=name, partitions=asked)]
         answer = self.tell(ListOffsetsRequest(replica_id=-1, topics=topics))
         return not any(partition.error_code for partition in answer.topics[0].partitions)
+
+    def settle(self) -> None:
+        """Return once what was altered is known to the broker.
+
+        Kafka's controller answers before the broker has heard of it; a topic that is made later is heard of later.
+        """
+        if self.peer.is_kafka:
+            self._settled += 1
+            self.topic(f"settled-{self._settled}")
 
     def until_gone(self, short: str) -> None:
         """Return once a topic that was deleted is known no more."""

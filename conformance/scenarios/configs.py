@@ -154,16 +154,20 @@ def changing_settings(talk: Talk, version: int) -> None:
     talk.ask(
         change(name, (SET, "retention.ms", "2000"), (SET, "retention.bytes", "5")), version, "two are set"
     )
+    talk.settle()
     talk.ask(describe(name, "retention.ms", "retention.bytes"), label="two are set, and seen")
     talk.ask(
         change(name, (DELETE, "retention.ms", None), (DELETE, "segment.ms", None)), version, "two are deleted"
     )
+    talk.settle()
     talk.ask(describe(name, "retention.ms", "segment.ms"), label="two are deleted, and seen")
     talk.ask(change(name, (SET, "retention.ms", "7"), validate_only=True), version, "only validated")
+    talk.settle()
     talk.ask(describe(name, "retention.ms"), label="only validated, and not seen")
     talk.ask(change(name), version, "nothing")
     for key, value in GOOD_SETTINGS:
         talk.ask(change(name, (SET, key, value)), version, f"{key}={value!r}")
+        talk.settle()
         talk.ask(describe(name, key), label=f"{key}={value!r} is seen")
 
 
@@ -179,6 +183,7 @@ def changing_lists(talk: Talk, version: int) -> None:
         (SUBTRACT, "5:5"),
     ):
         talk.ask(change(name, (what, key, value)), version)
+        talk.settle()
         talk.ask(describe(name, key))
     talk.ask(change(name, (APPEND, "retention.ms", "1")), version, "no list")
     talk.ask(change(name, (SUBTRACT, "retention.ms", "1")), version, "no list, subtracted")
@@ -197,6 +202,7 @@ def changing_what_cannot_be(talk: Talk, version: int) -> None:
     talk.ask(
         change(name, (SET, "retention.ms", "1"), (SET, "segment.bytes", "x")), version, "a good and a bad one"
     )
+    talk.settle()
     talk.ask(describe(name, "retention.ms"), label="nothing is changed")
     talk.ask(change(talk.name("nowhere"), (SET, "retention.ms", "1")), version, "an unknown topic")
     talk.ask(
@@ -231,10 +237,13 @@ def changing_other_resources(talk: Talk, version: int) -> None:
 def settings_anew(talk: Talk, version: int) -> None:
     name = talk.topic("orders", retention_ms="1000", max_message_bytes="2000")
     talk.ask(alter(name, retention_ms="3000", validate_only=True), version, "only validated")
+    talk.settle()
     talk.ask(describe(name, *SEEN), label="only validated, and not seen")
     talk.ask(alter(name, retention_ms="3000"), version, "one is set")
+    talk.settle()
     talk.ask(describe(name, *SEEN), label="one is set, the others are gone")
     talk.ask(alter(name), version, "none is set")
+    talk.settle()
     talk.ask(describe(name, *SEEN), label="all are gone")
     talk.ask(alter(name, retention_ms=None), version, "a value that is null")
     for key, value in BAD_SETTINGS:

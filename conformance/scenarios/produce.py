@@ -215,7 +215,7 @@ def timestamps_out_of_bounds(talk: Talk, version: int) -> None:
 @scenario(ProduceRequest)
 def too_few_replicas(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", min_insync_replicas="2")
-    talk.ask(produce(topic, batch(), timeout_ms=1000), version, "acks=-1")
+    talk.ask(produce(topic, batch(), timeout_ms=2000), version, "acks=-1")
     talk.ask(produce(topic, batch(), acks=1), version, "acks=1")
 
 
