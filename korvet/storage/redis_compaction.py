@@ -183,6 +183,8 @@ class Compactor:
     async def compact(self, tp: TopicPartition) -> Compacted | None:
         """See `Storage.compact`."""
         partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        if not await self.partitions.has_stream(partition):
+            return None
         plan = await self._plan(partition)
         if not partition.config.is_compacted or plan.length == 0:
             return None

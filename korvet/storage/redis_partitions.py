@@ -68,6 +68,10 @@ class Partitions:
             partition.configure(topic)
         return partition
 
+    async def has_stream(self, partition: Partition) -> bool:
+        """Whether there is anything to look after: where nobody ever wrote, no state shall be made for it."""
+        return bool(await self.redis.execute(b"EXISTS", partition.keys.stream, repeatable=True))
+
     # --- Scripts ----------------------------------------------------------------------------------------
 
     async def call(

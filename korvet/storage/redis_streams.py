@@ -218,6 +218,8 @@ class RedisStreamsStorage(Storage):
 
     async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
         partition = await self._partitions.find(tp)
+        if not await self._partitions.has_stream(partition):
+            return None
         config = partition.config
         arguments: tuple[bytes | int, ...] = (b"",)
         if config.is_tiered:

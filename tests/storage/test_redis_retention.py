@@ -69,6 +69,18 @@ async def test_lowered_retention_is_applied_to_all_there_is(
     assert client.xlen(f"{{{KEY}}}:$index") < 10
 
 
+async def test_nothing_is_made_for_a_partition_that_nobody_wrote_to(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
+    """Or the workers would fill Redis with the states of partitions that are only there in case."""
+    policy = {"retention.ms": HOUR_MS, "cleanup.policy": "compact,delete"}
+    await storage.alter_topic(topic, settings={**topic.settings, **policy})
+
+    assert await storage.enforce_retention(TP) is None
+    assert await storage.compact(TP) is None
+    assert [key for key in client.scan_iter() if b"orders" in key] == []
+
+
 async def test_trimming_keeps_index_and_stream_in_step(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
