@@ -35,7 +35,7 @@ from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 GROUP = "korvet-lake"
 # How often a round that brought nothing, for whatever may pass, is tried again before --once gives up.
 ATTEMPTS = 5
-# Rounds in a row that others were faster in.
+# Rounds in a row that others were faster in, before --once gives up.
 CONFLICTS = 50
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
@@ -329,9 +329,12 @@ class Archive:
         return self.progress.setdefault(topic, TopicProgress(topic))
 
     def _conflict(self, progress: TopicProgress, error: CommitConflict) -> None:
-        """Somebody else was first: begin anew, unless that was so all the time."""
+        """Somebody else was first: begin anew, after a while when that is so all the time.
+
+        Of several archivers that go on for ever, all but one so become stand-ins, which look twice a minute.
+        """
         log.info("%s", error)
-        if self._idle_rounds < CONFLICTS:
+        if self.options.every_s is not None or self._idle_rounds < CONFLICTS:
             progress.goes_on = True
         else:
             self._failed(progress.topic, error)

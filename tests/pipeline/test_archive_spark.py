@@ -153,21 +153,26 @@ def start(memory: Cluster, topic: str, tmp_path: Path) -> Iterator[Callable[[], 
             stream.close()
 
 
-def test_three_at_once_killed_in_three_ways_write_everything_once(
+def test_killed_in_two_ways_and_stopped_they_write_everything_once(
     memory: Cluster, topic: str, tmp_path: Path, start: Callable[[], Running]
 ) -> None:
     memory.create(topic, partitions=2)
     with growing(memory, topic):
-        without_java, killed, stopped = start(), start(), start()
-        for running in (without_java, killed, stopped):
-            running.wait_for("archived [1-9]")
-        orphan = killed.java()
+        without_java = start()
+        without_java.wait_for("archived [1-9]")
         os.kill(without_java.java(), signal.SIGKILL)
-        killed.process.kill()
         status, _ = without_java.end()
         assert status == 1
         assert any("Java has ended" in line for line in without_java.lines)
+
+        killed = start()
+        killed.wait_for("archived [1-9]")
+        orphan = killed.java()
+        killed.process.kill()
         assert killed.process.wait() == -signal.SIGKILL
+
+        stopped = start()
+        stopped.wait_for("archived [1-9]")
         stopped.process.send_signal(signal.SIGTERM)
         status, out = stopped.end()
         assert status == 0
