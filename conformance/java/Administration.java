@@ -1,21 +1,26 @@
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.Callable;
+import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
+import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.AlterConfigsOptions;
-import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConfigEntry.ConfigSource;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.DescribeConfigsOptions;
+import org.apache.kafka.clients.admin.DescribeTopicsOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
@@ -202,7 +207,7 @@ final class Administration {
     private void offsets(Admin admin) throws Exception {
         var partition = new TopicPartition(broker.newTopic(1), 0);
         long base = System.currentTimeMillis() - 1_000_000;
-        var sent = new java.util.ArrayList<java.util.concurrent.Future<org.apache.kafka.clients.producer.RecordMetadata>>();
+        var sent = new ArrayList<Future<RecordMetadata>>();
         try (var producer = broker.textProducer()) {
             for (long time : List.of(base + 1, base + 5, base + 3, base + 2)) {
                 sent.add(producer.send(new ProducerRecord<>(partition.topic(), 0, time, "key", "value")));
@@ -240,14 +245,14 @@ final class Administration {
     }
 
     private void manyTopics(Admin admin) throws Exception {
-        var wanted = new java.util.ArrayList<NewTopic>();
+        var wanted = new ArrayList<NewTopic>();
         for (int i = 0; i < 60; i++) {
             wanted.add(new NewTopic(broker.newName("many"), 3, (short) 1));
         }
         admin.createTopics(wanted).all().get();
         var topics = wanted.stream().map(NewTopic::name).toList();
         Expect.eventually("all are listed", () -> names(admin).containsAll(topics));
-        var options = new org.apache.kafka.clients.admin.DescribeTopicsOptions().partitionSizeLimitPerResponse(7);
+        var options = new DescribeTopicsOptions().partitionSizeLimitPerResponse(7);
         var found = admin.describeTopics(topics, options).allTopicNames().get();
         Expect.equal(60, found.size());
         Expect.that(found.values().stream().allMatch(topic -> topic.partitions().size() == 3), "partitions are missing");
@@ -290,7 +295,7 @@ final class Administration {
         admin.incrementalAlterConfigs(Map.of(resource, List.of(operations))).all().get();
     }
 
-    static <T> T unchecked(java.util.concurrent.Callable<T> call) {
+    static <T> T unchecked(Callable<T> call) {
         try {
             return call.call();
         } catch (Exception error) {

@@ -3,6 +3,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.Future;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -10,6 +11,7 @@ import org.apache.kafka.clients.consumer.NoOffsetForPartitionException;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 
 /** Consumers: where they start, how they are bounded, what they are told about offsets. */
@@ -53,7 +55,7 @@ final class Consuming {
         var partition = new TopicPartition(broker.newTopic(1), 0);
         long middle = -1;
         try (var producer = broker.textProducer("linger.ms", 200)) {
-            var sent = new ArrayList<java.util.concurrent.Future<org.apache.kafka.clients.producer.RecordMetadata>>();
+            var sent = new ArrayList<Future<RecordMetadata>>();
             for (int i = 0; i < 100; i++) {
                 sent.add(producer.send(new ProducerRecord<>(partition.topic(), Integer.toString(i))));
             }

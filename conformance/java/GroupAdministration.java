@@ -1,6 +1,8 @@
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListConsumerGroupsOptions;
@@ -123,7 +125,7 @@ final class GroupAdministration {
 
     private void manyGroups(Admin admin) throws Exception {
         var partition = new TopicPartition(broker.newTopic(1), 0);
-        var asked = new java.util.HashMap<String, ListConsumerGroupOffsetsSpec>();
+        var asked = new HashMap<String, ListConsumerGroupOffsetsSpec>();
         for (int i = 0; i < 10; i++) {
             String group = broker.newName("group");
             admin.alterConsumerGroupOffsets(group, Map.of(partition, new OffsetAndMetadata(i))).all().get();
@@ -158,6 +160,6 @@ final class GroupAdministration {
     }
 
     private static Set<Integer> numbers(Set<TopicPartition> partitions) {
-        return partitions.stream().map(TopicPartition::partition).collect(java.util.stream.Collectors.toSet());
+        return partitions.stream().map(TopicPartition::partition).collect(Collectors.toSet());
     }
 }

@@ -4,10 +4,12 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
+import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
+import org.apache.kafka.common.errors.InconsistentGroupProtocolException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
 
 /** Members of consumer groups: they come together, go, fall silent, and take partitions over. */
@@ -154,7 +156,7 @@ final class Groups {
         try (var admin = broker.admin();
                 var member = new Member(broker, topic, group, "metadata.max.age.ms", 500)) {
             Expect.eventually("it has one", () -> member.count() == 1);
-            admin.createPartitions(Map.of(topic, org.apache.kafka.clients.admin.NewPartitions.increaseTo(3))).all().get();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
             Expect.eventually("it has three", () -> member.count() == 3);
         }
     }
@@ -166,7 +168,7 @@ final class Groups {
             Expect.eventually("the first is there", () -> first.count() == 1);
             try (var other = broker.textConsumer("group.id", group, "partition.assignment.strategy", ASSIGNORS + "StickyAssignor")) {
                 other.subscribe(List.of(topic));
-                Expect.error(org.apache.kafka.common.errors.InconsistentGroupProtocolException.class,
+                Expect.error(InconsistentGroupProtocolException.class,
                         () -> Expect.eventually("an error", () -> !other.poll(Duration.ofMillis(100)).isEmpty()));
             }
         }
