@@ -59,13 +59,10 @@ def vanished(
 def updated(found: Sequence[Difference], reasons: Sequence[Reason], scenarios: Iterable[str]) -> list[Reason]:
     """The reasons with the rows that were found; new rows stand under no reason, at the end."""
     gone = set(vanished(found, reasons, scenarios))
-    kept = [
-        Reason(reason.why, tuple(row for row in reason.differences if row not in gone))
-        for reason in reasons
-        if reason.why
-    ]
-    new = undeclared(found, kept)
-    return [reason for reason in [*kept, Reason("", tuple(new))] if reason.differences]
+    kept = [Reason(each.why, tuple(row for row in each.differences if row not in gone)) for each in reasons]
+    waiting = [row for each in kept if not each.why for row in each.differences]
+    new = Reason("", (*waiting, *undeclared(found, kept)))
+    return [each for each in [*(each for each in kept if each.why), new] if each.differences]
 
 
 def write(reasons: Iterable[Reason], file: Path = FILE) -> None:

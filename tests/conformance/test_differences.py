@@ -80,6 +80,12 @@ def test_what_is_new_waits_for_its_reason_and_what_is_gone_goes() -> None:
     assert [Reason("asked for", (elsewhere,)), Reason("", (new,))] == updated([new], reasons, ["x"])
 
 
+def test_what_waits_for_its_reason_goes_on_waiting_while_its_scenario_is_not_played() -> None:
+    waiting = [Reason("", (KNOWN,))]
+
+    assert waiting == updated([], waiting, ["another"])
+
+
 def test_the_file_gives_back_what_was_written(tmp_path: Path) -> None:
     odd = Difference("x", 'a "b" \\ \t', "Fetch", (0, 2, 3), ("a|b", "c"), (MEMORY,), "ä\x7f", "''")
     reasons = [Reason("why\nnot", (odd, KNOWN))]
