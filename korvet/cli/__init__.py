@@ -94,6 +94,8 @@ def report(error: BaseException) -> int:
     """Say in one line what went wrong; the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return 128 + signal.SIGINT
     if isinstance(error, BrokenPipeError):

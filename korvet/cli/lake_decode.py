@@ -243,4 +243,4 @@ def summarize(job: DecodeJob, *, as_json: bool) -> None:
             for fault in each.faults:
                 click.echo(f"  {fault}")
     if any(each.error for each in topics):
-        raise SystemExit(1)
+        raise click.exceptions.Exit(1)

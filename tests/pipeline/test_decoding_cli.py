@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from korvet.cli import main
+from korvet.cli import main, report
+from korvet.cli.lake_decode import summarize
+from korvet.pipeline.decoding.job import DecodeJob, Progress
 from tests.pipeline.decoding import Lake
 
 pytestmark = pytest.mark.slow
@@ -80,3 +83,26 @@ def test_typed_tables_are_not_put_where_the_archive_is(
 ) -> None:
     assert 2 == decode(lake, "--topics", "orders", "--once", to=str(lake.folder / "raw/"))
     assert "is where the archive is; typed tables need another place." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [click.exceptions.Exit(1), SystemExit(1)])
+def test_a_command_that_has_said_what_failed_says_no_more(
+    ending: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 1 == report(ending)
+    assert "" == capsys.readouterr().err
+
+
+def test_the_summary_tells_what_failed_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    job = DecodeJob([])
+    job.progress["orders"] = Progress("orders", records=3, typed=1, bad=1, tombstones=1)
+    summarize(job, as_json=False)
+    job.progress["pages"] = Progress("pages", error="There is no table.")
+    with pytest.raises(click.exceptions.Exit):
+        summarize(job, as_json=False)
+
+    assert [
+        "orders: 3 records: 1 typed, 1 bad, 1 tombstones",
+        "orders: 3 records: 1 typed, 1 bad, 1 tombstones",
+        "pages: 0 records: 0 typed, 0 bad, 0 tombstones; failed: There is no table.",
+    ] == capsys.readouterr().out.splitlines()
