@@ -87,6 +87,7 @@ def command(
     check_addresses(servers)
     location = parsed_location(lake, storage_texts)
     logging.basicConfig(format="korvet: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells with tracebacks that Java has ended
     with needing_extra():
         from korvet.pipeline.archive import Archive, ArchiveOptions
         from korvet.pipeline.archive_plan import Wanted

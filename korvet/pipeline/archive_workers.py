@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
@@ -36,8 +37,26 @@ class SparkWorkers:
     start: Callable[[], SparkSession]
     _spark: SparkSession | None = field(default=None, init=False)
 
+    def stop(self) -> None:
+        """End the session, if it was ever started."""
+        if self._spark is not None:
+            with suppress(Py4JError, OSError):  # Java may have ended by itself
+                self._spark.stop()
+
     @property
-    def spark(self) -> SparkSession:
+    def cores(self) -> int:
+        """How many tasks run at once."""
+        with _told_errors():
+            return max(1, self._session().sparkContext.defaultParallelism)
+
+    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
+        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
+        task = partial(work, self.connecting, tuple(map(tuple, tasks)))
+        with _told_errors():
+            rows = self._session().range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
+            return [Outcome.from_json(row.outcome) for row in rows.collect()]
+
+    def _session(self) -> SparkSession:
         if self._spark is None:
             # Spark takes Ctrl-C for itself, to cancel its jobs.
             handler = signal.getsignal(signal.SIGINT)
@@ -46,26 +65,16 @@ class SparkWorkers:
                 signal.signal(signal.SIGINT, handler)
         return self._spark
 
-    def stop(self) -> None:
-        """End the session, if it was ever started."""
-        if self._spark is not None:
-            self._spark.stop()
 
-    @property
-    def cores(self) -> int:
-        """How many tasks run at once."""
-        return max(1, self.spark.sparkContext.defaultParallelism)
-
-    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
-        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
-        task = partial(work, self.connecting, tuple(map(tuple, tasks)))
-        rows = self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
-        try:
-            return [Outcome.from_json(row.outcome) for row in rows.collect()]
-        except (Py4JNetworkError, OSError) as error:
-            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
-        except (PySparkException, Py4JError) as error:
-            raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    """Let what Spark and its Java raise be one of ours."""
+    try:
+        yield
+    except (Py4JNetworkError, OSError) as error:
+        raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
 
 
 def work(

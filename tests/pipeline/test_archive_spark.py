@@ -94,6 +94,7 @@ class Running:
 
     process: subprocess.Popen[str]
     lines: list[str] = field(factory=list)
+    collecting: threading.Thread = field(factory=threading.Thread)
     _changed: threading.Condition = field(factory=threading.Condition)
 
     @classmethod
@@ -106,7 +107,8 @@ class Running:
             text=True,
         )
         running = cls(process)
-        threading.Thread(target=running.collect, daemon=True).start()
+        running.collecting = threading.Thread(target=running.collect, daemon=True)
+        running.collecting.start()
         return running
 
     def collect(self) -> None:
@@ -131,8 +133,10 @@ class Running:
 
     def end(self) -> tuple[int, str]:
         """Exit status and what was printed."""
-        out, _ = self.process.communicate(timeout=120)
-        return self.process.returncode, out
+        assert self.process.stdout is not None
+        status = self.process.wait(timeout=120)
+        self.collecting.join(timeout=120)
+        return status, self.process.stdout.read()
 
 
 @pytest.fixture
@@ -163,7 +167,7 @@ def test_killed_in_two_ways_and_stopped_they_write_everything_once(
         os.kill(without_java.java(), signal.SIGKILL)
         status, _ = without_java.end()
         assert status == 1
-        assert any("Java has ended" in line for line in without_java.lines)
+        assert any("Java has ended" in line for line in without_java.lines), without_java.lines
 
         killed = start()
         killed.wait_for("archived [1-9]")
