@@ -224,6 +224,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def all_are_assigned(self) -> bool:
         living = [peer for peer in self.peers.values() if not peer.is_refused]
+        if not living:
+            return True  # those who filled the group are gone without a word, and were told so when they came back
         return (
             self.group.state is State.STABLE
             and {peer.member_id for peer in living} == set(self.group.members)
