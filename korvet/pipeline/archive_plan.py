@@ -15,9 +15,9 @@ from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.lake.table import Gap, LakeTable
 from korvet.pipeline.archive_task import Piece
 from korvet.pipeline.counting import all_dense
-from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
+from korvet.protocol.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
-READ_COMMITTED = 1
 # What one piece should come to, in bytes of rows, and how far one may go beyond it when rows grow.
 PIECE_BYTES = 256 * 1024 * 1024
 PIECE_LIMIT_BYTES = 2 * PIECE_BYTES
@@ -30,6 +30,7 @@ SHORTEST_PIECE_ROWS = 20_000
 # Pieces of one partition in one round, for each core; and tasks of one round.
 PIECES_A_CORE = 2
 TASKS_A_CORE = 4
+LOG_START_ATTEMPTS = 5
 NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -79,8 +80,29 @@ async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
     tps = [TopicPartition(topic.name, partition.partition) for partition in topic.partitions]
     # The start is asked for last: whatever is trimmed in between is missed later, not now.
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
-    starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
-    return {tp.partition: Bounds(starts[tp].offset, max(ends[tp].offset, starts[tp].offset)) for tp in tps}
+    starts = await log_starts(client, tps)
+    return {tp.partition: Bounds(starts[tp], max(ends[tp].offset, starts[tp])) for tp in tps}
+
+
+async def log_starts(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where logs start, as a Fetch tells it.
+
+    ListOffsets may name the first record instead, and where offsets are times that may lie far behind the last one
+    that was deleted, though nothing is missing in between.
+    """
+    fetcher = Fetcher(client, READ_COMMITTED)
+    attempt = 1
+    while True:
+        earliest = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
+        positions = {tp: found.offset for tp, found in earliest.items()}
+        try:
+            fetched = await fetcher.fetch_all(positions, max_bytes=1, partition_bytes=1)
+        except OffsetOutOfRange:  # trimmed meanwhile
+            if attempt == LOG_START_ATTEMPTS:
+                raise
+            attempt += 1
+        else:
+            return {tp: min(positions[tp], fetched[tp].log_start_offset) for tp in tps}
 
 
 @frozen

@@ -195,6 +195,21 @@ def test_what_was_trimmed_before_it_was_archived_is_named(
     assert table_of(tmp_path, topic).archived_up_to == {0: 10}
 
 
+@pytest.mark.servers
+def test_records_trimmed_behind_the_archive_are_no_gap_where_offsets_are_times(
+    record_timestamp: Cluster, topic: str, tmp_path: Path
+) -> None:
+    record_timestamp.create(topic)
+    record_timestamp.produce(topic, values(10))
+    archived(record_timestamp.bootstrap_servers, topic, tmp_path)
+    trim(record_timestamp, topic, table_of(tmp_path, topic).archived_up_to[0])
+    record_timestamp.produce(topic, values(5))
+    archive = archived(record_timestamp.bootstrap_servers, topic, tmp_path)
+
+    assert archive.progress[topic].error == ""
+    assert len(rows_of(tmp_path / topic)) == 15
+
+
 def test_an_accepted_gap_is_recorded_and_the_rest_archived(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
