@@ -4,7 +4,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from korvet.client.partitioner import partition_of_key
 from korvet.pipeline.offsets import WrongOption
@@ -97,6 +97,20 @@ def test_a_missing_broker_is_told_at_once() -> None:
         check_topic(write_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "a"}))
 
 
+TYPES = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def schema_of(ddl: str) -> StructType:
+    """A schema out of DDL, which Spark itself reads only where there is a session."""
+    columns = (column.split(" ") for column in ddl.split(", "))
+    return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
+
+
 @pytest.mark.parametrize(
     "columns, said",
     [
@@ -108,7 +122,7 @@ def test_a_missing_broker_is_told_at_once() -> None:
     ],
 )
 def test_columns_are_checked_by_their_types(columns: str, said: str) -> None:
-    schema = StructType.fromDDL(columns)
+    schema = schema_of(columns)
     with pytest.raises(WrongOption) as raised:
         check_columns(schema, write_options({**SERVERS, "topic": "a"}))
 
@@ -119,5 +133,5 @@ def test_a_topic_is_named_by_an_option_or_a_column() -> None:
     with pytest.raises(
         WrongOption, match="no topic is named; accepted is an option topic, or a column topic"
     ):
-        check_columns(StructType.fromDDL("value string"), write_options(SERVERS))
-    check_columns(StructType.fromDDL("value string, topic string"), write_options(SERVERS))
+        check_columns(schema_of("value string"), write_options(SERVERS))
+    check_columns(schema_of("value string, topic string"), write_options(SERVERS))

@@ -50,12 +50,13 @@ def test_settings_that_mean_nothing_to_storage_are_passed_over() -> None:
         ({"cleanup.policy": "compact,delete"}, 1234),
         ({"cleanup.policy": "compact"}, -1),
         ({"remote.storage.enable": "false"}, 1234),
-        ({"remote.storage.enable": "true"}, -1),
+        ({"remote.storage.enable": "true"}, 1234),
+        ({"remote.storage.enable": "true", "local.retention.ms": "-2"}, 1234),
+        ({"remote.storage.enable": "true", "local.retention.ms": "17"}, 17),
+        ({"local.retention.ms": "17"}, 1234),
     ],
 )
-def test_retention_counts_only_where_records_may_be_deleted(
-    settings: dict[str, str], retention_ms: int
-) -> None:
+def test_retention_is_what_storage_may_delete_by(settings: dict[str, str], retention_ms: int) -> None:
     assert topic_config(settings, DEFAULTS).retention_ms == retention_ms
 
 
