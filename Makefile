@@ -45,23 +45,25 @@ layers: $(developed)
 	$(python) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 unit: $(developed)
-	$(pytest) -n 2 -m 'not slow and not servers and not clients and not spark and not soak'
+	$(pytest) -n 2 $(without) -m 'not slow and not servers and not clients and not spark and not soak'
 
+# Three at a time on two cores: they wait for servers and clients half of the time.
 slow: $(developed)
-	$(pytest) -n 2 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
+	$(pytest) -n 3 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
 
 # In one process: starting Spark takes longer than most of what is asked of it.
 spark: $(developed)
 	$(pytest) -m 'spark and not soak'
 
-# The unit tests once more on the newest Python of this machine, when that is not the one in .venv.
+# The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
+# broker and the lake, since Spark would take longer to install than they run.
 newest: $(developed)
 	@newest=$$(.ci/find-python --newest) && \
 	if [ "$$($(python) -c 'import sys; print(sys.version_info[:2])')" = \
 	     "$$($$newest -c 'import sys; print(sys.version_info[:2])')" ]; then \
 	    echo "The unit tests ran on the newest Python of this machine, $$newest."; \
 	else \
-	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python \
+	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python without=--ignore=tests/pipeline \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
@@ -88,6 +90,6 @@ $(runnable) $(developed): pyproject.toml
 	$$venv/bin/python -c '' 2>/dev/null || rm -rf $$venv/bin; \
 	test -x $$venv/bin/python || { echo "Setting up $$venv with $$python"; $$python -m venv $$venv; } && \
 	$$venv/bin/python -m pip --disable-pip-version-check install --quiet \
-	    --editable '.[$(if $(findstring develop,$@),dev,embedded)]'
+	    --editable '.[$(if $(findstring newest,$@),test,$(if $(findstring develop,$@),dev,embedded))]'
 	@$(@D)/bin/python -m compileall -q korvet  # or the first start would be the one that waits for it
 	@touch $@ $(@D)/.set-up-to-run

@@ -262,7 +262,7 @@ async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
         yield None
         return
     if importlib.util.find_spec("deltalake") is None:
-        raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[spark]'")
+        raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
     async with open_cold_store(config.lake_url) as cold:
         yield cold
 

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.clients]
+# It starts Spark by itself, one session after the other, so it need not wait for the tests that share one.
+pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.clients]
 
 
 def test_all_flights_come_back_from_the_lake_as_they_went_in(tmp_path: Path) -> None:
