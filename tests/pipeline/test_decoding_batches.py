@@ -210,7 +210,10 @@ def test_nanoseconds_are_cut_off_only_where_that_was_asked_for() -> None:
         (b"[true]", "$: [true] is not an object"),
         (b"null", "$: null is not an object"),
         (b'"text"', '$: "text" is not an object'),
-        (b'{"x":' * 2000 + b"1" + b"}" * 2000, "$"),  # too deep for CPython's parser up to 3.12; no bigint, anyway
+        (
+            b'{"x":' * 2000 + b"1" + b"}" * 2000,
+            "$",
+        ),  # too deep for CPython's parser up to 3.12; no bigint, anyway
     ],
 )
 @pytest.mark.parametrize("numbers", ["long", "string"])
