@@ -87,6 +87,9 @@ async def test_what_is_appended_meanwhile_stays_as_it_is(storage: MemoryStorage)
     before = latest_of(await records_from(storage, TP))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(storage.compact, TP)
+        # After the first of these it has its first turn, or has had it; after the second it knows what it is about.
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
         for number in range(30):
             await trio.lowlevel.checkpoint()
             await append(storage, TP, keyed([1], b"%d" % number))
