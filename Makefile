@@ -27,10 +27,14 @@ setup: $(developed)
 run: $(runnable)
 	@exec $(python) -m korvet serve --storage embedded:korvet-data
 
-# --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say.
+# --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say. The last two run side by
+# side: one process of Spark, and an environment that is mostly waited for.
 test: $(developed)
 	@.ci/system-packages
-	@$(MAKE) --no-print-directory --keep-going check slow spark newest
+	@status=0; \
+	$(MAKE) --no-print-directory --keep-going check slow || status=1; \
+	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target spark newest || status=1; \
+	exit $$status
 
 check: style types layers unit
 
