@@ -16,9 +16,9 @@ from itertools import count
 from typing import Any
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
-from korvet.lake.cold_frames import HEAD, frame
+from korvet.lake.cold_frames import HEAD, ArchivedLog, frame
 from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.background import background_nursery
 from korvet.storage.interface import OffsetAndTimestamp, Topic
@@ -30,15 +30,6 @@ ANSWER_LIMIT_S = 30.0
 QUESTIONS_AT_ONCE = 16
 RECEIVE_BYTES = 1 << 20
 GONE = "the process that reads archived records has ended; it is started anew"
-
-
-@frozen
-class ArchivedLog:
-    """What a table has of a partition: offsets from `start` up to, without, `end`; all of it up to `chained`."""
-
-    start: int
-    end: int
-    chained: int
 
 
 @define(eq=False)

@@ -53,12 +53,13 @@ class RetentionWorker:
         for topic in list(topics.values()):
             if topic.config.retention_ms < 0 and topic.config.retention_bytes < 0:
                 continue
+            archived = await self.log.trimmable(topic) if topic.config.is_tiered else None
             for number in range(topic.partitions):
-                await self._trim(topic, TopicPartition(topic.name, number))
+                up_to = None if archived is None else archived.get(number, 0)
+                await self._trim(topic, TopicPartition(topic.name, number), up_to)
 
-    async def _trim(self, topic: Topic, tp: TopicPartition) -> None:
+    async def _trim(self, topic: Topic, tp: TopicPartition, up_to: int | None) -> None:
         try:
-            up_to = await self.log.trimmable(topic, tp) if topic.config.is_tiered else None
             start = await self.storage.enforce_retention(tp, up_to=up_to)
         except KafkaError as error:
             if await is_still_there(self.storage, topic):

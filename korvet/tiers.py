@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
-from korvet.cold import ArchivedLog, ColdStore
+from korvet.cold import ColdStore
 from korvet.config import Config
-from korvet.protocol.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from korvet.lake.cold_frames import ArchivedLog
+from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.storage.interface import (
     DocumentConflict,
     IsolationLevel,
@@ -36,6 +37,20 @@ from korvet.storage.interface import (
 logger = logging.getLogger(__name__)
 
 DELETED = "deleted-before"  # documents: what DeleteRecords has deleted of archived partitions
+
+
+@frozen
+class ArchivedPart:
+    """The offsets of a partition that are in the lake alone: from `start` to before `end`, where storage begins."""
+
+    cold: ColdStore
+    topic: Topic
+    start: int
+    offsets: LogOffsets  # storage's
+
+    @property
+    def end(self) -> int:
+        return self.offsets.log_start_offset
 
 
 @define(eq=False)
@@ -78,21 +93,24 @@ class Tiers:
         self, tp: TopicPartition, request: ReadRequest, refused: OffsetOutOfRange
     ) -> ReadResult:
         """Records that storage has no more. Raises `refused` when they are not archived either."""
-        topic, offsets = await self._topic_and_offsets(tp)
-        start = await self._start(topic, tp, offsets.log_start_offset)
-        if self.cold is None or not start <= request.offset < offsets.log_start_offset:
+        archived = await self._archived_part(tp)
+        if archived is None or not archived.start <= request.offset < archived.end:
             raise refused
-        offset, end = request.offset, offsets.log_start_offset
+        offset, end = request.offset, archived.end
         while offset < end:
-            data, offset = await self.cold.read(topic, tp.partition, offset, end, request.max_bytes)
+            data, offset = await archived.cold.read(
+                archived.topic, tp.partition, offset, end, request.max_bytes
+            )
             if data:
-                return ReadResult([data], len(data), evolve(offsets, log_start_offset=start))
+                return ReadResult(
+                    [data], len(data), evolve(archived.offsets, log_start_offset=archived.start)
+                )
         # Nothing is left between the position and what storage has: reading goes on there.
         local = ReadRequest(end, request.max_bytes)
         result = (await self.storage.read({tp: local}, max_bytes=request.max_bytes))[tp]
         if isinstance(result, KafkaError):
             raise result
-        return evolve(result, offsets=evolve(result.offsets, log_start_offset=start))
+        return self._with_start(tp, result)
 
     def _with_start(self, tp: TopicPartition, result: ReadResult) -> ReadResult:
         """The result with the whole log's start, as it was last seen: it is for clients' displays only."""
@@ -103,14 +121,10 @@ class Tiers:
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
         """As `Storage.earliest`, of both tiers."""
-        topic = await self._tiered(tp)
-        if topic is not None and self.cold is not None:
-            offsets = await self.storage.latest(tp)
-            start = await self._start(topic, tp, offsets.log_start_offset)
-            if start < offsets.log_start_offset:
-                found = await self.cold.first(topic, tp.partition, start, offsets.log_start_offset)
-                if found is not None:
-                    return found
+        if archived := await self._archived_part(tp):
+            found = await archived.cold.first(archived.topic, tp.partition, archived.start, archived.end)
+            if found is not None:
+                return found
         return await self.storage.earliest(tp)
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
@@ -119,35 +133,28 @@ class Tiers:
         offsets = await self.storage.latest(tp)
         if topic is None:
             return offsets
-        start = await self._start(topic, tp, offsets.log_start_offset)
-        return evolve(offsets, log_start_offset=start)
+        return evolve(offsets, log_start_offset=await self._start(topic, tp, offsets.log_start_offset))
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
         """As `Storage.seek_ts`, of both tiers."""
-        topic = await self._tiered(tp)
-        if topic is not None and self.cold is not None:
-            end = (await self.storage.latest(tp)).log_start_offset
-            start = await self._start(topic, tp, end)
-            if start < end:
-                found = await self.cold.seek_ts(topic, tp.partition, timestamp, start, end)
-                if found is not None:
-                    return found
+        if archived := await self._archived_part(tp):
+            found = await archived.cold.seek_ts(
+                archived.topic, tp.partition, timestamp, archived.start, archived.end
+            )
+            if found is not None:
+                return found
         return await self.storage.seek_ts(tp, timestamp)
 
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
         """As `Storage.seek_max_ts`, of both tiers."""
         local = await self.storage.seek_max_ts(tp)
-        topic = await self._tiered(tp)
-        if topic is None or self.cold is None:
+        archived = await self._archived_part(tp)
+        if archived is None:
             return local
-        end = (await self.storage.latest(tp)).log_start_offset
-        start = await self._start(topic, tp, end)
-        if start >= end:
+        found = await archived.cold.seek_max_ts(archived.topic, tp.partition, archived.start, archived.end)
+        if found is None or (local is not None and local.timestamp > found.timestamp):
             return local
-        archived = await self.cold.seek_max_ts(topic, tp.partition, start, end)
-        if archived is None or (local is not None and local.timestamp > archived.timestamp):
-            return local
-        return archived
+        return found
 
     async def is_tiered(self, tp: TopicPartition) -> bool:
         """Whether the partition's records are archived."""
@@ -208,14 +215,25 @@ class Tiers:
         found = self._archived[topic.topic_id] = await self.cold.refresh(topic)
         return found
 
-    async def trimmable(self, topic: Topic, tp: TopicPartition) -> int:
-        """Up to which offset a tiered partition may be trimmed; 0 when the lake cannot tell."""
+    async def trimmable(self, topic: Topic) -> Mapping[int, int]:
+        """Up to which offset each partition of a tiered topic may be trimmed; none when the lake cannot tell."""
         try:
-            archived = (await self.refresh(topic)).get(tp.partition)
+            archived = await self.refresh(topic)
         except KafkaError as error:
-            logger.warning("%s-%d: the lake cannot be read, so nothing is trimmed: %s", *tp, error.message)
-            return 0
-        return 0 if archived is None else archived.chained
+            logger.warning(
+                "%s: the lake cannot be read, so nothing is trimmed: %s", topic.name, error.message
+            )
+            return {}
+        return {partition: log.chained for partition, log in archived.items()}
+
+    async def _archived_part(self, tp: TopicPartition) -> ArchivedPart | None:
+        """What of a partition's log is in the lake alone; None where there is no such part."""
+        topic = await self._tiered(tp)
+        if topic is None or self.cold is None:
+            return None
+        offsets = await self.storage.latest(tp)
+        start = await self._start(topic, tp, offsets.log_start_offset)
+        return ArchivedPart(self.cold, topic, start, offsets) if start < offsets.log_start_offset else None
 
     async def _start(self, topic: Topic, tp: TopicPartition, local_start: int) -> int:
         """Where the log starts, given where storage's part of it does."""
@@ -238,12 +256,6 @@ class Tiers:
             return None
         topic = await self.storage.topic(tp.topic)
         return topic if topic is not None and topic.config.is_tiered else None
-
-    async def _topic_and_offsets(self, tp: TopicPartition) -> tuple[Topic, LogOffsets]:
-        topic = await self.storage.topic(tp.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {tp.topic!r}")
-        return topic, await self.storage.latest(tp)
 
     # --- In the background ------------------------------------------------------------------------------
 

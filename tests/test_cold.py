@@ -11,7 +11,8 @@ import pytest
 import trio
 from attrs import evolve
 
-from korvet.cold import ArchivedLog, ColdStore, open_cold_store
+from korvet.cold import ColdStore, open_cold_store
+from korvet.lake.cold_frames import ArchivedLog
 from korvet.lake.table import LakeTable
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.record_batch import parse_batches

@@ -13,7 +13,7 @@ from korvet.broker import Broker, open_broker
 from korvet.cold import open_cold_store
 from korvet.config import Config
 from korvet.lake.table import LakeTable
-from korvet.protocol.errors import ErrorCode
+from korvet.protocol.errors import ErrorCode, OffsetOutOfRange
 from korvet.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -22,7 +22,7 @@ from korvet.protocol.messages.delete_records import (
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.record_batch import decode_records, parse_batches
-from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.interface import ReadRequest, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
@@ -233,7 +233,9 @@ async def test_a_topic_with_one_tier_never_asks_the_lake(log: Log) -> None:
     plain = TopicPartition("plain", 0)
     await append(log.broker, plain, b"a", b"b")
     await log.broker.log.truncate_before(plain, 1)
+    reads = await log.broker.log.read({plain: ReadRequest(0, 1000)}, max_bytes=1000)
 
+    assert isinstance(reads[plain], OffsetOutOfRange)
     assert (await log.broker.log.latest(plain)).log_start_offset == 1
     assert log.broker.cold is not None
     assert log.broker.cold._process is None

@@ -26,10 +26,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from attrs import define, field, frozen
+from attrs import define, field
 
 from korvet.lake.batches import batches_of
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches, without
+from korvet.lake.cold_frames import ArchivedLog
 from korvet.lake.errors import NoTable, RowsMissing
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable, TableFile
@@ -43,15 +44,6 @@ GROUPS_AT_ONCE = 64
 READ_LIMIT_S = 0.2
 
 T = TypeVar("T")
-
-
-@frozen
-class ArchivedLog:
-    """What a table has of a partition: offsets from `start` up to, without, `end`; all of it up to `chained`."""
-
-    start: int
-    end: int
-    chained: int
 
 
 class ColdRecord(NamedTuple):

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from korvet.lake.cold import ArchivedLog, ColdReader, ColdRecord
+from korvet.lake.cold import ColdReader, ColdRecord
+from korvet.lake.cold_frames import ArchivedLog
 from korvet.lake.errors import RowsMissing
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
