@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 BUCKET = "lake"
@@ -45,12 +45,15 @@ def serve(*, conditional: bool) -> None:
     from werkzeug.serving import make_server  # noqa: PLC0415
 
     application = DomainDispatcherApplication(create_backend_app)
+    # moto looks whether a key is there and then writes it; in S3 that is one step.
+    one_at_a_time = threading.Lock()
 
     def store(environment: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not conditional:
             environment.pop("HTTP_IF_NONE_MATCH", None)
-        answer: Iterable[bytes] = application(environment, start_response)
-        return answer
+        with one_at_a_time if conditional else nullcontext():
+            answer: Iterable[bytes] = application(environment, start_response)
+            return answer
 
     server = make_server("127.0.0.1", 0, store, threaded=True)
     client = boto3.client(
