@@ -15,12 +15,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from korvet import __version__
+from korvet.cli.lazy import LazyGroup
 
 # Name -> what it is for. The module korvet.cli.<name> holds it as `command`.
 COMMANDS = {
@@ -35,24 +35,12 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"korvet.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    purposes=COMMANDS,
+    prefix="korvet.cli.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="korvet %(version)s")
 def program() -> None:
     """A broker that speaks the Kafka protocol and keeps its data in Redis Streams, or in memory.

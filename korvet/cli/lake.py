@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-# Name -> what it is for.
+from korvet.cli.lazy import LazyGroup
+
+# Name -> what it is for. They need pyarrow, deltalake, and some of them Spark: only the one that is called is imported.
 COMMANDS = {
     "archive": "Archive topics to tables, once or all the time.",
     "status": "Show how far topics are archived.",
@@ -19,24 +19,7 @@ COMMANDS = {
 }
 
 
-class LazyLakeGroup(click.Group):
-    """Commands need pyarrow, deltalake, and some of them Spark: only the one that is called is imported."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"korvet.cli.lake_{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(name="lake", cls=LazyLakeGroup)
+@click.group(name="lake", cls=LazyGroup, purposes=COMMANDS, prefix="korvet.cli.lake_")
 def command() -> None:
     """Archive topics to lake tables, and look after the tables.
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +17,7 @@ from korvet.cli.lake_options import (
     parsed_location,
     storage_options,
 )
+from korvet.cli.lake_running import ended_by_signals
 from korvet.cli.options import bootstrap_servers, check_addresses
 from korvet.cli.output import print_json
 
@@ -120,23 +117,6 @@ def command(
     except (JavaNotFound, JavaEnded, SparkFailed) as error:
         raise click.ClickException(str(error)) from error
     summarize(archive, as_json=as_json)
-
-
-@contextmanager
-def ended_by_signals(archive: Archive) -> Iterator[None]:
-    """Let SIGTERM and the first Ctrl-C end the archive after the commit in hand; the second Ctrl-C ends it at once."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and archive.stopping.is_set():
-            raise KeyboardInterrupt
-        archive.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Display:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from korvet.cli.lake_options import (
+    archives,
     config_file,
     lake_location,
     needing_extra,
@@ -43,8 +44,8 @@ def command(
     with needing_extra():
         import trio
 
-        from korvet.pipeline.archive_status import archives_in, audit
-    names = archives_in(location) if topics is None else [name for name in topics.split(",") if name]
+        from korvet.pipeline.archive_status import audit
+    names = archives(location, topics)
 
     async def audited(client: Client | None) -> Result:
         return await audit(client, location, names)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +17,7 @@ from korvet.cli.lake_options import (
     parsed_location,
     storage_options,
 )
+from korvet.cli.lake_running import ended_by_signals
 from korvet.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -174,23 +171,6 @@ def preview(decodings: list[Decoding]) -> None:
         click.echo(f"{topic}: of the first {found.records:,} records {found.bad:,} would be bad rows")
         for fault in found.faults:
             click.echo(f"  {fault}")
-
-
-@contextmanager
-def ended_by_signals(job: DecodeJob) -> Iterator[None]:
-    """Let SIGTERM and the first Ctrl-C end the job after the commit in hand; the second Ctrl-C ends it at once."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and job.stopping.is_set():
-            raise KeyboardInterrupt
-        job.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Display:

@@ -87,6 +87,16 @@ def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
     return Location.parse(text, assignments(storage_texts, "--storage-option"))
 
 
+def archives(location: Location, topics: str | None) -> list[str]:
+    """The topics that are named, with commas between, or all that have a table. Raises LakeError."""
+    if topics is not None:
+        return [name for name in topics.split(",") if name]
+    with needing_extra():
+        from korvet.pipeline.archive_status import archives_in
+
+    return archives_in(location)
+
+
 @contextmanager
 def needing_extra() -> Iterator[None]:
     """Around imports: what is not installed is told in one line."""

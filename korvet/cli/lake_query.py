@@ -6,8 +6,7 @@ import base64
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,6 +20,7 @@ from korvet.cli.lake_options import (
     parsed_location,
     storage_options,
 )
+from korvet.cli.lake_running import told_in_a_line
 from korvet.cli.options import bootstrap_servers, check_addresses
 from korvet.cli.output import print_table
 
@@ -75,24 +75,6 @@ def command(
         finally:
             spark.stop()
     print_rows(rows, result.columns, as_json=as_json, as_csv=as_csv)
-
-
-@contextmanager
-def told_in_a_line() -> Iterator[None]:
-    """What is wrong with Java, the lake, the brokers or the SQL, in one line."""
-    from pyspark.errors import PySparkException
-
-    from korvet.lake.errors import LakeError
-    from korvet.pipeline.session import JavaNotFound
-    from korvet.protocol.errors import KafkaError
-
-    try:
-        yield
-    except (JavaNotFound, LakeError, KafkaError) as error:
-        raise click.ClickException(str(error)) from error
-    except PySparkException as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise click.ClickException(" ".join(lines[:1]) or "Spark could not run it.") from error
 
 
 def print_rows(

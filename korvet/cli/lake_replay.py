@@ -15,7 +15,7 @@ from korvet.cli.lake_options import (
     parsed_location,
     storage_options,
 )
-from korvet.cli.lake_query import told_in_a_line
+from korvet.cli.lake_running import told_in_a_line
 from korvet.cli.options import bootstrap_servers, check_addresses
 from korvet.cli.output import print_json, print_table
 from korvet.cli.times import EXAMPLES, parse_time

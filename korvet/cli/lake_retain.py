@@ -8,6 +8,7 @@ import time
 import click
 
 from korvet.cli.lake_options import (
+    archives,
     config_file,
     lake_location,
     needing_extra,
@@ -45,21 +46,16 @@ def command(
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
-        from korvet.lake.errors import LakeError
         from korvet.lake.retention import drop_before, expired_up_to
         from korvet.lake.table import LakeTable
-        from korvet.pipeline.archive_status import archives_in
     cutoff_ms = time.time_ns() // 1_000_000 - older_than
-    try:
-        names = archives_in(location) if topics is None else [name for name in topics.split(",") if name]
-        for name in names:
-            table = LakeTable.open(location, name)
-            starts = expired_up_to(table, cutoff_ms)
-            if starts and not dry_run:
-                drop_before(table, starts)
-            for partition, start in starts.items():
-                click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
-            if not starts:
-                click.echo(f"{name}: nothing is that old")
-    except LakeError as error:
-        raise click.ClickException(str(error)) from error
+    names = archives(location, topics)
+    for name in names:
+        table = LakeTable.open(location, name)
+        starts = expired_up_to(table, cutoff_ms)
+        if starts and not dry_run:
+            drop_before(table, starts)
+        for partition, start in starts.items():
+            click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
+        if not starts:
+            click.echo(f"{name}: nothing is that old")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from korvet.cli.lake_options import (
+    archives,
     config_file,
     lake_location,
     needing_extra,
@@ -33,8 +34,7 @@ def command(
     location = parsed_location(lake, storage_texts)
     with needing_extra():
         from korvet.lake.table import LakeTable, store_errors
-        from korvet.pipeline.archive_status import archives_in
-    names = archives_in(location) if topics is None else [name for name in topics.split(",") if name]
+    names = archives(location, topics)
     for name in names:
         table = LakeTable.open(location, name)
         with store_errors(table.location):

@@ -1,0 +1,31 @@
+"""Groups of commands that are imported when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """`purposes` says what each command is for; the module `<prefix><name>` holds it as `command`."""
+
+    def __init__(self, *arguments: Any, purposes: Mapping[str, str], prefix: str, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.purposes = purposes
+        self.prefix = prefix
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(self.purposes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
+        if cmd_name not in self.purposes:
+            return None
+        command: click.Command = import_module(f"{self.prefix}{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.purposes.items()))
