@@ -84,6 +84,8 @@ class ColdReader:
     cache_bytes: int = CACHE_BYTES
     clock: Callable[[], float] = time.monotonic
     _tables: dict[tuple[str, UUID], LakeTable] = field(factory=dict)
+    # By table, partition: the version of a snapshot, and what is missing from it.
+    _missing: dict[tuple[UUID, int], tuple[int, list[Stretch]]] = field(factory=dict)
     _groups: OrderedDict[tuple[str, int, int], pa.Table] = field(factory=OrderedDict)
     _cached: int = 0
     _bounds: OrderedDict[str, list[_Bounds]] = field(factory=OrderedDict)
@@ -233,17 +235,28 @@ class ColdReader:
 
     def _present_up_to(self, table: LakeTable, partition: int, offset: int, end: int) -> int:
         """How far, from `offset` on, all rows are there. Raises RowsMissing when they are missing right there."""
-        elsewhere = _stretches_of_others(table, partition)
-        for unproven in missing_stretches(table, partition):
-            for stretch in without(unproven, elsewhere):
-                if stretch.start <= offset < stretch.end:
-                    raise RowsMissing(
-                        f"{table.location}: offsets {stretch.start} to {stretch.end - 1} of partition {partition} "
-                        "were archived, and are not in its files any more."
-                    )
-                if offset < stretch.start < end:
-                    return stretch.start
+        for stretch in self._missing_of(table, partition):
+            if stretch.start <= offset < stretch.end:
+                raise RowsMissing(
+                    f"{table.location}: offsets {stretch.start} to {stretch.end - 1} of partition {partition} "
+                    "were archived, and are not in its files any more."
+                )
+            if offset < stretch.start < end:
+                return stretch.start
         return end
+
+    def _missing_of(self, table: LakeTable, partition: int) -> list[Stretch]:
+        """What a snapshot has lost of a partition, looked for once: it may take going over all of its files."""
+        version, missing = self._missing.get((table.topic_id, partition), (-1, []))
+        if version != table.version:
+            elsewhere = _stretches_of_others(table, partition)
+            missing = [
+                stretch
+                for unproven in missing_stretches(table, partition)
+                for stretch in without(unproven, elsewhere)
+            ]
+            self._missing[table.topic_id, partition] = table.version, missing
+        return missing
 
     # --- Rows ---------------------------------------------------------------------------------------------
 

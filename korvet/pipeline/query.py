@@ -28,9 +28,9 @@ from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.protocol.errors import UnknownTopicOrPartition
 
-COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
-timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms bigint, date date"
-STORED = ", ".join(part for part in COLUMNS.split(", ") if not part.startswith("date "))
+# What is in the files; the date is made of the timestamp.
+STORED = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
+timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms bigint"""
 EARLIEST = -2
 
 

@@ -182,6 +182,7 @@ class Target:
     _producer_id: int = field(default=-1, init=False)
     _producer_epoch: int = field(default=-1, init=False)
     _sequence: int = field(default=0, init=False)
+    _leader_id: int = field(default=-1, init=False)  # -1 while it has to be asked for
 
     async def send_all(self, selection: Selection) -> None:
         """Send what is selected and is not there yet. Raises KafkaError, LakeError."""
@@ -257,8 +258,9 @@ class Target:
         )
 
         async def attempt() -> int:
-            topic = await client.topic(tp.topic)
-            leader_id = topic.partitions[tp.partition].leader_id
+            leader_id, self._leader_id = self._leader_id, -1
+            if leader_id < 0:
+                leader_id = (await client.topic(tp.topic)).partitions[tp.partition].leader_id
             if leader_id not in client.brokers:
                 raise NotLeaderOrFollower(f"{tp} has no leader at the moment")
             answer = await client.request(request, ProduceResponse, node_id=leader_id)
@@ -267,6 +269,7 @@ class Target:
                 return -1
             if partition.error_code:
                 raise error_about(partition.error_code, tp, partition.error_message)
+            self._leader_id = leader_id
             return int(partition.base_offset)
 
         base_offset = await client.retrying(attempt)

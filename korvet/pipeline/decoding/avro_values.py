@@ -19,10 +19,9 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
-from korvet.pipeline.decoding.leaves import Faults, SchemaFault, Unfit
+from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 
-Row = dict[str, Any]
 UTC_MICROS = pa.timestamp("us", "UTC")
 
 PRIMITIVES = {
@@ -65,16 +64,7 @@ class AvroValues:
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
         """The record that each value holds; None for a null value, and for what is none, which is a fault."""
-        rows: list[Row | None] = []
-        for number, value in enumerate(values):
-            row = None
-            if value is not None:
-                try:
-                    row = self.record(value)
-                except Unfit as fault:
-                    faults.add(number, "$", str(fault))
-            rows.append(row)
-        return rows
+        return rows_of(values, self.record, faults)
 
     def record(self, value: bytes) -> Row:
         """One value. Raises Unfit, RegistryError."""

@@ -25,11 +25,9 @@ from korvet.pipeline.decoding.columns import (
 )
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
-from korvet.pipeline.decoding.leaves import Faults, Unfit
+from korvet.pipeline.decoding.leaves import Faults, Row, Unfit
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
-
-Row = dict[str, Any]
 
 DELETE = "d"
 ERROR = pa.field("error", pa.string())

@@ -9,9 +9,7 @@ from typing import Any, NoReturn
 import orjson
 import pyarrow as pa
 
-from korvet.pipeline.decoding.leaves import Faults, Number, shown
-
-Row = dict[str, Any]
+from korvet.pipeline.decoding.leaves import Faults, Number, Row, shown
 
 
 def objects(values: Sequence[bytes | None], faults: Faults, *, as_written: bool = False) -> list[Row | None]:

@@ -23,6 +23,7 @@ SHOWN_CHARACTERS = 60
 INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
+Row = dict[str, Any]
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
@@ -51,6 +52,20 @@ class Faults:
     def add(self, row: int, path: str, reason: str) -> None:
         """Remember it, unless the row is bad already."""
         self.by_row.setdefault(row, f"{path}: {reason}")
+
+
+def rows_of(values: Sequence[bytes | None], read: Callable[[bytes], Row], faults: Faults) -> list[Row | None]:
+    """The row that each value holds; None for a null value, and for one that `read` finds Unfit, which is a fault."""
+    rows: list[Row | None] = []
+    for number, value in enumerate(values):
+        row = None
+        if value is not None:
+            try:
+                row = read(value)
+            except Unfit as fault:
+                faults.add(number, "$", str(fault))
+        rows.append(row)
+    return rows
 
 
 @frozen

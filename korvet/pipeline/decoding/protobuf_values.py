@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from korvet.pipeline.decoding.confluent import message_indexes, schema_id
-from korvet.pipeline.decoding.leaves import Faults, SchemaFault, Unfit
+from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.protobuf_schemas import (
     FREE_FORM,
     TIMESTAMP,
@@ -30,7 +30,6 @@ from korvet.pipeline.decoding.protobuf_schemas import (
 )
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 
-Row = dict[str, Any]
 Get = Callable[[Any], Any]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,16 +46,7 @@ class ProtobufValues:
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
         """The message that each value holds; None for a null value, and for what is none, which is a fault."""
-        rows: list[Row | None] = []
-        for number, value in enumerate(values):
-            row = None
-            if value is not None:
-                try:
-                    row = self.row(value)
-                except Unfit as fault:
-                    faults.add(number, "$", str(fault))
-            rows.append(row)
-        return rows
+        return rows_of(values, self.row, faults)
 
     def row(self, value: bytes) -> Row:
         """One value. Raises Unfit, RegistryError."""

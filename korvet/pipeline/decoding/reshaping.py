@@ -9,9 +9,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from korvet.pipeline.decoding.inference import DEEPEST
-from korvet.pipeline.decoding.leaves import Unfit, shown
-
-Row = dict[str, Any]
+from korvet.pipeline.decoding.leaves import Row, Unfit, shown
 
 OPERATIONS = {"c": "after", "r": "after", "u": "after", "d": "before"}
 SEPARATOR = "."

@@ -70,7 +70,7 @@ class GroupContract(Contract):
 
         assert offsets == list(range(len(groups)))
 
-    async def test_a_partition_that_is_unknown_fails_alone(
+    async def test_a_commit_for_an_unknown_partition_fails_alone(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         nowhere, fourth = TopicPartition("nowhere", 0), TopicPartition(tp.topic, 3)
