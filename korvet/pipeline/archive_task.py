@@ -8,12 +8,9 @@ that become files at once, one per date.
 from __future__ import annotations
 
 import json
-import queue
-import threading
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import trio
 from attrs import define, field, frozen
 
 from korvet.client import TopicPartition, open_client
@@ -21,6 +18,7 @@ from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.writing import RangeWriter
+from korvet.pipeline.ahead import Ahead
 from korvet.pipeline.batches import Columns, decode
 from korvet.pipeline.fetching import READ_COMMITTED, Fetched, Fetcher
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
@@ -157,7 +155,8 @@ class PieceWriter:
         self._written = end
 
 
-Answer = tuple[int, Fetched | BaseException | None]
+# Of which piece, and what: an answer, what is wrong with the piece, or None for its end.
+Answer = tuple[int, Fetched | KafkaError | None]
 
 
 @define
@@ -166,28 +165,24 @@ class Fetching:
 
     connecting: Connecting
     pieces: Sequence[Piece]
-    _queue: queue.Queue[Answer] = field(factory=lambda: queue.Queue(maxsize=AHEAD), init=False)
+    _ahead: Ahead[Answer] = field(init=False)
     _skipped: set[int] = field(factory=set, init=False)
-    _stopped: threading.Event = field(factory=threading.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ahead = Ahead(self._fetch_all, AHEAD)
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="fetching", daemon=True).start()
+        self._ahead.start("fetching")
 
     def answers(self, piece: Piece) -> Iterator[Fetched]:
         """What is fetched of a piece; raises what went wrong with it, or with the whole connection."""
         index = self.pieces.index(piece)
-        while True:
-            number, answer = self._queue.get()
-            if number == -1:
-                self._queue.put((number, answer))  # it is wrong with all that follow, too
-                if isinstance(answer, BaseException):
-                    raise answer
-                return
+        for number, answer in iter(self._ahead.get, None):
             if number != index:
                 continue  # left over from one that was skipped
             if answer is None:
                 return
-            if isinstance(answer, BaseException):
+            if isinstance(answer, KafkaError):
                 raise answer
             yield answer
 
@@ -197,22 +192,9 @@ class Fetching:
 
     def stop(self) -> None:
         """Let the thread end, at the latest when the Fetch it waits for is answered."""
-        self._stopped.set()
-        while not self._queue.empty():
-            self._queue.get_nowait()
+        self._ahead.stop()
 
-    def _run(self) -> None:
-        try:
-            trio.run(self._fetch_all)
-        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits for answers
-            self._put(-1, error)
-
-    def _put(self, index: int, item: Fetched | BaseException | None) -> None:
-        # Nothing else runs on this Trio, so it may be held up.
-        if not self._stopped.is_set():
-            self._queue.put((index, item))
-
-    async def _fetch_all(self) -> None:
+    async def _fetch_all(self, ahead: Ahead[Answer]) -> None:
         async with open_client(
             self.connecting.bootstrap_servers,
             client_id="korvet-lake",
@@ -220,24 +202,24 @@ class Fetching:
         ) as client:
             fetcher = Fetcher(client, READ_COMMITTED)
             for index, piece in enumerate(self.pieces):
-                if self._stopped.is_set():
+                if ahead.is_stopped:
                     return
                 try:
                     await self._fetch(fetcher, index, piece)
                 except KafkaError as error:
-                    self._put(index, error)
+                    ahead.put((index, error))
                 else:
-                    self._put(index, None)
+                    ahead.put((index, None))
 
     async def _fetch(self, fetcher: Fetcher, index: int, piece: Piece) -> None:
         position = piece.start
         empty = 0
-        while position < piece.end and index not in self._skipped and not self._stopped.is_set():
+        while position < piece.end and index not in self._skipped and not self._ahead.is_stopped:
             fetched = await fetcher.fetch(piece.tp, position, max_bytes=FETCH_BYTES)
             if fetched.next_offset > position:
                 empty = 0
                 position = fetched.next_offset
-                self._put(index, fetched)
+                self._ahead.put((index, fetched))
                 continue
             empty += 1
             if fetched.end_offset < piece.end:

@@ -6,18 +6,17 @@ two wait. The thread ends with the iterator.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import trio
-from attrs import define, field, frozen
+from attrs import frozen
 from pyspark.sql.datasource import InputPartition
 
 from korvet.client import open_client
 from korvet.client.model import EARLIEST, TopicPartition
+from korvet.pipeline.ahead import Ahead
 from korvet.pipeline.batches import HEADER_TYPE, Columns, decode
 from korvet.pipeline.fetching import Fetched, Fetcher
 from korvet.pipeline.options import ReadOptions
@@ -79,15 +78,57 @@ def read_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch
 
 def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
     """The records of a range, decoded, in the order of the log."""
-    fetching = Fetching(options, wanted)
-    fetching.start()
+    fetching: Ahead[Fetched] = Ahead(partial(fetch_range, options, wanted), AHEAD)
+    fetching.start(f"fetching {wanted}")
     try:
-        for fetched in fetching.answers():
+        for fetched in iter(fetching.get, None):
             yield from decode(
                 fetched.batches, start=fetched.offset, end=wanted.end, headers=options.include_headers
             )
     finally:
         fetching.stop()
+
+
+async def fetch_range(options: ReadOptions, wanted: Range, answers: Ahead[Fetched]) -> None:
+    """Fetch a range. Raises DataLost, where that is to be an error, or a KafkaError."""
+    tp, position, end = wanted.tp, wanted.start, wanted.end
+    connecting = options.connecting
+    empty = 0
+    # The first Fetches are smaller, or a task with a few records would bring many that are another's.
+    max_bytes = min(FIRST_BYTES, options.fetch_bytes)
+    async with open_client(
+        connecting.bootstrap_servers,
+        client_id=connecting.client_id,
+        request_timeout_s=connecting.request_timeout_s,
+    ) as client:
+        fetcher = Fetcher(client, options.isolation_level)
+        while position < end and not answers.is_stopped:
+            try:
+                fetched = await fetcher.fetch(tp, position, max_bytes=max_bytes)
+            except OffsetOutOfRange:
+                earliest = (await client.list_offsets({tp: EARLIEST}))[tp].offset
+                refuse_loss(options, Range(tp, position, min(max(earliest, position), end)))
+                if earliest <= position:
+                    return  # the log ends before it
+                position = earliest
+                continue
+            if fetched.next_offset > position:
+                empty = 0
+                position = fetched.next_offset
+                max_bytes = min(2 * max_bytes, options.fetch_bytes)
+                answers.put(fetched)
+                continue
+            empty += 1
+            if empty < EMPTY_ANSWERS:
+                continue
+            if fetched.end_offset < end:
+                refuse_loss(options, Range(tp, fetched.end_offset, end))
+            return
+
+
+def refuse_loss(options: ReadOptions, missing: Range) -> None:
+    if options.fail_on_data_loss:
+        raise DataLost(lost(missing))
 
 
 def to_arrow(columns: Columns, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
@@ -118,85 +159,6 @@ def timestamps_us(timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
     if not beyond.any():
         return pa.array(timestamps_ms * 1000).view(FIELDS[5].type)
     return pa.array(np.where(beyond, 0, timestamps_ms) * 1000, mask=beyond).view(FIELDS[5].type)
-
-
-@define
-class Fetching:
-    """Fetches a range in a thread, ahead of who iterates over `answers`; `stop` has to be called at the end."""
-
-    options: ReadOptions
-    wanted: Range
-    _queue: queue.Queue[Fetched | BaseException | None] = field(
-        factory=lambda: queue.Queue(maxsize=AHEAD), init=False
-    )
-    _stopped: threading.Event = field(factory=threading.Event, init=False)
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name=f"fetching {self.wanted}", daemon=True).start()
-
-    def answers(self) -> Iterator[Fetched]:
-        while (answer := self._queue.get()) is not None:
-            if isinstance(answer, BaseException):
-                raise answer
-            yield answer
-
-    def stop(self) -> None:
-        """Let the thread end, at the latest when the Fetch it waits for is answered."""
-        self._stopped.set()
-        while not self._queue.empty():
-            self._queue.get_nowait()
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._fetch)
-        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits for answers
-            self._put(error)
-        else:
-            self._put(None)
-
-    def _put(self, item: Fetched | BaseException | None) -> None:
-        # Nothing else runs on this Trio, so it may be held up.
-        if not self._stopped.is_set():
-            self._queue.put(item)
-
-    async def _fetch(self) -> None:
-        tp, position, end = self.wanted.tp, self.wanted.start, self.wanted.end
-        connecting = self.options.connecting
-        empty = 0
-        # The first Fetches are smaller, or a task with a few records would bring many that are another's.
-        max_bytes = min(FIRST_BYTES, self.options.fetch_bytes)
-        async with open_client(
-            connecting.bootstrap_servers,
-            client_id=connecting.client_id,
-            request_timeout_s=connecting.request_timeout_s,
-        ) as client:
-            fetcher = Fetcher(client, self.options.isolation_level)
-            while position < end and not self._stopped.is_set():
-                try:
-                    fetched = await fetcher.fetch(tp, position, max_bytes=max_bytes)
-                except OffsetOutOfRange:
-                    earliest = (await client.list_offsets({tp: EARLIEST}))[tp].offset
-                    self._lost(position, min(max(earliest, position), end))
-                    if earliest <= position:
-                        return  # the log ends before it
-                    position = earliest
-                    continue
-                if fetched.next_offset > position:
-                    empty = 0
-                    position = fetched.next_offset
-                    max_bytes = min(2 * max_bytes, self.options.fetch_bytes)
-                    self._put(fetched)
-                    continue
-                empty += 1
-                if empty < EMPTY_ANSWERS:
-                    continue
-                if fetched.end_offset < end:
-                    self._lost(fetched.end_offset, end)
-                return
-
-    def _lost(self, start: int, end: int) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLost(lost(Range(self.wanted.tp, start, end)))
 
 
 def lost(missing: Range) -> str:
