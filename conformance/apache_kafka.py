@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,9 @@ FETCH_LIMIT_S = 900.0
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
 TOOL_LIMIT_S = 120.0
+#: Starts fastest; for what is not measured.
+QUICK = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
+QUICK_BROKER = ("-Xmx768m", "-XX:TieredStopAtLevel=1")
 # Size, ApiVersions, version 0, correlation id 0, no client id.
 API_VERSIONS_REQUEST = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
 STARTED = re.compile(r"KafkaRaftServer nodeId=\d+\] Kafka Server started")
@@ -96,18 +100,18 @@ def jars(pom: Path = POM) -> Path:
     return folder
 
 
-def java(*arguments: str | Path, classes: Path | None = None, heap_mb: int = 256) -> list[str]:
+def java(*arguments: str | Path, classes: Path | None = None, machine: Sequence[str] = QUICK) -> list[str]:
     """The command that runs a class from the jars; `arguments` begin with the class's name.
 
-    `classes` is another folder of jars than Apache Kafka's own (see `jars`).
+    `classes` is another folder of jars than Apache Kafka's own (see `jars`), `machine` what the Java virtual machine
+    is told.
     """
     program = shutil.which("java")
     if program is None:
         raise KafkaUnavailable("Apache Kafka needs Java 17 or newer: java is not on the search path")
     return [
         program,
-        f"-Xmx{heap_mb}m",
-        "-XX:TieredStopAtLevel=1",  # starts fastest; nothing here is measured
+        *machine,
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
         "-cp",
@@ -138,12 +142,15 @@ def java_tool(
 class ApacheKafka:
     """One node, in a folder of its own. `settings` are lines of server.properties, over those chosen here.
 
+    `machine` is what the Java virtual machine is told.
+
     A context manager: it starts on entering; on leaving, the process has ended and its data is deleted.
     """
 
     settings: Mapping[str, str] = field(factory=dict)
-    heap_mb: int = 768
+    machine: Sequence[str] = QUICK_BROKER
     port: int = 0
+    started: float = 0.0  # when the process was started, by `time.perf_counter`
     process: subprocess.Popen[str] | None = None
     log: list[str] = field(factory=list, repr=False)
     _folder: Path | None = field(default=None, init=False)
@@ -208,8 +215,9 @@ class ApacheKafka:
             self.log.clear()
         properties = self._write_properties()
         self._format(properties)
+        self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [*dying_with_us(), *java("kafka.Kafka", properties, heap_mb=self.heap_mb)],
+            [*dying_with_us(), *java("kafka.Kafka", properties, machine=self.machine)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
