@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from korvet.protocol.record import Headers, RawRecord
-from korvet.protocol.record_batch import MAX_OFFSET_DELTA, TimestampType, build_batch
+from korvet.lake.encoding import Rows, column_of, encode_batch, encode_headers, spans
 
 # Of one batch, before the limit of the request: consumers take whole batches at a time.
 BATCH_BYTES = 1_000_000
-# What a record takes beside its key, value and headers, at most, on the wire: lengths, attributes, deltas.
-OVERHEAD_BYTES = 32
-DELTA_LIMIT = 1 << 62  # of timestamps within a batch, far from where 64 bits end
 
 
 def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterator[tuple[bytearray, int]]:
@@ -24,8 +20,9 @@ def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterato
     With `at_least_one`, the first record comes whatever its size. Records keep their timestamps and the type of
     these; where one batch cannot say that of two records, or their offsets lie too far apart, there are two.
     """
-    cumulated = np.cumsum(_sizes(rows))
-    for start, end in _runs(rows):
+    records = records_of(rows)
+    cumulated = np.cumsum(records.sizes())
+    for start, end, timestamp_type in _runs(rows, records):
         first = start
         while first < end:
             before = int(cumulated[first - 1]) if first else 0
@@ -35,63 +32,32 @@ def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterato
                 if not at_least_one:
                     return
                 until = first + 1
-            batch, next_offset = _batch(rows.slice(first, until - first))
-            yield batch, next_offset
+            batch = encode_batch(
+                records.slice(first, until), timestamp_type=timestamp_type, partition_leader_epoch=0
+            )
+            yield batch, int(rows["offset"][until - 1].as_py()) + 1
             at_least_one = False
             max_bytes -= len(batch)
             first = until
 
 
-def _sizes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """At most what each record takes in a batch."""
-    sizes = np.full(rows.num_rows, OVERHEAD_BYTES, np.int64)
-    for name in ("key", "value"):
-        sizes += pc.fill_null(pc.binary_length(rows[name]).cast(pa.int64()), 0).to_numpy()
-    headers = rows["headers"]
-    if headers.null_count < rows.num_rows:
-        for index, each in enumerate(headers.to_pylist()):
-            sizes[index] += sum(4 * len(h["key"]) + len(h["value"] or b"") + 10 for h in each or ())
-    return sizes
-
-
-def _runs(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    """The stretches of rows that may be in one batch, as indexes."""
-    offsets: list[int] = rows["offset"].to_pylist()
-    timestamps: list[int] = rows["timestamp_ms"].to_pylist()
-    types: list[int] = rows["timestampType"].to_pylist()
-    first = 0
-    for index in range(1, len(offsets)):
-        if (
-            types[index] != types[first]
-            or (types[index] == TimestampType.LOG_APPEND_TIME and timestamps[index] != timestamps[first])
-            or offsets[index] - offsets[first] > MAX_OFFSET_DELTA
-            or abs(timestamps[index] - timestamps[first]) > DELTA_LIMIT
-        ):
-            yield first, index
-            first = index
-    if offsets:
-        yield first, len(offsets)
-
-
-def _batch(rows: pa.Table) -> tuple[bytearray, int]:
-    offsets: Sequence[int] = rows["offset"].to_pylist()
-    base = offsets[0]
-    records: Iterator[RawRecord] = (
-        (offset - base, timestamp, key, value, _headers(headers))
-        for offset, timestamp, key, value, headers in zip(
-            offsets,
-            rows["timestamp_ms"].to_pylist(),
-            rows["key"].to_pylist(),
-            rows["value"].to_pylist(),
-            rows["headers"].to_pylist(),
-            strict=True,
-        )
+def records_of(rows: pa.Table, added: tuple[bytes, pa.BinaryArray] | None = None) -> Rows:
+    """A table's rows with all that is on the wire, and the header `added`, if any, in each of them."""
+    headers = column_of(rows, "headers")
+    bare = added is None and headers.null_count == len(headers)
+    return Rows(
+        keys=column_of(rows, "key").cast(pa.binary()),
+        values=column_of(rows, "value").cast(pa.binary()),
+        headers=None if bare else encode_headers(headers, added),
+        offsets=rows["offset"].to_numpy(),
+        timestamps=rows["timestamp_ms"].to_numpy(),
     )
-    timestamp_type = rows["timestampType"][0].as_py()
-    return build_batch(
-        records, base_offset=base, partition_leader_epoch=0, timestamp_type=timestamp_type
-    ), offsets[-1] + 1
 
 
-def _headers(headers: list[dict[str, object]] | None) -> Headers:
-    return tuple((header["key"], header["value"]) for header in headers) if headers else ()  # type: ignore[misc]
+def _runs(rows: pa.Table, records: Rows) -> Iterator[tuple[int, int, int]]:
+    """The stretches of rows that may be in one batch, as indexes, and whose clock their timestamps are from."""
+    types = rows["timestampType"].to_numpy()
+    for first, end in pairwise([0, *(np.flatnonzero(np.diff(types)) + 1).tolist(), len(types)]):
+        timestamp_type = int(types[first]) if end else 0
+        for start, stop in spans(records.slice(first, end), timestamp_type=timestamp_type):
+            yield first + start, first + stop, timestamp_type

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from korvet.pipeline.varints import Bytes, Int64s, read_varints
+from korvet.lake.varints import Bytes, Int64s, read_varints
 from korvet.protocol.compression import Codec, decompress
 from korvet.protocol.errors import InvalidRecord
 from korvet.protocol.record_batch import HEADER_BYTES, RecordBatch

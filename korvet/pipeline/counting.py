@@ -13,10 +13,10 @@ import numpy as np
 from attrs import define, field
 
 from korvet.client.model import TopicPartition
+from korvet.lake.varints import Int64s
 from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import Offsets
-from korvet.pipeline.varints import Int64s
 
 # No log that counts its records has got this far. As a time it is in 1978 (with 10 bits for sequences).
 FIRST_TIMESTAMP_OFFSET = 2**48

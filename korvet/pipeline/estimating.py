@@ -12,9 +12,9 @@ import numpy as np
 from attrs import frozen
 
 from korvet.client.model import TopicPartition
+from korvet.lake.varints import Int64s
 from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.fetching import Fetcher
-from korvet.pipeline.varints import Int64s
 
 PROBE_BYTES = 64 * 1024
 FIRST_PROBES = 16

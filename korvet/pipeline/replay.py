@@ -21,12 +21,15 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import trio
 from attrs import define, evolve, field, frozen
 
 from korvet.client import LATEST, Client, OffsetAndMetadata, TopicPartition, open_client
 from korvet.client.cluster import error_about
+from korvet.lake.batches import records_of
 from korvet.lake.cold import ColdReader
+from korvet.lake.encoding import Producing, Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -36,15 +39,16 @@ from korvet.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from korvet.protocol.record import RawRecord
-from korvet.protocol.record_batch import build_batch
 
 ORIGIN = "korvet.origin"
-BATCH_BYTES = 500_000
-BATCH_RECORDS = 5_000
-# What a restart reads back, at most, to find where it was.
+# Under what brokers take at most unless they are told otherwise.
+BATCH_BYTES = 900_000
+BATCH_RECORDS = 20_000
+# What a restart reads back, at most, to find where it was; and how old what is told of the progress may be.
 BATCHES_A_CHECKPOINT = 50
-RECORD_OVERHEAD_BYTES = 100  # lengths, and the header that is added
+CHECKPOINT_S = 1.0
+# With a rate, a batch is so many seconds' worth.
+BATCH_S = 0.2
 
 
 @frozen
@@ -71,6 +75,11 @@ class Replay:
     rate: float = 0.0
     dry_run: bool = False
 
+    @property
+    def batch_records(self) -> int:
+        """How many records a batch has at most; fewer with a rate, so that they come evenly."""
+        return BATCH_RECORDS if self.rate <= 0 else min(BATCH_RECORDS, max(1, round(self.rate * BATCH_S)))
+
     def group_id(self, partition: int) -> str:
         return f"korvet-replay-{self.replay_id}-{partition}"
 
@@ -95,7 +104,7 @@ def replay_partition(replay: Replay, partition: int, selection: Selection) -> Re
     """Send what is selected of a partition and was not sent yet."""
     source = Source(replay, partition)
     if replay.dry_run:
-        return Replayed(partition, sum(len(batch.records) for batch in source.batches(selection)))
+        return Replayed(partition, source.count(selection))
     target = Target(replay, partition, source)
     try:
         trio.run(target.send_all, selection)
@@ -108,7 +117,7 @@ def replay_partition(replay: Replay, partition: int, selection: Selection) -> Re
 class Batch:
     """Records on their way, and the offset of the archive that comes after them."""
 
-    records: list[RawRecord]
+    rows: Rows
     next_offset: int
 
 
@@ -124,42 +133,44 @@ class Source:
         self.reader = ColdReader(self.replay.lake, cache_bytes=0)
 
     def batches(self, selection: Selection) -> Iterator[Batch]:
-        """What is selected, in order; deltas count from 0. Raises LakeError."""
-        records: list[RawRecord] = []
-        size = 0
-        for offset, record in self._records(selection):
-            records.append((len(records), *record[1:]))
-            size += len(record[2] or b"") + len(record[3] or b"") + RECORD_OVERHEAD_BYTES
-            size += sum(len(name) * 4 + len(value or b"") for name, value in record[4])
-            if size >= BATCH_BYTES or len(records) >= BATCH_RECORDS:
-                yield Batch(records, offset + 1)
-                records, size = [], 0
-        if records:
-            yield Batch(records, selection.end)
+        """What is selected, in order, a batch's worth at a time. Raises LakeError."""
+        limit = self.replay.batch_records
+        for rows in self._chosen(selection):
+            offsets = rows["offset"].to_numpy()
+            records = self._records(rows)
+            for start, stop in spans(records):
+                for first, end in chunks(records.slice(start, stop).sizes(), BATCH_BYTES):
+                    for at in range(start + first, start + end, limit):
+                        until = min(start + end, at + limit)
+                        yield Batch(records.slice(at, until), int(offsets[until - 1]) + 1)
 
-    def _records(self, selection: Selection) -> Iterator[tuple[int, RawRecord]]:
-        replay = self.replay
-        origin = f"{replay.replay_id} {replay.topic} {self.partition} "
+    def count(self, selection: Selection) -> int:
+        """How many records are selected. Raises LakeError."""
+        return sum(rows.num_rows for rows in self._chosen(selection))
+
+    def _chosen(self, selection: Selection) -> Iterator[pa.Table]:
         rows_of = self.reader.rows(
-            replay.topic,
-            replay.topic_id,
+            self.replay.topic,
+            self.replay.topic_id,
             self.partition,
             selection.start,
             selection.end,
             at_least_ms=selection.from_ms,
         )
         for rows in rows_of:
-            chosen = rows.take(pa.array(np.flatnonzero(_selected(rows, selection))))
-            columns = ("offset", "timestamp_ms", "key", "value", "headers")
-            for offset, timestamp, key, value, headers in zip(
-                *(chosen[name].to_pylist() for name in columns), strict=True
-            ):
-                kept = tuple((each["key"], each["value"]) for each in headers or ())
-                added = (ORIGIN, f"{origin}{offset}".encode())
-                yield offset, (0, timestamp, key, value, (*kept, added))
+            chosen = rows.filter(_selected(rows, selection))
+            if chosen.num_rows:
+                yield chosen
+
+    def _records(self, rows: pa.Table) -> Rows:
+        """The rows with their origin, one behind the other: their offsets will be the target's."""
+        front = f"{self.replay.replay_id} {self.replay.topic} {self.partition} "
+        numbers = column_of(rows, "offset").cast(pa.string())
+        origins = pc.binary_join_element_wise(front, numbers, "").cast(pa.binary())
+        return evolve(records_of(rows, (ORIGIN.encode(), origins)), offsets=None)
 
 
-def _selected(rows: pa.Table, selection: Selection) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _selected(rows: pa.Table, selection: Selection) -> pa.Array:
     timestamps = rows["timestamp_ms"].to_numpy()
     chosen = np.ones(rows.num_rows, np.bool_)
     if selection.from_ms is not None:
@@ -167,8 +178,9 @@ def _selected(rows: pa.Table, selection: Selection) -> np.ndarray[tuple[int], np
     if selection.until_ms is not None:
         chosen &= timestamps < selection.until_ms
     if selection.key is not None:
-        chosen &= np.array([key == selection.key for key in rows["key"].to_pylist()], np.bool_)
-    return chosen
+        equal = pc.equal(rows["key"], pa.scalar(selection.key, pa.binary()))
+        chosen &= pc.fill_null(equal, fill_value=False).to_numpy()
+    return pa.array(chosen)
 
 
 @define
@@ -190,10 +202,12 @@ class Target:
             tp = await self._target(client)
             selection = await self._resumed(client, tp, selection)
             await self._init_producer(client)
-            began = time.monotonic()
+            began = told = time.monotonic()
             for number, batch in enumerate(self.source.batches(selection), 1):
                 offset = await self._send(client, tp, batch)
-                if number % BATCHES_A_CHECKPOINT == 0 and offset >= 0:
+                due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - told > CHECKPOINT_S
+                if due and offset >= 0:
+                    told = time.monotonic()
                     left = evolve(selection, start=batch.next_offset)
                     await self._checkpoint(client, tp, offset, left)
                 await self._keep_to_rate(began)
@@ -240,12 +254,8 @@ class Target:
 
     async def _send(self, client: Client, tp: TopicPartition, batch: Batch) -> int:
         """Have a batch stored, once; its offset in the target, -1 where only an attempt before knew it."""
-        data = build_batch(
-            batch.records,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=self._sequence,
-        )
+        producing = Producing(self._producer_id, self._producer_epoch, self._sequence)
+        data = encode_batch(batch.rows, producing=producing)
         request = ProduceRequest(
             acks=-1,
             timeout_ms=30_000,
@@ -273,8 +283,8 @@ class Target:
             return int(partition.base_offset)
 
         base_offset = await client.retrying(attempt)
-        self._sequence = (self._sequence + len(batch.records)) % 2**31
-        self.sent += len(batch.records)
+        self._sequence = (self._sequence + len(batch.rows)) % 2**31
+        self.sent += len(batch.rows)
         return base_offset
 
     async def _keep_to_rate(self, began: float) -> None:

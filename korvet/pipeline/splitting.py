@@ -13,12 +13,12 @@ import numpy as np
 from attrs import frozen
 
 from korvet.client.model import TopicPartition
+from korvet.lake.varints import Int64s
 from korvet.pipeline.counting import Count, Counts, is_dense
 from korvet.pipeline.estimating import estimate
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.options import ReadOptions
 from korvet.pipeline.reading import Range
-from korvet.pipeline.varints import Int64s
 
 ALL = 2**62
 COUNTING_ROUNDS = 8  # of ROUND_BYTES each

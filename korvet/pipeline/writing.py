@@ -28,11 +28,12 @@ from pyspark.sql.types import (
 from korvet.client import Client
 from korvet.client.cluster import error_about
 from korvet.client.model import Topic, TopicPartition
-from korvet.pipeline.encoding import Rows, chunks, encode_batch, encode_headers, partitions_of
+from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, encode_headers
+from korvet.lake.varints import Int64s
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
+from korvet.pipeline.partitioning import partitions_of
 from korvet.pipeline.planning import connected
-from korvet.pipeline.varints import Int64s
 from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
@@ -300,10 +301,7 @@ def _binary(column: pa.Array | None, count: int) -> pa.BinaryArray:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array | None:
-    if name not in table.column_names:
-        return None
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return column_of(table, name) if name in table.column_names else None
 
 
 def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, Int64s | None]]:

@@ -4,8 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from korvet.client.partitioner import partition_of_key
-from korvet.pipeline.encoding import Rows, encode_batches, encode_headers, partitions_of
+from korvet.lake.encoding import Rows, encode_batches, encode_headers
 from korvet.pipeline.reading import HEADERS_FIELD
 from korvet.protocol.compression import Codec
 from korvet.protocol.record_batch import decode_records, parse_batches, validate
@@ -49,19 +48,3 @@ def test_rows_are_the_records_that_the_plain_decoder_finds(
         found += [record[2:] for record in records]
 
     assert [(key, value, tuple(headers or ())) for key, value, headers in rows] == found
-
-
-@settings(deadline=None)
-@given(st.lists(texts, max_size=50), st.integers(1, 100))
-def test_keys_go_where_the_client_puts_them(keys: list[bytes | None], count: int) -> None:
-    expected = [partition_of_key(key or b"", count) for key in keys]
-
-    assert expected == partitions_of(pa.array(keys, pa.binary()), count).tolist()
-
-
-@settings(deadline=None)
-@given(st.lists(texts, min_size=3, max_size=20))
-def test_a_slice_of_keys_goes_there_too(keys: list[bytes | None]) -> None:
-    expected = [partition_of_key(key or b"", 7) for key in keys[2:]]
-
-    assert expected == partitions_of(pa.array(keys, pa.binary()).slice(2), 7).tolist()

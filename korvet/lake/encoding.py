@@ -1,0 +1,255 @@
+"""Rows to record batches, many at a time: numpy makes the numbers between the bytes, Arrow joins both."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import frozen
+
+from korvet.lake.varints import Bytes, Int64s, write_varints
+from korvet.protocol.compression import Codec, compress
+from korvet.protocol.crc32c import crc32c
+from korvet.protocol.record_batch import (
+    CRC_AT,
+    CRC_COVERS_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD_BYTES,
+    MAX_OFFSET_DELTA,
+    TimestampType,
+)
+
+# At most what a record takes beside key, value and headers.
+RECORD_OVERHEAD_BYTES = 36
+ATTRIBUTES = 1  # bytes, all zero
+NOTHING = b""
+DELTA_LIMIT = 1 << 62  # of timestamps within a batch, far from where 64 bits end
+
+
+@frozen(eq=False)
+class Rows:
+    """What is to be written: columns of the same length. `headers` are as on the wire, their count in front.
+
+    Without `offsets` records follow each other; without `timestamps` (ms) the batch has one for all of them.
+    """
+
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+    headers: pa.BinaryArray | None
+    offsets: Int64s | None = None
+    timestamps: Int64s | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indexes: Int64s) -> Rows:
+        order = pa.array(indexes)
+        return Rows(
+            self.keys.take(order),
+            self.values.take(order),
+            None if self.headers is None else self.headers.take(order),
+            None if self.offsets is None else self.offsets[indexes],
+            None if self.timestamps is None else self.timestamps[indexes],
+        )
+
+    def slice(self, start: int, end: int) -> Rows:
+        return Rows(
+            self.keys.slice(start, end - start),
+            self.values.slice(start, end - start),
+            None if self.headers is None else self.headers.slice(start, end - start),
+            None if self.offsets is None else self.offsets[start:end],
+            None if self.timestamps is None else self.timestamps[start:end],
+        )
+
+    def sizes(self) -> Int64s:
+        """At most how many bytes each record takes."""
+        sizes = lengths(self.keys) + lengths(self.values) + RECORD_OVERHEAD_BYTES
+        return sizes if self.headers is None else sizes + lengths(self.headers)
+
+
+@frozen
+class Producing:
+    """Who produces a batch, and the number of its first record: what makes sending it again harmless (KIP-98)."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+NOBODY = Producing()
+
+
+def encode_batches(rows: Rows, *, timestamp: int, codec: Codec, max_bytes: int) -> Iterator[bytearray]:
+    """The rows as batches of at most `max_bytes` before compression; a larger record has one of its own."""
+    for start, end in chunks(rows.sizes(), max_bytes - HEADER_BYTES):
+        yield encode_batch(rows.slice(start, end), timestamp=timestamp, codec=codec)
+
+
+def encode_batch(
+    rows: Rows,
+    *,
+    timestamp: int = 0,
+    timestamp_type: int = TimestampType.CREATE_TIME,
+    codec: Codec = Codec.NONE,
+    partition_leader_epoch: int = -1,
+    producing: Producing = NOBODY,
+) -> bytearray:
+    """One batch of all these rows, at least one. `timestamp` is for rows that have none of their own.
+
+    The broker's timestamps are a batch's and not a record's: with that type, all rows must have the same.
+    """
+    records: pa.Buffer | bytes = encode_records(rows)
+    if codec is not Codec.NONE:
+        records = compress(codec, memoryview(records))
+    batch = bytearray(HEADER_BYTES)
+    batch += records
+    HEADER.pack_into(
+        batch,
+        0,
+        0 if rows.offsets is None else int(rows.offsets[0]),
+        len(batch) - LOG_OVERHEAD_BYTES,
+        partition_leader_epoch,
+        2,
+        0,
+        codec | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0),
+        len(rows) - 1 if rows.offsets is None else int(rows.offsets[-1] - rows.offsets[0]),
+        timestamp if rows.timestamps is None else int(rows.timestamps[0]),
+        timestamp if rows.timestamps is None else int(rows.timestamps.max()),
+        producing.producer_id,
+        producing.producer_epoch,
+        producing.base_sequence,
+        len(rows),
+    )
+    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return batch
+
+
+def encode_records(rows: Rows) -> pa.Buffer:
+    """Records one behind the other, with deltas from the first one's offset and timestamp on."""
+    count = len(rows)
+    offsets = np.arange(count, dtype=np.int64) if rows.offsets is None else rows.offsets - rows.offsets[0]
+    deltas = write_varints(offsets)
+    zero = np.zeros((count, 1), np.uint8), np.ones(count, np.int64)
+    times = zero if rows.timestamps is None else write_varints(rows.timestamps - rows.timestamps[0])
+    key_sizes, value_sizes = write_varints(field_sizes(rows.keys)), write_varints(field_sizes(rows.values))
+    sizes = ATTRIBUTES + times[1] + deltas[1] + key_sizes[1] + value_sizes[1]
+    sizes += (
+        lengths(rows.keys) + lengths(rows.values) + (1 if rows.headers is None else lengths(rows.headers))
+    )
+    front = _joined_rows([write_varints(sizes), zero, times, deltas, key_sizes])
+    headers = pa.scalar(b"\0", pa.binary()) if rows.headers is None else rows.headers
+    return _joined([front, rows.keys, _joined_rows([value_sizes]), rows.values, headers])
+
+
+def spans(rows: Rows, *, timestamp_type: int = TimestampType.CREATE_TIME) -> Iterator[tuple[int, int]]:
+    """Where to cut, so that what is in between fits one batch's deltas, and its one timestamp if it is the broker's."""
+    times = np.zeros(len(rows), np.int64) if rows.timestamps is None else rows.timestamps
+    offsets = np.arange(len(rows), dtype=np.int64) if rows.offsets is None else rows.offsets
+    cuts = np.flatnonzero(np.diff(times)) + 1 if timestamp_type == TimestampType.LOG_APPEND_TIME else ()
+    bounds = [0, *(int(cut) for cut in cuts), len(rows)]
+    for first, end in pairwise(bounds):
+        start = first
+        while start < end:
+            far = np.flatnonzero(
+                (offsets[start:end] - offsets[start] > MAX_OFFSET_DELTA)
+                | (np.abs(times[start:end].astype(np.float64) - float(times[start])) > DELTA_LIMIT)
+            )
+            stop = start + int(far[0]) if far.size else end
+            yield start, stop
+            start = stop
+
+
+def encode_headers(
+    headers: pa.ListArray, added: tuple[bytes, pa.BinaryArray] | None = None
+) -> pa.BinaryArray:
+    """Lists of (key, value), or null, as on the wire: their count, then each; `added` is one more for each list.
+
+    Raises ValueError for a null key.
+    """
+    offsets = np.asarray(headers.offsets).astype(np.int64)
+    counts = np.where(np.asarray(headers.is_valid()), np.diff(offsets), 0)
+    entries = headers.values
+    names = entries.field(0).cast(pa.binary())
+    values = entries.field(1).cast(pa.binary())
+    if names.null_count:
+        raise ValueError("A header has no key.")
+    bodies = _fields(names, values)
+    ends = np.asarray(pa.Array.from_buffers(pa.int32(), len(bodies) + 1, [None, bodies.buffers()[1]]))
+    # A null list may still have entries, which are nobody's; so every list is cut out on its own.
+    lists = pa.Array.from_buffers(
+        pa.binary(),
+        len(headers),
+        [None, pa.py_buffer(ends[offsets].astype(np.int32)), bodies.buffers()[2]],
+    )
+    lists = pc.if_else(pa.array(counts > 0), lists, pa.scalar(NOTHING, pa.binary()))
+    if added is None:
+        return _joined_array([_joined_rows([write_varints(counts)]), lists])
+    name, texts = added
+    one_more = _fields(pa.array([name] * len(texts), pa.binary()), texts)
+    return _joined_array([_joined_rows([write_varints(counts + 1)]), lists, one_more])
+
+
+def chunks(sizes: Int64s, limit: int) -> Iterator[tuple[int, int]]:
+    """Where to cut, so that the sizes in between add up to at most `limit`, or there is only one."""
+    ends = np.cumsum(sizes)
+    start, before = 0, 0
+    while start < len(sizes):
+        end = max(int(np.searchsorted(ends, before + limit, side="right")), start + 1)
+        yield start, end
+        start, before = end, int(ends[end - 1])
+
+
+def column_of(table: pa.Table, name: str) -> pa.Array:
+    """A table's column in one piece."""
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+
+
+def lengths(array: pa.BinaryArray) -> Int64s:
+    """How many bytes each has, 0 for a null."""
+    return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.int64)
+
+
+def field_sizes(array: pa.BinaryArray) -> Int64s:
+    """How many bytes each has, -1 for a null."""
+    return np.asarray(pc.fill_null(pc.binary_length(array), -1)).astype(np.int64)
+
+
+def _fields(names: pa.BinaryArray, values: pa.BinaryArray) -> pa.BinaryArray:
+    """Names and values, which may be null, each behind its size."""
+    sizes = [_joined_rows([write_varints(field_sizes(each))]) for each in (names, values)]
+    return _joined_array([sizes[0], names, sizes[1], values])
+
+
+def _joined_rows(fields: Sequence[tuple[Bytes, Int64s]]) -> pa.BinaryArray:
+    """Fields of a few bytes each, one behind the other in every row."""
+    count = len(fields[0][1])
+    sizes = np.sum([field_sizes for _, field_sizes in fields], axis=0)
+    cells = np.concatenate([rows for rows, _ in fields], axis=1)
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    if ends[-1] < cells.size:
+        used = np.concatenate([np.arange(rows.shape[1]) < sizes[:, None] for rows, sizes in fields], axis=1)
+        cells = cells[used]
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(cells))]
+    )
+
+
+def _joined(pieces: Sequence[pa.BinaryArray | pa.Scalar]) -> pa.Buffer:
+    array = _joined_array(pieces)
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32)
+    return data.slice(int(ends[array.offset]), int(ends[array.offset + len(array)] - ends[array.offset]))
+
+
+def _joined_array(pieces: Sequence[pa.BinaryArray | pa.Scalar]) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(
+        *pieces, pa.scalar(NOTHING, pa.binary()), null_handling="replace", null_replacement=""
+    )

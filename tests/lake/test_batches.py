@@ -1,0 +1,100 @@
+"""Rows of a table as record batches: what comes out is what the plain decoder finds in them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from korvet.lake.batches import batches_of, records_of
+from korvet.lake.encoding import Producing, encode_batch
+from korvet.lake.schema import FILE_SCHEMA
+from korvet.protocol.record_batch import RecordBatch, decode_records, parse_batches, validate
+
+Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
+
+INT64 = 2**63
+texts = st.none() | st.binary(max_size=20) | st.sampled_from([63, 64, 8191, 8192]).map(bytes)
+header_lists = st.none() | st.lists(st.tuples(st.text(max_size=5), texts), max_size=3)
+times = st.integers(-1, 10) | st.sampled_from([INT64 - 1, 2**62, 253_402_300_800_000, 0])
+steps = st.integers(1, 3) | st.sampled_from([2**31 - 1, 2**31, 2**40])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Row]:
+    """Rows with rising offsets, timestamps of both clocks."""
+    offset, rows = 0, []
+    for _ in range(draw(st.integers(1, 20))):
+        offset += draw(steps)
+        rows.append(
+            (
+                offset,
+                draw(times),
+                draw(st.sampled_from([0, 0, 1])),
+                draw(texts),
+                draw(texts),
+                draw(header_lists),
+            )
+        )
+    return rows
+
+
+def arrow(rows: list[Row]) -> pa.Table:
+    columns = dict(
+        zip(
+            ("offset", "timestamp_ms", "timestampType", "key", "value", "headers"),
+            zip(*rows, strict=True),
+            strict=True,
+        )
+    )
+    return pa.table(
+        {name: pa.array(list(values), FILE_SCHEMA.field(name).type) for name, values in columns.items()}
+    )
+
+
+def found_in(buffer: bytes | bytearray) -> tuple[RecordBatch, list[Row]]:
+    (batch,) = parse_batches(buffer)
+    validate(batch) if not batch.is_log_append_time else None
+    kind = 1 if batch.is_log_append_time else 0
+    return batch, [
+        (batch.base_offset + delta, timestamp, kind, key, value, list(headers))
+        for delta, timestamp, key, value, headers in decode_records(batch)
+    ]
+
+
+def on_the_wire(rows: list[Row]) -> list[Row]:
+    return [(*row[:5], row[5] or []) for row in rows]
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables(), st.sampled_from([1, 300, 1_000_000]))
+def test_all_rows_are_found_in_the_batches_in_their_order(rows: list[Row], max_bytes: int) -> None:
+    expected, found, table = on_the_wire(rows), [], arrow(rows)
+    while len(found) < len(expected):
+        before = len(found)
+        for buffer, next_offset in batches_of(table.slice(before), max_bytes, at_least_one=True):
+            batch, records = found_in(buffer)
+            found += records
+            assert next_offset == records[-1][0] + 1
+            assert batch.max_timestamp == max(record[1] for record in records)
+        assert len(found) > before
+
+    assert found == expected
+
+
+def test_a_batch_says_who_produces_it() -> None:
+    rows: list[Row] = [(5, 7, 0, b"k", b"v", None), (6, 9, 0, None, None, None)]
+
+    (batch,) = parse_batches(encode_batch(records_of(arrow(rows)), producing=Producing(3, 4, 5)))
+
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (3, 4, 5)
+    assert (batch.base_timestamp, batch.max_timestamp) == (7, 9)
+
+
+def test_a_header_is_added_to_each_of_them() -> None:
+    rows: list[Row] = [(5, 7, 0, b"k", b"v", None), (6, 9, 0, None, None, [("a", None), ("", b"")])]
+    added = (b"n", pa.array([b"1", b"22"], pa.binary()))
+
+    _, found = found_in(encode_batch(records_of(arrow(rows), added)))
+
+    assert [row[5] for row in found] == [[("n", b"1")], [("a", None), ("", b""), ("n", b"22")]]

@@ -1,0 +1,30 @@
+"""Keys and their partitions, many at once and one by one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from korvet.client.partitioner import partition_of_key
+from korvet.pipeline.partitioning import partitions_of
+
+texts = st.one_of(
+    st.none(), st.binary(max_size=20), st.sampled_from([0, 1, 62, 63, 64, 255, 256, 257, 8191]).map(bytes)
+)
+
+
+@settings(deadline=None)
+@given(st.lists(texts, max_size=50), st.integers(1, 100))
+def test_keys_go_where_the_client_puts_them(keys: list[bytes | None], count: int) -> None:
+    expected = [partition_of_key(key or b"", count) for key in keys]
+
+    assert expected == partitions_of(pa.array(keys, pa.binary()), count).tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(texts, min_size=3, max_size=20))
+def test_a_slice_of_keys_goes_there_too(keys: list[bytes | None]) -> None:
+    expected = [partition_of_key(key or b"", 7) for key in keys[2:]]
+
+    assert expected == partitions_of(pa.array(keys, pa.binary()).slice(2), 7).tolist()
