@@ -24,3 +24,6 @@ from korvet.client.model import Produced as Produced
 from korvet.client.model import Record as Record
 from korvet.client.model import Topic as Topic
 from korvet.client.model import TopicPartition as TopicPartition
+from korvet.client.security import PLAINTEXT as PLAINTEXT
+from korvet.client.security import Security as Security
+from korvet.client.security import security_of as security_of

@@ -19,6 +19,7 @@ from korvet.client.consuming import MAX_WAIT_MS, Consumer
 from korvet.client.model import ListedOffset, OffsetAndMetadata, Produced, Record, Topic, TopicPartition
 from korvet.client.partitioner import Partitioner
 from korvet.client.producing import Production
+from korvet.client.security import PLAINTEXT, Security
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 from korvet.protocol.messages.create_topics import (
@@ -64,17 +65,18 @@ async def open_client(
     bootstrap_servers: str | Iterable[str],
     *,
     client_id: str = "korvet",
+    security: Security = PLAINTEXT,
     request_timeout_s: float = 30.0,
     retry_timeout_s: float = 30.0,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, given some of its brokers as "host:port,…" or a list; closed with the block.
 
-    Raises ValueError for what is no address, and a KafkaError when none of the brokers answers; that is not
-    tried again.
+    Raises ValueError for what is no address, and a KafkaError when none of the brokers answers, or the first of them
+    does not want our TLS or login; that is not tried again.
     """
     texts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
     addresses = tuple(map(parse_address, texts))
-    cluster = Cluster(addresses, client_id, request_timeout_s, retry_timeout_s)
+    cluster = Cluster(addresses, client_id, request_timeout_s, retry_timeout_s, security)
     try:
         await cluster.refresh([])
         yield Client(cluster)

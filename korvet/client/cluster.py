@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -18,6 +19,8 @@ from attrs import define, field
 
 from korvet.client.connection import Address, BrokerConnection
 from korvet.client.model import Partition, Topic, TopicPartition
+from korvet.client.security import PLAINTEXT, Security
+from korvet.client.tls import TlsRefused, explain
 from korvet.protocol.errors import (
     BrokerNotAvailable,
     KafkaError,
@@ -55,12 +58,18 @@ class Cluster:
     client_id: str
     request_timeout_s: float
     retry_timeout_s: float
+    security: Security = PLAINTEXT
+    _context: ssl.SSLContext | None = field(default=None, init=False)
     cluster_id: str | None = field(default=None, init=False)
     controller_id: int = field(default=-1, init=False)
     brokers: dict[int, Address] = field(factory=dict, init=False)
     # Those asked for lately; forgotten whenever an error hints that it may not be so any more.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     _free: dict[Address, list[BrokerConnection]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.security.tls is not None:
+            self._context = self.security.tls.context()
 
     async def close(self) -> None:
         """Close the connections that are not in use; those in use end with their requests."""
@@ -136,7 +145,7 @@ class Cluster:
         try:
             with trio.fail_after(limit_s):
                 free = self._free.setdefault(address, [])
-                connection = free.pop() if free else await BrokerConnection.connect(address, self.client_id)
+                connection = await self._connected(address, free)
                 try:
                     yield connection
                 except BaseException:
@@ -146,9 +155,20 @@ class Cluster:
         except trio.TooSlowError:
             raise RequestTimedOut(f"{address} did not answer a {name} within {limit_s:g} s.") from None
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel) as error:
+            if refusal := explain(error):
+                raise TlsRefused(f"{address}: {refusal}.") from error
             raise NetworkException(f"{address}: {_reason(error)}.") from error
         except ProtocolError as error:
             raise BrokerNotAvailable(f"{address} does not speak Kafka's protocol: {error}.") from error
+
+    async def _connected(self, address: Address, free: list[BrokerConnection]) -> BrokerConnection:
+        """A connection that was not in use, or another."""
+        while free:
+            connection = free.pop()
+            if not connection.is_over:
+                return connection
+            await connection.close()
+        return await BrokerConnection.connect(address, self.client_id, self.security, self._context)
 
     # --- Metadata ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ next would read somebody else's answer. Its owner closes it and opens another.
 
 from __future__ import annotations
 
+import math
+import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, Self, TypeVar
 
@@ -13,6 +15,9 @@ import trio
 from attrs import define, field
 
 import korvet
+from korvet.client.authentication import authenticate
+from korvet.client.security import PLAINTEXT, Security
+from korvet.client.tls import secured
 from korvet.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -24,6 +29,8 @@ R = TypeVar("R")
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 256 * 1024
+# Of the time that a login holds, the part in which requests are begun.
+SESSION_SHARE = 0.8
 # More than a Fetch is ever told to bring, since a first batch may exceed what was asked for.
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 
@@ -58,23 +65,45 @@ class BrokerConnection:
     _client_id: str
     _versions: Mapping[int, range] = field(factory=dict, init=False)
     _correlation_id: int = field(default=0, init=False)
+    _ends_at: float = field(default=math.inf, init=False)
     _frames: FrameReader = field(factory=lambda: FrameReader(MAX_FRAME_BYTES), init=False)
 
     @classmethod
-    async def connect(cls, address: Address, client_id: str) -> Self:
-        """Connect and ask which versions the broker speaks. Nothing stays open when this fails or is cancelled."""
+    async def connect(
+        cls,
+        address: Address,
+        client_id: str,
+        security: Security = PLAINTEXT,
+        context: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Connect, ask which versions the broker speaks, and log in. `context` is of the security's TLS.
+
+        Nothing stays open when this fails or is cancelled.
+        """
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
-                stream = await trio.open_tcp_stream(address.host, address.port)
+                stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
         except trio.TooSlowError:
             raise TimeoutError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
-        connection = cls(address, stream, client_id)
         try:
+            if context is not None:
+                stream = await secured(stream, context, address.host)
+            connection = cls(address, stream, client_id)
             await connection._negotiate()
+            if security.sasl is not None:
+                lifetime_s = await authenticate(security.sasl, connection.request, address)
+                connection._ends_at = (
+                    trio.current_time() + lifetime_s * SESSION_SHARE if lifetime_s else math.inf
+                )
         except BaseException:
-            await connection.close()
+            await trio.aclose_forcefully(stream)
             raise
         return connection
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the broker is about to want another login; then another connection is simpler (KIP-368)."""
+        return trio.current_time() >= self._ends_at
 
     async def close(self) -> None:
         """Close at once, also when cancelled."""

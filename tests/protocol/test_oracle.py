@@ -23,6 +23,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import pytest
 
 from korvet.protocol.codec import decode
@@ -167,6 +168,8 @@ def test_versions_are_those_that_korvet_promises() -> None:
         "DescribeLogDirs": range(1, 5),
         "DescribeTopicPartitions": range(1),
         "ListPartitionReassignments": range(1),
+        "SaslHandshake": range(2),  # these two the client alone speaks
+        "SaslAuthenticate": range(3),
     }
 
     assert {
@@ -184,6 +187,7 @@ def kafka_class(name: str) -> Any:
         kafka.protocol.consumer,
         kafka.protocol.metadata,
         kafka.protocol.producer,
+        kafka.protocol.sasl,
     )
     return next(getattr(package, name) for package in packages if hasattr(package, name))
 

@@ -1,0 +1,77 @@
+"""SASL on a new connection: SaslHandshake, then the mechanism's messages in SaslAuthenticate (KIP-152)."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from korvet.client.scram import ScramClient
+from korvet.client.security import Sasl
+from korvet.protocol.errors import (
+    ErrorCode,
+    IllegalSaslState,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    UnsupportedVersion,
+    error_for,
+)
+from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+# From this version of SaslHandshake on, the mechanism's messages are in requests with error codes of their own.
+WITH_ERROR_CODES = 1
+
+R = TypeVar("R")
+
+
+class Ask(Protocol):
+    """A connection's `request`."""
+
+    async def __call__(self, message: object, response: type[R], *, min_version: int = 0) -> R: ...
+
+
+class NotAuthenticated(SaslAuthenticationFailed):
+    """The broker does not take who we say we are; its words are in the message."""
+
+
+async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
+    """Prove who we are to a broker that is asked by `ask`, a connection's `request`.
+
+    Returns for how many seconds that holds (KIP-368), 0 for as long as the connection does. Raises
+    UnsupportedSaslMechanism, IllegalSaslState for a listener without SASL, NotAuthenticated, and whatever `ask` does.
+    """
+    await _choose(sasl, ask, broker)
+    if sasl.mechanism == "PLAIN":
+        # RFC 4616: whom to act for, which is ourselves, who we are, and the password.
+        answer = await _step(f"\0{sasl.username}\0{sasl.password}".encode(), sasl, ask, broker)
+    else:
+        scram = ScramClient(sasl.mechanism, sasl.username, sasl.password)
+        answer = await _step(scram.first(), sasl, ask, broker)
+        answer = await _step(scram.final(bytes(answer.auth_bytes)), sasl, ask, broker)
+        scram.verify(bytes(answer.auth_bytes))
+    return answer.session_lifetime_ms / 1000
+
+
+async def _choose(sasl: Sasl, ask: Ask, broker: object) -> None:
+    request = SaslHandshakeRequest(mechanism=sasl.mechanism)
+    try:
+        answer = await ask(request, SaslHandshakeResponse, min_version=WITH_ERROR_CODES)
+    except UnsupportedVersion:
+        raise IllegalSaslState(f"{broker} {NO_SASL}") from None
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(answer.mechanisms)) or "none"
+        raise UnsupportedSaslMechanism(f"{broker} does not offer {sasl.mechanism}; it offers {offered}.")
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise IllegalSaslState(f"{broker} {NO_SASL}")
+    if answer.error_code:
+        raise error_for(answer.error_code)
+
+
+NO_SASL = "takes no SASL there; security.protocol=PLAINTEXT and SSL do without."
+
+
+async def _step(data: bytes, sasl: Sasl, ask: Ask, broker: object) -> SaslAuthenticateResponse:
+    answer = await ask(SaslAuthenticateRequest(auth_bytes=data), SaslAuthenticateResponse)
+    if answer.error_code:
+        said = answer.error_message or error_for(answer.error_code).message
+        raise NotAuthenticated(f"{broker} does not accept the login ({sasl.mechanism}): {said.rstrip('.')}.")
+    return answer

@@ -1,0 +1,92 @@
+"""SCRAM, the client's side (RFC 5802, RFC 7677), as Kafka speaks it.
+
+Kafka takes user names and passwords as the bytes they are in UTF-8, where the RFC and libraries after it would first
+prepare them (SASLprep): "ª" is another password than "a". So this is done here, over the standard library.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+
+from attrs import define, field
+
+from korvet.protocol.errors import SaslAuthenticationFailed
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+# No channel binding, in the first message and, as base64, in the last.
+GS2_HEADER, GS2_HEADER_BASE64 = "n,,", "biws"
+# Kafka's are 4,096 to 16,384. Each costs half a microsecond, which a server must not ask for without end.
+MOST_ITERATIONS = 1_000_000
+
+
+@define
+class ScramClient:
+    """One exchange: `first`, then `final` with the server's answer to it, then `verify` with its last one.
+
+    Raises SaslAuthenticationFailed for what a server must not say, one that does not know the password included.
+    """
+
+    mechanism: str
+    username: str = field(repr=False)
+    password: str = field(repr=False)
+    nonce: str = field(factory=lambda: secrets.token_urlsafe(24), repr=False)
+    _signature: bytes = field(default=b"", init=False, repr=False)
+
+    def first(self) -> bytes:
+        return (GS2_HEADER + self._first_bare()).encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """The proof that the password is known."""
+        values = _values(server_first)
+        nonce, iterations = values.get("r", ""), values.get("i", "")
+        if not nonce.startswith(self.nonce) or nonce == self.nonce or not iterations.isdecimal():
+            raise _fault("the broker's first message is not for this client")
+        if not 1 <= int(iterations) <= MOST_ITERATIONS:
+            raise _fault(f"the broker asks for {iterations} iterations; up to {MOST_ITERATIONS} are accepted")
+        name = HASHES[self.mechanism]
+        salted = hashlib.pbkdf2_hmac(
+            name, self.password.encode(), _binary(values.get("s", "")), int(iterations)
+        )
+        client_key = hmac.digest(salted, b"Client Key", name)
+        without_proof = f"c={GS2_HEADER_BASE64},r={nonce}"
+        said = b",".join([self._first_bare().encode(), server_first, without_proof.encode()])
+        client_signature = hmac.digest(hashlib.new(name, client_key).digest(), said, name)
+        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", name), said, name)
+        proof = bytes(ours ^ theirs for ours, theirs in zip(client_key, client_signature, strict=True))
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """Have the server prove that it knows the password, too."""
+        values = _values(server_final)
+        if "e" in values:
+            raise _fault(f"the broker says {values['e']}")
+        if not hmac.compare_digest(_binary(values.get("v", "")), self._signature):
+            raise _fault("the broker does not know the password")
+
+    def _first_bare(self) -> str:
+        username = self.username.replace("=", "=3D").replace(",", "=2C")
+        return f"n={username},r={self.nonce}"
+
+
+def _values(message: bytes) -> dict[str, str]:
+    """`r=…,s=…,i=…` by letters."""
+    try:
+        pairs = [pair.partition("=") for pair in message.decode().split(",")]
+    except UnicodeDecodeError:
+        raise _fault("the broker's message is no text") from None
+    return {name: value for name, _, value in pairs}
+
+
+def _binary(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise _fault("the broker's message is no base64") from None
+
+
+def _fault(what: str) -> SaslAuthenticationFailed:
+    return SaslAuthenticationFailed(f"SCRAM failed: {what}.")

@@ -1,0 +1,291 @@
+"""How connections are secured: Kafka's settings for TLS and SASL, checked all at once, and what they come to.
+
+Files are read where the settings are: what is in them travels with a Security to Spark's workers, which need no
+files of their own. Nothing of it is in a `repr`, and errors name settings, never what they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from attrs import field, frozen
+
+from korvet.client.properties import parse_login_module
+from korvet.client.tls import VERSIONS, Tls
+
+PROTOCOLS = {
+    "PLAINTEXT": (False, False),
+    "SSL": (True, False),
+    "SASL_PLAINTEXT": (False, True),
+    "SASL_SSL": (True, True),
+}
+#: Each mechanism with the login module that Java's clients have for it.
+MECHANISMS = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+}
+#: The settings that have an effect; names of Kafka's Java clients, then those of librdkafka's that Java has not.
+SETTINGS = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.enabled.protocols",
+    "sasl.username",
+    "sasl.password",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+)
+#: How Java goes about it, and logins that expire, which none of the mechanisms has.
+IGNORED = (
+    "ssl.protocol",
+    "ssl.keymanager.algorithm",
+    "ssl.trustmanager.algorithm",
+    "ssl.secure.random.implementation",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+)
+KEYS = ("ssl.key.location", "ssl.keystore.key")
+CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+
+
+@frozen
+class Sasl:
+    """Who a client is, and how it proves it."""
+
+    mechanism: str
+    username: str = field(repr=False)
+    password: str = field(repr=False)
+
+
+@frozen
+class Security:
+    """What is done to a connection before the first request: TLS, SASL, both, or nothing."""
+
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name for it."""
+        wanted = (self.tls is not None, self.sasl is not None)
+        return next(name for name, has in PROTOCOLS.items() if has == wanted)
+
+    def settings(self) -> dict[str, str]:
+        """Settings that say the same without naming a file. They hold secrets."""
+        settings = {"security.protocol": self.protocol}
+        if self.sasl is not None:
+            settings["sasl.mechanism"] = self.sasl.mechanism
+            settings["sasl.username"] = self.sasl.username
+            settings["sasl.password"] = self.sasl.password
+        if self.tls is not None:
+            pem = {
+                "ssl.truststore.certificates": self.tls.trusted,
+                "ssl.keystore.certificate.chain": self.tls.chain,
+                "ssl.keystore.key": self.tls.key,
+                "ssl.key.password": self.tls.key_password,
+                "ssl.enabled.protocols": ",".join(self.tls.versions),
+            }
+            settings |= {name: text for name, text in pem.items() if text}
+            settings["ssl.endpoint.identification.algorithm"] = "https" if self.tls.checks_host_name else ""
+        return settings
+
+
+PLAINTEXT = Security()
+
+
+def is_about_security(name: str) -> bool:
+    """Whether a setting's name is one of those that `security_of` looks at, or refuses."""
+    return name.startswith(("security.", "sasl.", "ssl."))
+
+
+def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
+    """What settings under Kafka's names come to; those of another kind are left alone.
+
+    `prefix` stands before names in errors. Raises ValueError that says which setting is wrong, and what is accepted.
+    """
+    given = _Settings({name: text.strip() for name, text in settings.items()}, prefix)
+    given.refuse_unknown()
+    protocol = given.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        given.fail("security.protocol", f"is {protocol!r}; accepted are {', '.join(PROTOCOLS)}")
+    has_tls, has_sasl = PROTOCOLS[protocol]
+    return Security(_tls(given) if has_tls else None, _sasl(given) if has_sasl else None)
+
+
+@frozen
+class _Settings:
+    """Settings while they are being read."""
+
+    values: Mapping[str, str] = field(repr=False)
+    prefix: str
+
+    def get(self, name: str, default: str = "") -> str:
+        return self.values.get(name, default)
+
+    def fail(self, name: str, what: str) -> NoReturn:
+        raise ValueError(f"{self.prefix}{name} {what}.")
+
+    def refuse_unknown(self) -> None:
+        for name in self.values:
+            if is_about_security(name) and name not in SETTINGS and name not in IGNORED:
+                accepted = ", ".join(f"{self.prefix}{each}" for each in SETTINGS)
+                self.fail(name, f"is not supported; accepted are {accepted}")
+
+    def one_of(self, *names: str) -> str:
+        """Which of the names is given, the first where none is. Raises ValueError where several are."""
+        chosen = [name for name in names if self.get(name)]
+        if len(chosen) > 1:
+            self.fail(chosen[0], f"is given, and {self.prefix}{chosen[1]} as well; accepted is one of them")
+        return chosen[0] if chosen else names[0]
+
+    def pem(self, *names: str, blocks: re.Pattern[str], what: str) -> str:
+        """The blocks of PEM in the setting that is given, or in the file it names; empty where none is given."""
+        name = self.one_of(*names)
+        text = self.get(name)
+        if not text:
+            return ""
+        found = blocks.findall(self._read(name, text) if name.endswith(".location") else text)
+        if not found:
+            self.fail(name, f"holds no {what} as PEM (-----BEGIN …)")
+        return "\n".join([*found, ""])
+
+    def _read(self, name: str, path: str) -> str:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            self.fail(name, f"cannot be read: {path}: {error.strerror}")
+        if kind := _kind_of_keystore(data):
+            self.fail(name, f"is a {kind} file, which only Java reads; accepted is PEM: {CONVERSIONS[kind]}")
+        return data.decode("utf-8", "replace")
+
+
+CONVERSIONS = {
+    "JKS": (
+        "keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12, "
+        "then openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem"
+    ),
+    "PKCS12": "openssl pkcs12 -in FILE -nodes -out FILE.pem",
+}
+
+
+def _kind_of_keystore(data: bytes) -> str:
+    """JKS (or JCEKS) and PKCS12 by their first bytes; else nothing."""
+    if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
+        return "JKS"
+    return "PKCS12" if data[:1] == b"\x30" and b"-----BEGIN" not in data else ""
+
+
+def _tls(given: _Settings) -> Tls:
+    trusted = given.pem(
+        *("ssl.truststore.location", "ssl.ca.location", "ssl.truststore.certificates"),
+        blocks=CERTIFICATES,
+        what="certificates",
+    )
+    chain = given.pem(
+        *("ssl.keystore.location", "ssl.certificate.location", "ssl.keystore.certificate.chain"),
+        blocks=CERTIFICATES,
+        what="certificate",
+    )
+    keys = ("ssl.keystore.location",) if given.get("ssl.keystore.location") else KEYS
+    key = given.pem(*keys, blocks=PRIVATE_KEY, what="private key")
+    if chain and not key:
+        given.fail("ssl.key.location", "is missing; a certificate of the client's needs its private key")
+    if key and not chain:
+        given.fail("ssl.certificate.location", "is missing; a private key needs the certificate it is for")
+    for store in ("truststore", "keystore"):
+        _check_store(given, store)
+    tls = Tls(
+        trusted,
+        chain,
+        key,
+        given.get("ssl.key.password"),
+        checks_host_name=_checks_host_name(given),
+        versions=_versions(given),
+    )
+    try:
+        tls.context()
+    except ValueError as error:
+        raise ValueError(f"{given.prefix}{error}") from None
+    return tls
+
+
+def _check_store(given: _Settings, store: str) -> None:
+    """Say what Java knows of a store and PEM has not."""
+    kind = given.get(f"ssl.{store}.type", "PEM").upper()
+    if kind != "PEM":
+        what = CONVERSIONS.get(kind, "certificates and keys as text")
+        given.fail(f"ssl.{store}.type", f"is {kind!r}; accepted is PEM: {what}")
+    if given.get(f"ssl.{store}.password"):
+        given.fail(f"ssl.{store}.password", "is for JKS and PKCS12; a key in PEM has ssl.key.password")
+
+
+def _checks_host_name(given: _Settings) -> bool:
+    algorithm = given.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("https", "", "none"):
+        given.fail(
+            "ssl.endpoint.identification.algorithm", f"is {algorithm!r}; accepted are https, or nothing"
+        )
+    return algorithm == "https"
+
+
+def _versions(given: _Settings) -> tuple[str, ...]:
+    text = given.get("ssl.enabled.protocols")
+    wanted = {word.strip() for word in text.split(",")} if text else set(VERSIONS)
+    chosen = tuple(version for version in VERSIONS if version in wanted)
+    if not chosen:
+        given.fail("ssl.enabled.protocols", f"names none of {' and '.join(VERSIONS)}, which are accepted")
+    return chosen
+
+
+def _sasl(given: _Settings) -> Sasl:
+    mechanism = given.get("sasl.mechanism").upper()
+    if mechanism not in MECHANISMS:
+        said = f"is {mechanism!r}" if mechanism else "is missing"
+        given.fail("sasl.mechanism", f"{said}; accepted are {', '.join(MECHANISMS)}")
+    if given.one_of("sasl.jaas.config", "sasl.username") == "sasl.username":
+        username, password = given.get("sasl.username"), given.get("sasl.password")
+    else:
+        username, password = _login(given, mechanism)
+    if not username or not password:
+        given.fail(
+            "sasl.jaas.config",
+            f"gives no {'password' if username else 'username'}; accepted is a login module with both, "
+            f"or {given.prefix}sasl.username and {given.prefix}sasl.password",
+        )
+    return Sasl(mechanism, username, password)
+
+
+def _login(given: _Settings, mechanism: str) -> tuple[str, str]:
+    text = given.get("sasl.jaas.config")
+    if not text:
+        return "", ""
+    try:
+        module = parse_login_module(text)
+    except ValueError as error:
+        given.fail("sasl.jaas.config", str(error))
+    if module.name != MECHANISMS[mechanism]:
+        given.fail("sasl.jaas.config", f"names {module.name}; {mechanism} takes {MECHANISMS[mechanism]}")
+    return module.options.get("username", ""), module.options.get("password", "")

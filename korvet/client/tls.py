@@ -1,0 +1,131 @@
+"""TLS between a client and a broker, and in words why there is none."""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+
+import trio
+from attrs import field, frozen
+
+from korvet.protocol.errors import ErrorCode, KafkaError
+
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+#: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL.
+NAME_MISMATCHES = {62, 64}
+#: What OpenSSL says of answers that are no TLS, and of alerts that are about the client's certificate.
+NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}
+WITHOUT_CERTIFICATE = {"TLSV13_ALERT_CERTIFICATE_REQUIRED"}
+ABOUT_CERTIFICATE = {
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "TLSV1_ALERT_UNKNOWN_CA",
+    "TLSV1_ALERT_ACCESS_DENIED",
+}
+
+
+class TlsRefused(KafkaError):  # noqa: N818  it says what happened
+    """One of the two does not want the other's TLS; trying again would not change its mind."""
+
+    error_code = ErrorCode.NETWORK_EXCEPTION
+
+
+@frozen
+class Tls:
+    """Whom a client trusts, and what it shows of itself, all as PEM; empty is the system's trust, and nothing."""
+
+    trusted: str = field(default="", repr=False)
+    chain: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    key_password: str = field(default="", repr=False)
+    checks_host_name: bool = True
+    versions: tuple[str, ...] = tuple(VERSIONS)
+
+    def context(self) -> ssl.SSLContext:
+        """What Python wants to know. Raises ValueError that begins with the name of the setting that is wrong."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.checks_host_name
+        context.minimum_version = VERSIONS[self.versions[0]]
+        context.maximum_version = VERSIONS[self.versions[-1]]
+        if self.trusted:
+            try:
+                context.load_verify_locations(cadata=self.trusted)
+            except ssl.SSLError as error:
+                raise ValueError(f"ssl.truststore.location holds no certificates: {_words(error)}.") from None
+        else:
+            context.load_default_certs()
+        if self.chain:
+            self._load_key(context)
+        return context
+
+    def _load_key(self, context: ssl.SSLContext) -> None:
+        # Python takes keys from files only; this one is its owner's alone, and gone at once.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(self.chain + self.key)
+            file.flush()
+            try:
+                # Without a password, even an empty one, OpenSSL would ask at the terminal.
+                context.load_cert_chain(file.name, password=self.key_password)
+            except ssl.SSLError as error:
+                what = "ssl.key.password does not open the key" if self._is_encrypted else _words(error)
+                raise ValueError(
+                    f"ssl.keystore.location (or what stands for it) gives no usable certificate and key: {what}."
+                ) from None
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return "ENCRYPTED" in self.key
+
+
+async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -> trio.abc.Stream:
+    """Shake hands over a stream; what is sent and received from then on is encrypted.
+
+    Raises Trio's stream errors, which `explain` knows to read. Closing the one returned closes the other.
+    """
+    encrypted = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    await encrypted.do_handshake()
+    return encrypted
+
+
+def explain(error: BaseException) -> str:
+    """Why there is no TLS, where that is the reason of an error and will be next time, too; else nothing."""
+    found = _ssl_error(error)
+    if found is None:
+        return ""
+    if isinstance(found, ssl.SSLCertVerificationError):
+        if found.verify_code in NAME_MISMATCHES:
+            return (
+                f"its certificate is for others: {found.verify_message} "
+                "(an empty ssl.endpoint.identification.algorithm would not look)"
+            )
+        return (
+            f"its certificate is not trusted: {found.verify_message} "
+            "(ssl.truststore.location or ssl.ca.location names a PEM file with those that are)"
+        )
+    reason = found.reason or ""
+    if reason in NO_TLS:
+        return "it does not speak TLS there (security.protocol=PLAINTEXT and SASL_PLAINTEXT do without)"
+    if reason in WITHOUT_CERTIFICATE:
+        return "it wants a certificate of the client's (ssl.keystore.location names a PEM file with one, and its key)"
+    if reason in ABOUT_CERTIFICATE:
+        return (
+            f"it does not accept the client's certificate, or wants one: {_words(found)} "
+            "(ssl.keystore.location names a PEM file with one, and its key)"
+        )
+    return "" if isinstance(found, ssl.SSLEOFError) else f"no TLS: {_words(found)}"
+
+
+def _ssl_error(error: BaseException) -> ssl.SSLError | None:
+    """The one of OpenSSL among an error and its causes."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ssl.SSLError):
+        found = found.__cause__
+    return found
+
+
+def _words(error: ssl.SSLError) -> str:
+    """OpenSSL's reason as it is spoken."""
+    return (error.reason or str(error)).replace("_", " ").lower()
