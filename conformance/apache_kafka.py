@@ -142,14 +142,18 @@ def java_tool(
 class ApacheKafka:
     """One node, in a folder of its own. `settings` are lines of server.properties, over those chosen here.
 
-    `machine` is what the Java virtual machine is told.
+    `machine` is what the Java virtual machine is told. `listeners` are more of them, by name with their security
+    protocol, on the `ports` of these names; `users` have passwords for SCRAM.
 
     A context manager: it starts on entering; on leaving, the process has ended and its data is deleted.
     """
 
     settings: Mapping[str, str] = field(factory=dict)
     machine: Sequence[str] = QUICK_BROKER
+    listeners: Mapping[str, str] = field(factory=dict)
+    users: Mapping[str, str] = field(factory=dict, repr=False)
     port: int = 0
+    ports: dict[str, int] = field(factory=dict, init=False)
     started: float = 0.0  # when the process was started, by `time.perf_counter`
     process: subprocess.Popen[str] | None = None
     log: list[str] = field(factory=list, repr=False)
@@ -233,14 +237,20 @@ class ApacheKafka:
     def _write_properties(self) -> Path:
         assert self._folder is not None
         self.port, controller = free_port(), free_port()
+        self.ports = {name: free_port() for name in self.listeners}
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **self.listeners}
+        served = ",".join(
+            f"{name}://127.0.0.1:{port}" for name, port in {"PLAINTEXT": self.port, **self.ports}.items()
+        )
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{served},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": served,
+            "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
             "log.dirs": str(self._folder / "data"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
@@ -258,7 +268,14 @@ class ApacheKafka:
 
     def _format(self, properties: Path) -> None:
         cluster_id = "a29ydmV0LWNvbmZvcm1hbg"  # 16 bytes in URL-safe base64, as Kafka makes them
-        done = java_tool("kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", properties)
+        users = [
+            f"--add-scram={mechanism}=[name={name},password={password}]"
+            for name, password in self.users.items()
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        ]
+        done = java_tool(
+            "kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", properties, *users
+        )
         if done.returncode:
             raise KafkaUnavailable(f"Apache Kafka's folder was not formatted:\n{done.stdout}{done.stderr}")
 
