@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check style types layers unit slow spark newest bench conformance soak clean
+.PHONY: help setup run test check style types layers unit slow spark newest bench bench-full bench-growth bench-guard conformance soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -16,7 +16,8 @@ help:
 	@echo 'make run      start a broker on localhost:9092 that keeps its data in korvet-data/'
 	@echo 'make test     everything: check, then storage on every server, real clients, examples'
 	@echo 'make check    lint, types, layers and unit tests: two minutes, no servers'
-	@echo 'make bench    short measurements, one table'
+	@echo 'make bench    measurements beside Apache Kafka, one table: eight minutes, needs Java 17 and Maven'
+	@echo '              (bench-full: an hour; bench-growth: six minutes, plots; bench-guard: half a minute)'
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
@@ -71,8 +72,19 @@ newest: $(developed)
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
+# OPTIONS="--write-docs" puts what is measured into docs/benchmarks.md; docs/benchmarks.md names others.
 bench: $(developed)
-	$(python) -m bench
+	$(python) -m bench $(OPTIONS)
+
+bench-full: $(developed)
+	$(python) -m bench --full $(OPTIONS)
+
+bench-growth: $(developed)
+	$(python) -m bench.growth $(OPTIONS)
+
+# A few figures beside the floor of the same minute. It informs: no figure makes it fail.
+bench-guard: $(developed)
+	$(python) -m bench.guard $(OPTIONS)
 
 # WORDS="fetch: groups:" plays only the scenarios that have one in their names; PARTS="java go" runs only these clients.
 conformance: $(developed)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bench.run import main
+from bench.command import main
 
 main()

@@ -24,9 +24,9 @@ from attrs import frozen
 from bench.processes import DidNotStart, connect
 from bench.rdkafka import WrongCount
 
-# librdkafka's batch of a megabyte holds so many records of 100 bytes: each has 7 bytes of its own besides.
-BATCH_RECORDS = 9_345
+# What a record of 100 bytes has in a batch beside its value.
 RECORD_OVERHEAD_BYTES = 7
+MEGABYTE = 1_000_000
 COMMANDS_A_WRITE = 500
 ENTRIES_A_READ = 1_000
 RECEIVE_BYTES = 1 << 20
@@ -66,7 +66,7 @@ def serve_echo() -> None:
 def echo(port: int, *, records: int, record_bytes: int) -> float:
     """Send that many records' bytes and receive them back; records per second."""
     wire_bytes = record_bytes + RECORD_OVERHEAD_BYTES
-    chunk = os.urandom(BATCH_RECORDS * wire_bytes)
+    chunk = os.urandom(MEGABYTE)
     total = records * wire_bytes
 
     def send() -> None:
@@ -92,28 +92,32 @@ class RawRedis:
 
     path: Path
 
-    def write_batches(self, *, records: int, record_bytes: int) -> float:
-        """One entry a batch of a megabyte; records per second."""
-        payload = os.urandom(BATCH_RECORDS * (record_bytes + RECORD_OVERHEAD_BYTES))
-        count = _batches(records)
+    def write_batches(self, *, records: int, record_bytes: int, batch_bytes: int, partitions: int) -> float:
+        """One entry a batch, to the partitions' streams in turns; records per second."""
+        each, count = _batches(records, record_bytes, batch_bytes)
+        payload = os.urandom(each * (record_bytes + RECORD_OVERHEAD_BYTES))
         commands = [
-            _command("XADD", "batches", f"{index}-0", "$batch", payload) for index in range(1, count + 1)
+            _command("XADD", f"batches:{index % partitions}", f"{index}-0", "$batch", payload)
+            for index in range(1, count + 1)
         ]
         elapsed_s, _ = self._pipeline(commands, count)
-        return count * BATCH_RECORDS / elapsed_s
+        return count * each / elapsed_s
 
-    def read_batches(self, *, records: int, record_bytes: int) -> float:
-        """Read what `write_batches` wrote, one entry a command; records per second."""
-        count = _batches(records)
+    def read_batches(self, *, records: int, record_bytes: int, batch_bytes: int, partitions: int) -> float:
+        """Read what `write_batches` wrote, a megabyte a command; records per second."""
+        each, count = _batches(records, record_bytes, batch_bytes)
+        at_once = max(1, MEGABYTE // batch_bytes)
         commands = [
-            _command("XRANGE", "batches", f"{index}-0", "+", "COUNT", "1") for index in range(1, count + 1)
+            _command("XRANGE", f"batches:{start % partitions}", f"{start}-0", "+", "COUNT", str(at_once))
+            for first in range(1, count + 1, partitions * at_once)
+            for start in range(first, min(first + partitions, count + 1))
         ]
-        elapsed_s, replies = self._pipeline(commands, count)
+        elapsed_s, replies = self._pipeline(commands, len(commands))
         _verify(
-            count * BATCH_RECORDS * (record_bytes + RECORD_OVERHEAD_BYTES),
+            count * each * (record_bytes + RECORD_OVERHEAD_BYTES),
             sum(len(fields[1]) for reply in replies for _, fields in reply),
         )
-        return count * BATCH_RECORDS / elapsed_s
+        return count * each / elapsed_s
 
     def write_records(self, *, records: int, record_bytes: int) -> float:
         """One entry a record, with the fields of korvet's record layout; records per second."""
@@ -137,9 +141,9 @@ class RawRedis:
         _verify(records, sum(map(len, replies)))
         return records / elapsed_s
 
-    def forget(self) -> None:
+    def forget(self, *, partitions: int) -> None:
         """Delete what was written; DEL answers when the memory is free again."""
-        self._pipeline([_command("DEL", "batches", "records")], 1)
+        self._pipeline([_command("DEL", "records", *(f"batches:{i}" for i in range(partitions)))], 1)
 
     def _pipeline(self, writes: Sequence[bytes], replies_expected: int) -> tuple[float, list[Any]]:
         """Send everything from a thread while this one receives; seconds, and the replies."""
@@ -175,8 +179,10 @@ def _command(*words: str | bytes) -> bytes:
     return packed
 
 
-def _batches(records: int) -> int:
-    return max(1, records // BATCH_RECORDS)
+def _batches(records: int, record_bytes: int, batch_bytes: int) -> tuple[int, int]:
+    """How many records a batch has, and how many batches there are."""
+    each = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD_BYTES))
+    return each, max(1, records // each)
 
 
 def _verify(expected: int, actual: int) -> None:

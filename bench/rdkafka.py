@@ -6,15 +6,14 @@ the few names it uses from them are declared here. The program is compiled once,
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import frozen
+
+from bench.programs import compiled
 
 SOURCE = Path("/usr/share/doc/librdkafka-dev/examples/rdkafka_performance.c")
 RUN_LIMIT_S = 300.0
@@ -44,10 +43,6 @@ static inline rd_ts_t rd_clock(void) {
 
 PRODUCED = re.compile(r"% (\d+) messages produced .*?, (\d+) delivered .*? (\d+) failed\) in (\d+)ms")
 CONSUMED = re.compile(r"% (\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
-
-
-class ClientUnavailable(Exception):  # noqa: N818  it says what the machine lacks
-    """rdkafka_performance cannot be built here."""
 
 
 class WrongCount(Exception):  # noqa: N818  a figure that must not be reported
@@ -122,40 +117,11 @@ def _numbers(pattern: re.Pattern[str], output: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.groups())
 
 
-def cache_folder() -> Path:
-    """Where compiled programs stay between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet-bench"
-
-
 def build() -> RdkafkaPerformance:
-    """Compile the program, unless a build of the same source is there already."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or not SOURCE.exists():
-        message = f"the load needs a C compiler and {SOURCE} (Debian: apt install gcc librdkafka-dev)"
-        raise ClientUnavailable(message)
-    digest = hashlib.sha256(SOURCE.read_bytes() + RD_H.encode() + RDTIME_H.encode()).hexdigest()[:12]
-    folder = cache_folder() / digest
-    binary = folder / "rdkafka_performance"
-    if not binary.exists():
-        _compile(compiler, folder, binary)
+    """Compile the program, unless a build of the same source is there already. Raises ClientUnavailable."""
+    headers = {"rd.h": RD_H, "rdtime.h": RDTIME_H}
+    binary = compiled(SOURCE, "-I", "/usr/include/librdkafka", "-lrdkafka", "-lm", headers=headers)
     return RdkafkaPerformance(binary, _library_version())
-
-
-def _compile(compiler: str, folder: Path, binary: Path) -> None:
-    # The source includes "../src/rd.h", which is looked up beside every -I folder too.
-    for name, text in {"rd.h": RD_H, "rdtime.h": RDTIME_H}.items():
-        (folder / "src").mkdir(parents=True, exist_ok=True)
-        (folder / "src" / name).write_text(text)
-    unfinished = binary.with_suffix(".unfinished")
-    subprocess.run(
-        [
-            *(compiler, "-O2", "-w", "-o", unfinished, SOURCE),
-            *("-I", folder / "src", "-I", "/usr/include/librdkafka", "-lrdkafka", "-lm"),
-        ],
-        check=True,
-        timeout=RUN_LIMIT_S,
-    )
-    unfinished.rename(binary)
 
 
 def _library_version() -> str:

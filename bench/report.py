@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Self
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 
 @frozen
@@ -18,12 +19,20 @@ class Case:
     unit: str
     higher_is_better: bool = True
 
+    def processor_time(self) -> Case:
+        """What a broker, and the server it has, use for a million records (requests) of this case."""
+        return Case(f"processor time {self.name}", "s/million", higher_is_better=False)
+
 
 @frozen
 class Goal:
-    """What a system is to reach in a case: at least, or (where lower is better) at most."""
+    """What a system is to reach in a case: at least, or (where lower is better) at most.
+
+    A ratio to what the system `of` reaches in the same run, or an absolute figure.
+    """
 
     value: float
+    of: str | None = None
 
 
 @define
@@ -31,9 +40,11 @@ class Results:
     """Figures by case and system, in the order in which they first came."""
 
     about: Mapping[str, str]
-    goals: Mapping[tuple[Case, str], float]
-    # What a figure is compared with, by case: the system that stands for the floor.
-    floors: Mapping[Case, Mapping[str, str]]
+    goals: Mapping[tuple[Case, str], Sequence[Goal]]
+    #: Whom a system's figures are compared with: the one that stands for its floor.
+    floors: Mapping[str, str] = field(factory=dict)
+    #: Whom all others are compared with.
+    peer: str = ""
     rounds: dict[tuple[Case, str], list[float]] = field(factory=dict)
 
     def add(self, case: Case, system: str, value: float) -> None:
@@ -41,23 +52,92 @@ class Results:
         figures = self.rounds.setdefault((case, system), [])
         figures.append(value)
         print(
-            f"round {len(figures)}  {case.name:<42} {system:<24} {_figure(value):>12} {case.unit}", flush=True
+            f"round {len(figures)}  {case.name:<46} {system:<24} {figure(value):>12} {case.unit}", flush=True
         )
 
+    def quietly(self) -> Self:
+        """The same without any figures: for rounds that warm up, and do not count."""
+        return evolve(self, rounds={})
+
+    # --- Reading ------------------------------------------------------------------------------------------
+
+    @property
+    def cases(self) -> list[Case]:
+        """In the order in which they first came, without the processor times that belong to others."""
+        found = dict.fromkeys(case for case, _ in self.rounds)
+        belonging = {case.processor_time() for case in found}
+        return [case for case in found if case not in belonging]
+
+    def systems(self, case: Case) -> list[str]:
+        """Those that a case was measured of."""
+        return [system for measured, system in self.rounds if measured == case]
+
+    def median(self, case: Case, system: str | None) -> float | None:
+        """None where it was not measured."""
+        figures = self.rounds.get((case, system)) if system is not None else None
+        return median(figures) if figures else None
+
+    def ratio(self, case: Case, system: str, other: str | None) -> float | None:
+        """Of the medians: rounds were taken in turns, so both saw the same machine. None without both of them."""
+        mine, others = self.median(case, system), self.median(case, other)
+        return mine / others if mine is not None and others and other != system else None
+
+    def missed(self, case: Case, system: str) -> list[str]:
+        """What was reached instead of each goal that was not: empty where all were, or there is none."""
+        found = []
+        for goal in self.goals.get((case, system), ()):
+            reached = self.ratio(case, system, goal.of) if goal.of else self.median(case, system)
+            if reached is not None and not (
+                reached >= goal.value if case.higher_is_better else reached <= goal.value
+            ):
+                found.append(f"{figure(reached)} of {goal.of}" if goal.of else figure(reached))
+        return found
+
+    def goal(self, case: Case, system: str) -> str:
+        """The goals in words, as far as what they are compared with was measured."""
+        sign = "≥" if case.higher_is_better else "≤"
+        return ", ".join(
+            f"{sign} {figure(goal.value)}{f' of {goal.of}' if goal.of else ''}"
+            for goal in self.goals.get((case, system), ())
+            if goal.of is None or self.median(case, goal.of) is not None
+        )
+
+    # --- Showing ------------------------------------------------------------------------------------------
+
     def table(self) -> str:
-        """Medians, ratios to the floors, and whether the goals were reached."""
-        header = ("case", "system", "median", "min", "max", "unit", "of floor", "goal", "reached")
-        rows = [header, *(self._row(case, system) for case, system in self._sorted())]
+        """Medians, what the processor was used for, ratios to the peer and the floors, and the goals."""
+        header = (
+            *("case", "system", "median", "min", "max", "unit", "CPU s/M"),
+            *(f"of {self.peer or 'peer'}", "of floor", "goal", "reached"),
+        )
+        rows: list[tuple[str, ...]] = [header]
+        for case in self.cases:
+            for number, system in enumerate(self.systems(case)):
+                rows.append(("" if number else case.name, *self._row(case, system)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines = []
-        last_case = ""
-        for row in rows:
-            shown = row if row[0] != last_case else ("", *row[1:])
-            last_case = row[0]
-            cells = (_aligned(cell, widths[column], column) for column, cell in enumerate(shown))
-            lines.append("  ".join(cells).rstrip())
+        lines = [
+            "  ".join(_aligned(cell, widths[column], column) for column, cell in enumerate(row)).rstrip()
+            for row in rows
+        ]
         lines.insert(1, "  ".join("-" * width for width in widths))
         return "\n".join(lines)
+
+    def _row(self, case: Case, system: str) -> tuple[str, ...]:
+        figures = self.rounds[case, system]
+        goal = self.goal(case, system)
+        missed = self.missed(case, system)
+        return (
+            system,
+            *(figure(value) for value in (median(figures), min(figures), max(figures))),
+            case.unit,
+            _or_nothing(self.median(case.processor_time(), system)),
+            "" if system in self.floors.values() else _or_nothing(self.ratio(case, system, self.peer)),
+            _or_nothing(self.ratio(case, system, self.floors.get(system))),
+            goal,
+            (f"no: {', '.join(missed)}" if missed else "yes") if goal else "",
+        )
+
+    # --- Keeping ------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
         """Write everything, every round of it, as JSON."""
@@ -66,6 +146,7 @@ class Results:
             {
                 "case": case.name,
                 "unit": case.unit,
+                "higher_is_better": case.higher_is_better,
                 "system": system,
                 "rounds": figures,
                 "median": median(figures),
@@ -74,42 +155,27 @@ class Results:
         ]
         path.write_text(json.dumps({"about": dict(self.about), "measured": measured}, indent=1) + "\n")
 
-    def _sorted(self) -> list[tuple[Case, str]]:
-        """All systems of a case together."""
-        cases = list(dict.fromkeys(case for case, _ in self.rounds))
-        return sorted(self.rounds, key=lambda key: cases.index(key[0]))
-
-    def _row(self, case: Case, system: str) -> tuple[str, ...]:
-        figures = self.rounds[case, system]
-        goal = self.goals.get((case, system))
-        return (
-            case.name,
-            system,
-            *(_figure(value) for value in (median(figures), min(figures), max(figures))),
-            case.unit,
-            self._of_floor(case, system),
-            "" if goal is None else _figure(goal),
-            "" if goal is None else self._verdict(case, median(figures), goal),
-        )
-
-    def _of_floor(self, case: Case, system: str) -> str:
-        """Ratio of the medians: rounds were taken in turns, so both saw the same machine."""
-        floor = self.floors.get(case, {}).get(system)
-        figures = self.rounds.get((case, floor)) if floor is not None else None
-        if not figures:
-            return ""
-        return f"{median(self.rounds[case, system]) / median(figures):.2f} of {floor}"
-
-    @staticmethod
-    def _verdict(case: Case, value: float, goal: float) -> str:
-        reached = value >= goal if case.higher_is_better else value <= goal
-        return "yes" if reached else f"no ({value / goal:.2f})"
+    def load(self, path: Path) -> Self:
+        """What `save` wrote, with these goals, floors and peer."""
+        saved = json.loads(path.read_text())
+        rounds = {
+            (Case(each["case"], each["unit"], each["higher_is_better"]), each["system"]): each["rounds"]
+            for each in saved["measured"]
+        }
+        return evolve(self, about=saved["about"], rounds=rounds)
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+def figure(value: float) -> str:
+    """With as many digits as mean something."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
+
+
+def _or_nothing(value: float | None) -> str:
+    return "" if value is None else figure(value)
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
     """Figures to the right, words to the left."""
-    return cell.rjust(width) if column in (2, 3, 4, 7) else cell.ljust(width)
+    return cell.rjust(width) if column in (2, 3, 4, 6, 7, 8) else cell.ljust(width)

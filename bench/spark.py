@@ -25,7 +25,7 @@ import trio
 from attrs import frozen
 
 from bench.processes import broker, temporary_folder, tree_cpu_s
-from bench.report import Case, Results
+from bench.report import Case, Goal, Results
 from korvet.client import open_client
 from korvet.pipeline.options import write_options
 from korvet.pipeline.session import SETTINGS
@@ -46,6 +46,7 @@ CASES = {
 USED = {case: Case(f"{case.name}, processor", "us/record", higher_is_better=False) for case in CASES.values()}
 #: What ours is to reach, as a multiple of Spark's own connector on Apache Kafka.
 GOALS = {"columns": 2.5, "lengths": 2.5, "parquet": 1.8, "topic": 1.2}
+GOAL_LAYOUTS = ("memory", "batch")
 PEER = "Spark 4.0's own, Apache Kafka"
 
 
@@ -131,8 +132,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="a JSON file for every round's figures")
     given = parser.parse_args()
     cases = given.cases.split(",")
-    floors = {CASES[case]: dict.fromkeys(given.layouts.split(","), PEER) for case in cases}
-    results = Results({"records": str(RECORDS), "bytes": str(RECORD_BYTES)}, {}, floors)
+    goals = {(CASES[case], layout): (Goal(GOALS[case], PEER),) for case in cases for layout in GOAL_LAYOUTS}
+    results = Results({"records": str(RECORDS), "bytes": str(RECORD_BYTES)}, goals, peer=PEER)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         ours = stack.enter_context(Session(Path(sys.executable), "korvet", dict(SETTINGS), folder / "ours"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -38,17 +39,18 @@ from korvet.protocol.messages.produce import (
 )
 from korvet.protocol.requests import decode_response, encode_request
 
-# The last versions that address topics by name.
+# The last versions that address topics by name; of ListOffsets the first that knows tiers.
 SPOKEN: dict[type, tuple[int, type]] = {
     ProduceRequest: (11, ProduceResponse),
     FetchRequest: (12, FetchResponse),
-    ListOffsetsRequest: (7, ListOffsetsResponse),
+    ListOffsetsRequest: (8, ListOffsetsResponse),
     MetadataRequest: (12, MetadataResponse),
     InitProducerIdRequest: (4, InitProducerIdResponse),
     CreateTopicsRequest: (7, CreateTopicsResponse),
     DeleteTopicsRequest: (5, DeleteTopicsResponse),
 }
 LIMIT_S = 60.0
+LATEST = -1
 SIZE = struct.Struct(">i")
 
 
@@ -105,10 +107,11 @@ def answer(request_type: type, frame: bytearray) -> Any:
 
 
 def produce_request(
-    topic: str, batch: bytes | bytearray, *, acks: int = -1, timeout_ms: int = 30_000
+    topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1, timeout_ms: int = 30_000
 ) -> ProduceRequest:
-    """One batch into partition 0."""
-    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=[batch])])
+    """One batch into one partition."""
+    into = PartitionProduceData(index=partition, records=[batch])
+    data = TopicProduceData(name=topic, partition_data=[into])
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
 
 
@@ -120,14 +123,16 @@ def produced(frame: bytearray) -> int:
     return base_offset
 
 
-def fetch_request(topic: str, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20) -> FetchRequest:
-    """Partition 0 from that offset."""
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+def fetch_request(
+    topic: str, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20, partition: int = 0
+) -> FetchRequest:
+    """One partition from that offset."""
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
-        topics=[FetchTopic(topic=topic, partitions=[partition])],
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
     )
 
 
@@ -166,6 +171,18 @@ def create_topic(
     new = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=configs)
     with Wire(port) as wire:
         _raise_error(wire.call(CreateTopicsRequest(topics=[new])).topics[0].error_code)
+
+
+def await_topic(port: int, topic: str, *, partitions: int) -> None:
+    """Return once every partition answers: Apache Kafka's broker learns of a topic after its controller has it."""
+    asked = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+    deadline = time.monotonic() + LIMIT_S
+    with Wire(port) as wire:
+        while any(partition.error_code for partition in wire.call(request).topics[0].partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} is not served {LIMIT_S:.0f} s after it was made")
+            time.sleep(0.01)  # nothing tells a client when it is
 
 
 def delete_topic(port: int, topic: str) -> None:

@@ -1,0 +1,127 @@
+"""What was measured, as tables in docs/benchmarks.md: nothing there is copied by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from bench.cases import BROKERS, ECHO, RAW_BATCH, RAW_RECORD
+from bench.report import Case, Results, figure
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+RATES = {"records/s", "requests/s"}
+
+
+def write_results(results: Results) -> None:
+    """Put the tables of `make bench` into the page. Raises ValueError when it has no place for them."""
+    write("results", "\n\n".join(sections(results)))
+
+
+def write(name: str, text: str) -> None:
+    """Replace what stands between two comments of the page."""
+    begin, end = f"<!-- {name}: written by the bench -->", f"<!-- end of {name} -->"
+    page = PAGE.read_text(encoding="utf-8")
+    before, found, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(f"{PAGE} has no {begin} … {end}")
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def sections(results: Results) -> Iterator[str]:
+    """How it was measured, and the tables that something was measured for."""
+    yield described(results.about)
+    rates = [case for case in results.cases if case.unit in RATES]
+    others = [case for case in results.cases if case.unit not in RATES]
+    systems = present(results, (*BROKERS, RAW_BATCH, RAW_RECORD, ECHO))
+    if rates:
+        yield "Medians; in brackets the least and the most."
+        yield table(["a second", *systems], [[case.name, *spreads(results, case, systems)] for case in rates])
+        yield from processor_times(results, rates)
+    if others:
+        systems = present(results, BROKERS)
+        yield table(
+            ["", *systems],
+            [[f"{case.name}, {case.unit}", *spreads(results, case, systems)] for case in others],
+        )
+    yield from goals(results)
+
+
+def described(said: Mapping[str, str]) -> str:
+    """Machine, versions and date as one sentence a line."""
+    peers = ", ".join(said[name] for name in ("server", "peer", "client") if name in said)
+    return (
+        f"Measured on {said.get('date', '?')} with `{said.get('command', 'python -m bench')}`.\n"
+        f"{said.get('machine', '?')}; {said.get('python', '?')}, korvet {said.get('korvet', '?')}; {peers}."
+    )
+
+
+def processor_times(results: Results, rates: Sequence[Case]) -> Iterator[str]:
+    """What brokers used, the server of each included."""
+    systems = present(results, BROKERS)
+    rows = [
+        [case.name, *(_or_empty(results.median(case.processor_time(), system)) for system in systems)]
+        for case in rates
+    ]
+    if any(cell for row in rows for cell in row[1:]):
+        yield "Processor seconds of the broker, and of its Valkey, for a million records (requests):"
+        yield table(["", *systems], rows)
+
+
+def goals(results: Results) -> Iterator[str]:
+    """Ratios to the peer, and every goal with what was reached."""
+    systems = [system for system in present(results, BROKERS) if system != results.peer]
+    rows = []
+    for case in results.cases:
+        cells = [_goal_cell(results, case, system) for system in systems]
+        if any(cells):
+            rows.append([case.name, *cells])
+    if rows:
+        yield f"Ratios to {results.peer} in the same run, and goals; **bold** is a goal that was not reached:"
+        yield table(["", *systems], rows)
+
+
+def _goal_cell(results: Results, case: Case, system: str) -> str:
+    if results.median(case, system) is None:
+        return ""
+    ratio = results.ratio(case, system, results.peer)
+    goal, missed = results.goal(case, system), results.missed(case, system)
+    shown = "" if ratio is None else figure(ratio)
+    if missed:
+        return f"{shown or figure(results.median(case, system) or 0)} (goal {goal}; **{', '.join(missed)}**)"
+    if goal:
+        return f"{shown or figure(results.median(case, system) or 0)} (goal {goal})"
+    return shown
+
+
+def present(results: Results, systems: Sequence[str]) -> list[str]:
+    """Those of whom anything was measured."""
+    return [system for system in systems if any(measured == system for _, measured in results.rounds)]
+
+
+def spreads(results: Results, case: Case, systems: Sequence[str]) -> list[str]:
+    """Median, least and most of each system; nothing where it was not measured."""
+    found = [results.rounds.get((case, system)) for system in systems]
+    return [
+        f"{rounded(median(each))} ({rounded(min(each))} to {rounded(max(each))})" if each else ""
+        for each in found
+    ]
+
+
+def rounded(value: float) -> str:
+    """Millions and thousands where there are."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} M"
+    if value >= 10_000:
+        return f"{value / 1e3:.0f} k"
+    return figure(value)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _or_empty(value: float | None) -> str:
+    return "" if value is None else figure(value)
