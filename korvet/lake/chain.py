@@ -16,7 +16,6 @@ from collections.abc import Iterable
 import numpy as np
 from attrs import frozen
 
-from korvet.lake.files import FileRange
 from korvet.lake.table import LakeTable
 
 
@@ -58,9 +57,9 @@ def held_stretches(table: LakeTable, partition: int) -> list[Stretch]:
     A range whose files are not all there any more is not held.
     """
     pieces: dict[tuple[int, int, int], set[int]] = {}
-    for file in table.files:
-        if file.held is not None and file.held.partition == partition:
-            pieces.setdefault(_range_of(file.held), set()).add(file.held.piece)
+    for file in table.index.named(partition):
+        if file.held is not None:
+            pieces.setdefault((file.held.start, file.held.end, file.held.pieces), set()).add(file.held.piece)
     return merged(Stretch(start, end) for (start, end, count), found in pieces.items() if len(found) == count)
 
 
@@ -69,28 +68,21 @@ def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> lis
 
     Nothing is read where all files that may have it are named by us.
     """
-    if all(file.held is not None for file in table.files_of(partition, missing.start, missing.end)):
+    if not any(file.may_hold(partition, missing.start, missing.end) for file in table.index.foreign):
         return []
-    ranges = [
-        (start, end, count)
-        for start, end, count in table.ranges_of(partition)
-        if start < missing.end and missing.start < end
-    ]
-    first = min([missing.start, *(start for start, _, _ in ranges)])
-    last = max([missing.end, *(end for _, end, _ in ranges)])
+    told = table.ranges_of(partition).told
+    ranges = [each for each in told if each.start < missing.end and missing.start < each.end]
+    first = min([missing.start, *(each.start for each in ranges)])
+    last = max([missing.end, *(each.end for each in ranges)])
     offsets = table.offsets_of(partition, first, last)
     held = [
-        Stretch(start, end)
-        for start, end, count in ranges
-        if np.searchsorted(offsets, end) - np.searchsorted(offsets, start) == count
+        Stretch(each.start, each.end)
+        for each in ranges
+        if np.searchsorted(offsets, each.end) - np.searchsorted(offsets, each.start) == each.count
     ]
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     held += [Stretch(int(run[0]), int(run[-1]) + 1) for run in np.split(offsets, breaks) if len(run)]
     return held
-
-
-def _range_of(held: FileRange) -> tuple[int, int, int]:
-    return held.start, held.end, held.pieces
 
 
 def merged(stretches: Iterable[Stretch]) -> list[Stretch]:

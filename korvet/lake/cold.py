@@ -33,7 +33,8 @@ from korvet.lake.chain import Stretch, chained_up_to, missing_stretches, without
 from korvet.lake.cold_frames import ArchivedLog
 from korvet.lake.errors import NoTable, RowsMissing
 from korvet.lake.location import Location
-from korvet.lake.table import LakeTable, TableFile
+from korvet.lake.table import LakeTable
+from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile
 
 CACHE_BYTES = 64 * 1024 * 1024
 CACHED_FILES = 4096  # whose row groups are remembered
@@ -71,9 +72,6 @@ class _Bounds(NamedTuple):
     first_offset: int
     last_offset: int
     largest_ms: int
-
-
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 @define(eq=False)
@@ -339,8 +337,8 @@ def _stretches_of_others(table: LakeTable, partition: int) -> list[Stretch]:
             INT64_MIN if file.first_offset is None else file.first_offset,
             INT64_MAX if file.last_offset is None else file.last_offset + 1,
         )
-        for file in table.files
-        if file.held is None and file.may_hold(partition, INT64_MIN, INT64_MAX)
+        for file in table.index.foreign
+        if file.may_hold(partition, INT64_MIN, INT64_MAX)
     ]
 
 

@@ -8,6 +8,12 @@ Together with the other of the two files (another date), it holds everything tha
 up to, and without, 200. So whoever looks at a snapshot's names alone sees whether anything is missing from it, also
 when offsets have holes (aborted transactions, compaction), and after commits long forgotten. Ranges that held no
 records have no file: the next file's range begins where the last one ended.
+
+Files that were joined hold several ranges that follow each other, and are named as one range. Several of them may be
+of one date. A file that records were erased from says how many, before the random part of its name; which offsets
+these were, its footer says, as the value of korvet.erased:
+
+    00007-00000000000000000100-00000000000000000200-1of2-3erased-<random>.parquet      korvet.erased = 104,110-111
 """
 
 from __future__ import annotations
@@ -17,27 +23,37 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from attrs import asdict, frozen
 
+from korvet.lake.schema import Int64s
+
 NULL_DATE_FOLDER = "date=__HIVE_DEFAULT_PARTITION__"
-NAME = re.compile(r"(?:.*/)?(\d{5,})-(\d{20})-(\d{20})-(\d+)of(\d+)-[0-9a-f]+\.parquet")
+NAME = re.compile(r"(?:.*/)?(\d{5,})-(\d{20})-(\d{20})-(\d+)of(\d+)(?:-(\d+)erased)?-[0-9a-f]+\.parquet")
+ERASED = b"korvet.erased"
 
 
 @frozen(order=True)
 class FileRange:
-    """What a file's name says: piece `piece` of `pieces` of the offsets from `start` up to, without, `end`."""
+    """What a file's name says: piece `piece` of `pieces` of the offsets from `start` up to, without, `end`.
+
+    `erased` records were in it and were erased.
+    """
 
     partition: int
     start: int
     end: int
     piece: int
     pieces: int
+    erased: int = 0
 
 
 def file_path(held: FileRange, date: str | None) -> str:
     """A path inside the table that nobody has used: attempts that failed may have left files of the same range."""
     folder = NULL_DATE_FOLDER if date is None else f"date={date}"
     name = f"{held.partition:05d}-{held.start:020d}-{held.end:020d}-{held.piece}of{held.pieces}"
+    if held.erased:
+        name += f"-{held.erased}erased"
     return f"{folder}/{name}-{uuid4().hex}.parquet"
 
 
@@ -46,12 +62,29 @@ def file_range(path: str) -> FileRange | None:
     match = NAME.fullmatch(path)
     if match is None:
         return None
-    return FileRange(*map(int, match.groups()))
+    return FileRange(*(int(number or 0) for number in match.groups()))
+
+
+def erased_text(offsets: Int64s) -> bytes:
+    """Sorted offsets as a footer tells them: 104,110-111."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    runs = (run for run in np.split(offsets, breaks) if len(run))
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs).encode()
+
+
+def erased_offsets(text: bytes) -> Int64s:
+    """What `erased_text` has written."""
+    bounds = [run.partition("-") for run in text.decode().split(",") if run]
+    runs = [np.arange(int(first), int(last or first) + 1, dtype=np.int64) for first, _, last in bounds]
+    return np.concatenate([np.empty(0, np.int64), *runs])
 
 
 @frozen
 class DataFile:
-    """A file that was written and is to be committed: all that an `add` action says of it."""
+    """A file that was written and is to be committed: all that an `add` action says of it.
+
+    Without rows (all were erased), the bounds say nothing.
+    """
 
     path: str  # inside the table
     size: int
@@ -63,6 +96,8 @@ class DataFile:
     last_offset: int
     first_ms: int  # least and greatest timestamp_ms
     last_ms: int
+    #: The greatest partition, where somebody else has put several into one file.
+    last_partition: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""

@@ -17,7 +17,6 @@ What a table belongs to is in its properties: korvet.kind, korvet.topic, korvet.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,25 +24,26 @@ from typing import Any, Self
 from uuid import UUID, uuid4
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
-from deltalake.transaction import AddAction
 
+from korvet.lake.actions import add_action
 from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import CommitConflict, NewerFormat, NoTable, OutOfOrder, Unreachable, WrongTable
-from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_range
+from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.location import Location
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
+from korvet.lake.table_files import FileIndex, TableFile, files_in
+from korvet.lake.told import GAPS, RANGES, Ranges, Told, told_by
 
 FORMAT_VERSION = 1
 ARCHIVE = "archive"
 KIND, TOPIC, TOPIC_ID, VERSION = "korvet.kind", "korvet.topic", "korvet.topic.id", "korvet.format.version"
-# What commits say of themselves, in commitInfo.
-COMMIT_ID, RANGES, GAPS = "korvet.commit", "korvet.ranges", "korvet.gaps"
+# What a commit calls itself, in commitInfo.
+COMMIT_ID = "korvet.commit"
 # Every opening reads the log from the last checkpoint on; deltalake's 100 entries are many, one request each.
 CHECKPOINT_INTERVAL = "20"
 
@@ -55,31 +55,6 @@ class Gap:
     partition: int
     start: int
     end: int
-
-
-@frozen
-class TableFile:
-    """A file of a snapshot. What its statistics do not say is None; `held` is what its name says, if it is ours."""
-
-    path: str
-    size: int
-    date: str | None
-    count: int | None
-    first_partition: int | None
-    last_partition: int | None
-    first_offset: int | None
-    last_offset: int | None
-    held: FileRange | None
-
-    def may_hold(self, partition: int, start: int, end: int) -> bool:
-        """Whether records of the partition from `start` up to, without, `end` may be in it."""
-        if self.first_partition is None or self.last_partition is None:
-            return True
-        if not self.first_partition <= partition <= self.last_partition:
-            return False
-        if self.first_offset is None or self.last_offset is None:
-            return True
-        return self.first_offset < end and start <= self.last_offset
 
 
 @define(slots=False)
@@ -190,44 +165,29 @@ class LakeTable:
         return sorted(gaps)
 
     @cached_property
+    def index(self) -> FileIndex:
+        """The files of this snapshot."""
+        return FileIndex(files_in(self.delta))
+
+    @property
     def files(self) -> list[TableFile]:
         """The files of this snapshot, by path."""
-        rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
-        files = [
-            TableFile(
-                path=row["path"],
-                size=row["size_bytes"],
-                date=None if row.get("partition.date") is None else str(row["partition.date"]),
-                count=row.get("num_records"),
-                first_partition=row.get("min.partition"),
-                last_partition=row.get("max.partition"),
-                first_offset=row.get("min.offset"),
-                last_offset=row.get("max.offset"),
-                held=file_range(row["path"]),
-            )
-            for row in rows
-        ]
-        return sorted(files, key=lambda file: file.path)
+        return self.index.files
 
     def files_of(self, partition: int, start: int, end: int) -> list[TableFile]:
         """The files that may hold records of a partition from `start` up to, without, `end`, by their first offset.
 
         Files of several dates overlap: in order are only all of them merged.
         """
-        found = [file for file in self.files if file.may_hold(partition, start, end)]
-        return sorted(found, key=lambda file: (file.first_offset or 0, file.path))
+        return self.index.overlapping(partition, start, end)
 
-    def ranges_of(self, partition: int) -> list[tuple[int, int, int]]:
-        """Start, end and count of the partition's ranges, in order, as far as the log remembers their commits."""
-        return sorted(self._ranges.get(partition, ()))
+    def ranges_of(self, partition: int) -> Ranges:
+        """What commits have said of the partition's ranges, as far as the log remembers them."""
+        return self._ranges.get(partition) or Ranges()
 
     @cached_property
-    def _ranges(self) -> dict[int, list[tuple[int, int, int]]]:
-        found: dict[int, list[tuple[int, int, int]]] = {}
-        for _, info in self.commits():
-            for partition, start, end, count, _ in info.get(RANGES, ()):
-                found.setdefault(partition, []).append((start, end, count))
-        return found
+    def _ranges(self) -> dict[int, Ranges]:
+        return told_by(self.commits())
 
     def offsets_of(self, partition: int, start: int, end: int) -> Int64s:
         """The offsets, from `start` up to, without, `end`, that the files have of a partition; sorted, each once.
@@ -274,7 +234,7 @@ class LakeTable:
         properties = CommitProperties(
             custom_metadata={
                 COMMIT_ID: commit_id,
-                RANGES: [[r.partition, r.start, r.end, r.count, str(r.checksum)] for r in ranges],
+                RANGES: [Told(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges],
                 GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
             },
             app_transactions=[Transaction(app_id, number) for app_id, number in transactions.items()],
@@ -282,7 +242,7 @@ class LakeTable:
         with store_errors(self.location):
             try:
                 self.delta.create_write_transaction(
-                    [_add_action(file) for item in ranges for file in item.files],
+                    [add_action(file) for item in ranges for file in item.files],
                     "append",
                     self.delta.schema(),
                     partition_by=["date"],
@@ -291,7 +251,7 @@ class LakeTable:
             except CommitFailedError as error:
                 newer = self.reopened()
                 if not newer.has_commit(commit_id, self.version + 1):
-                    raise CommitConflict(f"{self.location}: {_first_line(error)}") from error
+                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
                 return newer
         newer = self.reopened()
         DeltaLog(self.location).sync(self.version + 1, newer.version)
@@ -338,11 +298,11 @@ def store_errors(location: Location) -> Iterator[None]:
     except TableNotFoundError:
         raise NoTable(f"There is no Delta table at {location}.") from None
     except DeltaProtocolError as error:
-        raise NewerFormat(f"{location}: {_first_line(error)}") from error
+        raise NewerFormat(f"{location}: {first_line(error)}") from error
     except (OSError, DeltaError) as error:
         if "Unsupported" in str(error):  # what readers of the protocol must understand, and this one does not
-            raise NewerFormat(f"{location}: {_first_line(error)}") from error
-        raise Unreachable(f"{location}: {_first_line(error)}") from error
+            raise NewerFormat(f"{location}: {first_line(error)}") from error
+        raise Unreachable(f"{location}: {first_line(error)}") from error
 
 
 def refuse_other_things(location: Location) -> None:
@@ -381,23 +341,5 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
     return found_id
 
 
-def _add_action(file: DataFile) -> AddAction:
-    least: dict[str, Any] = {"partition": file.partition, "offset": file.first_offset}
-    greatest: dict[str, Any] = {"partition": file.partition, "offset": file.last_offset}
-    least["timestamp_ms"], greatest["timestamp_ms"] = file.first_ms, file.last_ms
-    nulls = {"partition": 0, "offset": 0, "timestamp_ms": 0}
-    if file.date is not None:
-        least["timestamp"], greatest["timestamp"] = _time_text(file.first_ms), _time_text(file.last_ms)
-        nulls["timestamp"] = 0
-    else:
-        nulls["timestamp"] = file.count
-    stats = {"numRecords": file.count, "minValues": least, "maxValues": greatest, "nullCount": nulls}
-    return AddAction(file.path, file.size, {"date": file.date}, file.modified_ms, True, json.dumps(stats))  # noqa: FBT003  data_change
-
-
-def _time_text(milliseconds: int) -> str:
-    return f"{np.datetime64(milliseconds, 'ms')}Z"
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") + "."

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,7 @@ from attrs import define, field
 
 from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
 from korvet.lake.location import Location, sync
-from korvet.lake.schema import Int64s, date_text, days
+from korvet.lake.schema import FILE_SCHEMA, Int64s, date_text, days
 
 # A reader that wants a thousand records takes one or two row groups; what is fetched for them is bounded.
 ROW_GROUP_BYTES = 1_500_000
@@ -31,7 +33,10 @@ NUMBER_ENCODINGS = {
     "timestamp_ms": "DELTA_BINARY_PACKED",
 }
 STATISTICS_COLUMNS = ["partition", "offset", "timestamp", "timestamp_ms"]
+BOUNDED_COLUMNS = ["partition", "offset", "timestamp_ms"]
 COMPRESSION = "zstd"
+# Of rows that come little by little, so many are collected before row groups are made of them.
+BUFFER_BYTES = 16 * 1024 * 1024
 
 
 @define
@@ -70,38 +75,107 @@ class RangeWriter:
 
     def _write_file(self, rows: pa.Table, date: str | None, held: FileRange) -> DataFile:
         path = file_path(held, date)
-        whole = f"{self.location.path}/{path}"
-        if self.location.is_local:
+        with FileWriter.open(self.location, path, date, filesystem=self._filesystem) as writer:
+            writer.write(rows)
+            return writer.close()
+
+
+@define
+class FileWriter:
+    """Writes rows, as they come, to a new file of a table; made by `open`, which closes what was not closed.
+
+    At most BUFFER_BYTES of rows wait to be written. Everything raises OSError when the store does not take it.
+    """
+
+    location: Location
+    path: str  # inside the table
+    date: str | None
+    _sink: pa.NativeFile
+    _parquet: pq.ParquetWriter
+    _waiting: list[pa.Table] = field(factory=list, init=False)
+    _waiting_bytes: int = field(default=0, init=False)
+    count: int = field(default=0, init=False)
+    #: Least and greatest of what was written, by column.
+    _bounds: dict[str, tuple[int, int]] = field(factory=dict, init=False)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, location: Location, path: str, date: str | None, *, filesystem: pafs.FileSystem
+    ) -> Iterator[Self]:
+        """A writer of the file `path`; what it has written is whole once its `close` has returned."""
+        whole = f"{location.path}/{path}"
+        if location.is_local:
             os.makedirs(os.path.dirname(whole), exist_ok=True)  # noqa: PTH103, PTH120  the filesystem's own paths
-        with self._filesystem.open_output_stream(whole) as sink:
-            pq.write_table(
-                rows,
+        with (
+            filesystem.open_output_stream(whole) as sink,
+            pq.ParquetWriter(
                 sink,
-                row_group_size=rows_of_a_group(rows),
+                FILE_SCHEMA,
                 compression=COMPRESSION,
                 use_dictionary=DICTIONARY_COLUMNS,
                 column_encoding=NUMBER_ENCODINGS,
                 write_statistics=STATISTICS_COLUMNS,
                 write_page_checksum=True,
                 store_schema=False,
-            )
-            size = sink.tell()
+            ) as parquet,
+        ):
+            yield cls(location, path, date, sink, parquet)
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows in FILE_SCHEMA, sorted by offset, behind those that were written before."""
+        if not rows.num_rows:
+            return
+        self.count += rows.num_rows
+        for name in BOUNDED_COLUMNS:
+            numbers = _numbers(rows, name)
+            least, greatest = self._bounds.get(name, (int(numbers[0]), int(numbers[0])))
+            self._bounds[name] = min(least, int(numbers.min())), max(greatest, int(numbers.max()))
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= BUFFER_BYTES:
+            self._flush(is_all=False)
+
+    def close(self, metadata: Mapping[bytes, bytes] | None = None) -> DataFile:
+        """Write the rest, and `metadata` into the footer; what to commit."""
+        self._flush(is_all=True)
+        if metadata:
+            self._parquet.add_key_value_metadata(metadata)
+        self._parquet.close()
+        size = self._sink.tell()
+        self._sink.close()
         if self.location.is_local:
-            sync(whole)
-        offsets = _numbers(rows, "offset")
-        timestamps = _numbers(rows, "timestamp_ms")
+            sync(f"{self.location.path}/{self.path}")
+        nothing = (0, 0)
+        first_partition, last_partition = self._bounds.get("partition", nothing)
+        first_offset, last_offset = self._bounds.get("offset", nothing)
+        first_ms, last_ms = self._bounds.get("timestamp_ms", nothing)
         return DataFile(
-            path=path,
+            path=self.path,
             size=size,
             modified_ms=time.time_ns() // 1_000_000,
-            date=date,
-            partition=held.partition,
-            count=rows.num_rows,
-            first_offset=int(offsets[0]),
-            last_offset=int(offsets[-1]),
-            first_ms=int(timestamps.min()),
-            last_ms=int(timestamps.max()),
+            date=self.date,
+            partition=first_partition,
+            count=self.count,
+            first_offset=first_offset,
+            last_offset=last_offset,
+            first_ms=first_ms,
+            last_ms=last_ms,
+            last_partition=last_partition,
         )
+
+    def _flush(self, *, is_all: bool) -> None:
+        """Write what waits, all of it or whole row groups."""
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        group = rows_of_a_group(rows)
+        ready = rows.num_rows if is_all else rows.num_rows // group * group
+        if ready:
+            self._parquet.write_table(rows.slice(0, ready), row_group_size=group)
+        rest = rows.slice(ready)
+        self._waiting = [rest] if rest.num_rows else []
+        self._waiting_bytes = rest.nbytes
 
 
 def rows_of_a_group(rows: pa.Table) -> int:

@@ -148,7 +148,7 @@ def audit_table(table: LakeTable) -> list[Finding]:
         start = table.start(partition)
         if start is None:
             continue
-        told = [Stretch(first, end) for first, end, _ in table.ranges_of(partition)]
+        told = [Stretch(each.start, each.end) for each in table.ranges_of(partition).told]
         told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
         oldest = min((stretch.start for stretch in told), default=number)
         # What commits said that the log has forgotten by now, is known by the files' names alone.
@@ -165,17 +165,17 @@ def audit_table(table: LakeTable) -> list[Finding]:
 def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
     """Ranges whose files have another number of rows than their commits said, by the files' statistics."""
     found: dict[tuple[int, int], int] = {}
-    for file in table.files:
-        if file.held is not None and file.held.partition == partition and file.count is not None:
+    for file in table.index.named(partition):
+        if file.held is not None and file.count is not None:
             key = file.held.start, file.held.end
             found[key] = found.get(key, 0) + file.count
     ranges = table.ranges_of(partition)
     findings = []
     for (start, end), count in sorted(found.items()):
-        inside = [each for each in ranges if start <= each[0] and each[1] <= end]
-        committed = sum(each[2] for each in inside)
-        # Fewer may have been erased on purpose; of ranges that the log has forgotten nothing can be said.
-        if count > committed and inside and min(inside)[0] <= start:
+        inside = ranges.within(start, end)
+        committed = sum(each.count for each in inside)
+        # Of ranges that the log has forgotten nothing can be said.
+        if count != committed and inside and inside[0].start <= start:
             what = f"{count} rows, where {committed} were committed"
             findings.append(Finding(table.topic, partition, start, end, what))
     return findings

@@ -15,7 +15,8 @@ from attrs import frozen
 
 from korvet.lake.chain import missing_stretches
 from korvet.lake.errors import LakeError
-from korvet.lake.table import LakeTable, TableFile
+from korvet.lake.table import LakeTable
+from korvet.lake.table_files import TableFile
 from korvet.pipeline.decoding.distributing import Files
 from korvet.pipeline.decoding.tables import Span
 

@@ -1,0 +1,136 @@
+"""The files of one snapshot, and which of them may hold what: looked up without going over all of them each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+from deltalake import DeltaTable
+
+from korvet.lake.files import FileRange, file_range
+from korvet.lake.schema import Int64s
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@frozen
+class TableFile:
+    """A file of a snapshot. What its statistics do not say is None; `held` is what its name says, if it is ours."""
+
+    path: str
+    size: int
+    date: str | None
+    count: int | None
+    first_partition: int | None
+    last_partition: int | None
+    first_offset: int | None
+    last_offset: int | None
+    #: The greatest timestamp_ms.
+    last_ms: int | None
+    held: FileRange | None
+
+    def may_hold(self, partition: int, start: int, end: int) -> bool:
+        """Whether records of the partition from `start` up to, without, `end` may be in it."""
+        if self.count == 0:
+            return False
+        if self.first_partition is None or self.last_partition is None:
+            return True
+        if not self.first_partition <= partition <= self.last_partition:
+            return False
+        if self.first_offset is None or self.last_offset is None:
+            return True
+        return self.first_offset < end and start <= self.last_offset
+
+
+def files_in(delta: DeltaTable) -> list[TableFile]:
+    """The files of deltalake's snapshot, by path."""
+    columns = pa.table(delta.get_add_actions(flatten=True))
+    there = set(columns.column_names)
+
+    def values(name: str) -> list[Any]:
+        return columns.column(name).to_pylist() if name in there else [None] * columns.num_rows
+
+    paths, dates = values("path"), values("partition.date")
+    files = [
+        TableFile(*file)
+        for file in zip(
+            paths,
+            values("size_bytes"),
+            (None if date is None else str(date) for date in dates),
+            values("num_records"),
+            values("min.partition"),
+            values("max.partition"),
+            values("min.offset"),
+            values("max.offset"),
+            values("max.timestamp_ms"),
+            map(file_range, paths),
+            strict=True,
+        )
+    ]
+    return sorted(files, key=lambda file: file.path)
+
+
+@define(slots=False)
+class FileIndex:
+    """A snapshot's files by partition, and by the offsets that may be in them."""
+
+    files: list[TableFile] = field(repr=False)
+
+    def overlapping(self, partition: int, start: int, end: int) -> list[TableFile]:
+        """The files that may hold records of the partition in [start, end), by their first offset."""
+        found = [file for file in self._of_several if file.may_hold(partition, start, end)]
+        if partition in self._bounds:
+            files, firsts, lasts = self._bounds[partition]
+            found += [files[index] for index in np.flatnonzero((firsts < end) & (lasts >= start))]
+        return sorted(found, key=lambda file: (file.first_offset or 0, file.path))
+
+    def named(self, partition: int) -> list[TableFile]:
+        """Those whose names say that they are of the partition, empty ones too, by path."""
+        return self._named.get(partition, [])
+
+    @cached_property
+    def foreign(self) -> list[TableFile]:
+        """Those that somebody else has named."""
+        return [file for file in self.files if file.held is None]
+
+    @cached_property
+    def _named(self) -> dict[int, list[TableFile]]:
+        found: dict[int, list[TableFile]] = {}
+        for file in self.files:
+            if file.held is not None:
+                found.setdefault(file.held.partition, []).append(file)
+        return found
+
+    @cached_property
+    def _of_several(self) -> list[TableFile]:
+        """Those whose statistics name no single partition."""
+        return [file for file in self.files if _partition_of(file) is None]
+
+    @cached_property
+    def _bounds(self) -> dict[int, tuple[list[TableFile], Int64s, Int64s]]:
+        """By partition: files, and the first and last offset of each; everything where that is not known."""
+        found: dict[int, list[TableFile]] = {}
+        for file in self.files:
+            partition = _partition_of(file)
+            if partition is not None and file.count != 0:
+                found.setdefault(partition, []).append(file)
+        return {
+            partition: (
+                files,
+                _numbers((file.first_offset for file in files), INT64_MIN),
+                _numbers((file.last_offset for file in files), INT64_MAX),
+            )
+            for partition, files in found.items()
+        }
+
+
+def _partition_of(file: TableFile) -> int | None:
+    return file.first_partition if file.first_partition == file.last_partition else None
+
+
+def _numbers(values: Iterable[int | None], unknown: int) -> Int64s:
+    return np.array([unknown if value is None else value for value in values], np.int64)
