@@ -275,6 +275,11 @@ class Config:
         integer(at_least=0), 1, "this broker's id, as clients see it", aliases=("broker.id",)
     )
     broker_rack: str | None = _setting(optional(text("any text")), None, "the rack clients are told")
+    processes: int = _setting(
+        integer(at_least=1, at_most=64),
+        1,
+        "processes that serve as one broker, on the same ports and from the same Redis; memory:// has one",
+    )
 
     # Topics
     auto_create_topics_enable: bool = _setting(
@@ -505,6 +510,11 @@ def _contradictions(config: Config) -> Iterator[str]:
         )
     if config.replication_factor_policy == "strict" and config.default_replication_factor != 1:
         yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
+    if config.processes > 1 and config.storage.startswith("memory:"):
+        yield (
+            f"$.processes: {config.processes} processes cannot share what one of them has in memory; accepted: 1, or"
+            " storage that they can share: redis://…, rediss://…, unix://PATH, embedded:PATH"
+        )
 
 
 def settings() -> dict[str, Setting]:

@@ -2,6 +2,10 @@
 
 `localhost` is loopback on IPv4 and on IPv6, since clients try either first; an empty host is every address of both
 families. A family the machine does not have is left out. Port 0 takes any free port, the same one in both.
+
+Where several processes listen at one port (SO_REUSEPORT), the kernel gives each connection to one of them, by a hash of
+its addresses. One more process, which accepts nothing, holds the port for them: it has seen that nobody else has it,
+and keeps it while none of them runs.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
 
 from attrs import evolve, frozen
 
@@ -46,12 +52,21 @@ class BoundListener:
             sock.close()
 
 
-def open_listeners(config: Config) -> list[BoundListener]:
+class Use(Enum):
+    """What a port is wanted for."""
+
+    ALONE = auto()  # to listen, and nobody else may
+    SHARED = auto()  # to listen beside others
+    HELD = auto()  # to keep it for those who share it
+    PROBED = auto()  # to see whether anybody has it
+
+
+def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
     """Listen on everything the settings name. Raises ListenError, and then nothing is left open."""
     bound: list[BoundListener] = []
     try:
         for listener in config.listeners:
-            sockets = _open(listener, config)
+            sockets = _open(listener, config, use)
             listener = evolve(listener, port=sockets[0].getsockname()[1])  # noqa: PLW2901  the same, bound
             bound.append(BoundListener(listener, sockets, _advertised(config, listener)))
     except BaseException:
@@ -59,6 +74,25 @@ def open_listeners(config: Config) -> list[BoundListener]:
             opened.close()
         raise
     return bound
+
+
+@contextmanager
+def held_ports(config: Config) -> Iterator[Config]:
+    """Hold the ports of the settings, for processes that share them; the settings that name the ports they are.
+
+    Raises ListenError where somebody else has one.
+    """
+    # That a port is taken shows only to those who do not offer to share it.
+    probed = open_listeners(config, Use.PROBED)
+    found = evolve(config, listeners=tuple(bound.listener for bound in probed))
+    for bound in probed:
+        bound.close()
+    held = open_listeners(found, Use.HELD)
+    try:
+        yield found
+    finally:
+        for bound in held:
+            bound.close()
 
 
 def is_loopback(host: str) -> bool:
@@ -85,11 +119,11 @@ def _advertised(config: Config, listener: Listener) -> Listener:
     return evolve(told, port=told.port or listener.port)
 
 
-def _open(listener: Listener, config: Config) -> list[socket.socket]:
+def _open(listener: Listener, config: Config, use: Use) -> list[socket.socket]:
     addresses = _addresses(listener)
     for _ in range(ATTEMPTS):
         try:
-            return _bind_all(addresses, listener.port, config)
+            return _bind_all(addresses, listener.port, config, use)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise ListenError(f"cannot listen on {listener.address}: {error.strerror}") from None
@@ -112,13 +146,13 @@ def _addresses(listener: Listener) -> Sequence[Address]:
     return [(str(address[0]), family) for family, _, _, _, address in found]
 
 
-def _bind_all(addresses: Sequence[Address], port: int, config: Config) -> list[socket.socket]:
+def _bind_all(addresses: Sequence[Address], port: int, config: Config, use: Use) -> list[socket.socket]:
     """A socket for each address. Where there are several, those of a family this machine lacks are left out."""
     sockets: list[socket.socket] = []
     try:
         for number, (host, family) in enumerate(addresses, 1):
             try:
-                sockets.append(_bind(host, family, port, config, only_v6=len(addresses) > 1))
+                sockets.append(_bind(host, family, port, config, use, only_v6=len(addresses) > 1))
             except OSError as error:
                 if error.errno not in NO_SUCH_FAMILY or (number == len(addresses) and not sockets):
                     raise
@@ -132,18 +166,21 @@ def _bind_all(addresses: Sequence[Address], port: int, config: Config) -> list[s
 
 
 def _bind(
-    host: str, family: socket.AddressFamily, port: int, config: Config, *, only_v6: bool
+    host: str, family: socket.AddressFamily, port: int, config: Config, use: Use, *, only_v6: bool
 ) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(0)
         # Without it a port is taken for minutes after the last connection of the process before.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if use in (Use.SHARED, Use.HELD):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_v6))
         sock.bind((host, port))
         _size_buffers(sock, config)
-        sock.listen(config.socket_listen_backlog_size)
+        if use in (Use.ALONE, Use.SHARED):
+            sock.listen(config.socket_listen_backlog_size)
     except BaseException:
         sock.close()
         raise

@@ -24,7 +24,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from korvet.server import Server, _check_advertised, run, start_lines
+from korvet.server import Server, check_advertised, run, start_lines
 from korvet.serving import PRODUCES_AT_ONCE, Shared
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
@@ -639,7 +639,7 @@ async def test_warns_of_names_that_mean_nothing_even_here(caplog: pytest.LogCapt
     listeners = (Listener("A", "localhost", 0), Listener("B", "127.0.0.1", 0))
     told = (Listener("B", "nobody.invalid", 9092),)
     async with serving(listeners=listeners, advertised_listeners=told) as server:
-        await _check_advertised(server.listeners)
+        await check_advertised(server.listeners)
 
     (record,) = caplog.records
     assert "clients are told nobody.invalid:9092" in record.getMessage()

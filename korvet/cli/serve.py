@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,12 +18,12 @@ from korvet.cli.options import assignments
 from korvet.cli.output import print_table
 
 if TYPE_CHECKING:
+    import trio
+
     from korvet.config import Config, Setting
 
 # Variables of the other commands; the broker would take them for misspelt settings.
 NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_TRACEBACK")
-# Container objects that are new, and collections of one generation, after which the next is looked through.
-COLLECT_AFTER = (20_000, 20, 50)
 
 USED_MOST = (
     "advertised.listeners",
@@ -106,12 +105,19 @@ def default_of(setting: Setting) -> str:
     "--config", "file", envvar="KORVET_CONFIG", metavar="FILE", type=click.Path(path_type=Path),
     help="Settings from a TOML file.",
 )  # fmt: skip
+@click.option("--processes", metavar="N", help="How many processes serve, as one broker, from one Redis. [1]")
 @click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
-def command(storage: str | None, listeners: str | None, file: Path | None, texts: tuple[str, ...]) -> None:
+def command(
+    storage: str | None,
+    listeners: str | None,
+    file: Path | None,
+    processes: str | None,
+    texts: tuple[str, ...],
+) -> None:
     """Start a broker.
 
     Without options it serves from memory on port 9092 of this machine, and forgets everything when it ends.
@@ -119,7 +125,7 @@ def command(storage: str | None, listeners: str | None, file: Path | None, texts
     """
     import trio
 
-    config = read_config(file, texts, storage=storage, listeners=listeners)
+    config = read_config(file, texts, storage=storage, listeners=listeners, processes=processes)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     trio.run(serve, config)
 
@@ -137,22 +143,32 @@ async def serve(config: Config) -> None:
     """Serve until a signal ends it; say what was started once it answers."""
     import trio
 
-    from korvet.server import Server, run, start_lines
-
     async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(run, config)
-        # What a broker begins with stays; and the thousands of objects that a large request is made of are no
-        # reason to look through all others for cycles: that was a third of the time such a request took.
-        gc.freeze()
-        gc.set_threshold(*COLLECT_AFTER)
-        for line in start_lines(server):
+        lines, address = await (started_parent if config.processes > 1 else started_server)(config, nursery)
+        for line in lines:
             click.echo(line)
         if sys.stdout.isatty():
-            address = server.listeners[0].advertised.address
             click.echo("\nTry in another terminal:\n")
             for example in examples(config.storage, address):
                 click.echo(f"    {example}")
             click.echo("\nCtrl-C ends it.\n")
+
+
+async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
+    """Serve from this process; what to say about it, and where the first listener's clients connect."""
+    from korvet.server import Server, keep_what_is_there, run, start_lines
+
+    server: Server = await nursery.start(run, config)
+    keep_what_is_there()
+    return start_lines(server), server.listeners[0].advertised.address
+
+
+async def started_parent(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
+    """The same for several processes, of which this one is the parent."""
+    from korvet.processes.parent import run
+
+    ready = await nursery.start(run, config)
+    return ready.lines, ready.address
 
 
 def examples(storage: str, address: str) -> list[str]:

@@ -119,6 +119,7 @@ class GroupCoordinator:
     config: Config
     clock: Callable[[], int]
     leases: Leases = field(init=False, repr=False)
+    expiry_lease: str = field(default="expired positions", kw_only=True)
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
         factory=list
@@ -239,9 +240,17 @@ class GroupCoordinator:
 
     async def groups(self) -> list[ClassicGroup]:
         """All groups, by id; those that cannot be read are left out, and logged."""
+        return await self.own_groups()
+
+    async def own_groups(self) -> list[ClassicGroup]:
+        """Those that are coordinated here."""
         names = sorted({*await self.storage.documents(KIND), *self._groups})
-        found = await in_parallel(self._group_or_none, names)
+        found = await in_parallel(self._group_or_none, [name for name in names if self.is_own(name)])
         return [group for group in found if group is not None]
+
+    def is_own(self, group_id: str) -> bool:  # noqa: ARG002  where there are several processes it depends on it
+        """Whether that group is coordinated here. All are, where nobody else is there to do it."""
+        return True
 
     async def delete(self, group_id: str) -> None:
         """Delete a group and its positions. Raises GroupIdNotFound, NonEmptyGroup."""
@@ -359,7 +368,7 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Do in every group what becomes due, for ever. Groups that were saved go on where they stood."""
-        await self.groups()
+        await self.own_groups()
         while True:
             with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
                 await self._earlier.wait()
@@ -409,12 +418,12 @@ class GroupCoordinator:
         Of several brokers on one store one does it.
         """
         while True:
-            await self.leases.while_held("expired positions", self._expire_now_and_then)
+            await self.leases.while_held(self.expiry_lease, self._expire_now_and_then)
 
     async def _expire_now_and_then(self) -> None:
         while True:
             await trio.sleep(self.config.offsets_retention_check_interval_ms / 1000)
-            for group in await self.groups():
+            for group in await self.own_groups():
                 try:
                     await self._expire(group.group_id)
                 except KafkaError as error:

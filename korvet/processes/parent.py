@@ -1,0 +1,249 @@
+"""The parent of a broker's processes: it serves nobody itself.
+
+It holds the ports, so that they are the broker's even while no worker listens, runs the embedded server where there
+is one, and keeps as many workers running as the settings say. One that ends is started again, a little later each
+time; where a worker ends again and again the broker ends, since starting again does not mend what is wrong.
+
+A signal drains all of them. Each goes on answering the others' questions about groups until all have drained, for
+`shutdown.deadline.ms` at most; a second signal ends them at once. Workers whose parent has gone end by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import trio
+from attrs import define, evolve, field
+
+from korvet.config import Config
+from korvet.listeners import held_ports
+from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+# A worker that served this long before it ended has recovered in between.
+RECOVERED_AFTER_S = 60.0
+ENDS_AT_MOST = 6
+# Beyond the deadline of a drain, how long a worker may take to end before it is killed.
+GRACE_S = 5.0
+
+
+class WorkersFail(Exception):  # noqa: N818  what the operator is told
+    """Workers end again and again; the message is one line for the operator."""
+
+
+@define(eq=False)
+class Worker:
+    """A worker's place, and the process that has it just now."""
+
+    setup: Setup
+    family: Family
+    pid: int = 0
+    _control: Control | None = None
+    _is_serving: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.setup.index} process={self.pid} serving={self._is_serving}>"
+
+    async def keep_running(self) -> None:
+        """Start it again whenever it ends, until the family does. Raises WorkersFail, and what a worker was refused."""
+        ends, pause_s = 0, FIRST_PAUSE_S
+        while True:
+            began_s = trio.current_time()
+            process = await self._run()
+            if self.family.stopping.is_set():
+                return
+            if trio.current_time() - began_s > RECOVERED_AFTER_S:
+                ends, pause_s = 0, FIRST_PAUSE_S
+            ends += 1
+            number, of = self.setup.index + 1, self.setup.config.processes
+            what = f"process {number} of {of} ({process.pid}) has ended: {how(process.returncode)}"
+            if ends == ENDS_AT_MOST:
+                raise WorkersFail(f"{what}, for the {ENDS_AT_MOST}th time in a row; so korvet ends")
+            logger.error("%s; starting it again", what)
+            with trio.move_on_after(pause_s):
+                await self.family.stopping.wait()
+            if self.family.stopping.is_set():
+                return
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def tell(self, message: Drain | End) -> None:
+        """Tell the process that has this place, if there is one."""
+        if self._control is not None:
+            await self._control.send(message)
+
+    async def _run(self) -> trio.Process:
+        """Start a process, and return when it has ended. Ends it when cancelled."""
+        process, self._control = await start_process()
+        self.pid = process.pid
+        try:
+            await self._control.send(self.setup)
+            await self._listen(self._control)
+        finally:
+            await self._see_it_end(process)
+        return process
+
+    async def _listen(self, control: Control) -> None:
+        """Take what it says until it has gone."""
+        while (message := await control.receive()) is not None:
+            match message:
+                case Ready():
+                    self._is_serving = True
+                    self.family.is_ready(self.setup.index, message)
+                case Refused(error) if not self._is_serving:
+                    raise error
+                case Refused(error):
+                    logger.error("%s", error)
+                case Drained():
+                    await self.family.has_drained(self)
+
+    async def _see_it_end(self, process: trio.Process) -> None:
+        """Without its other end of the sockets a process drains by itself; one that does not is killed."""
+        limit_s = self.setup.config.shutdown_deadline_ms / 1000 + GRACE_S
+        with trio.CancelScope(shield=True):
+            if self._control is not None:
+                await self._control.stream.aclose()
+                self._control = None
+            with trio.move_on_after(limit_s) as limit:
+                await process.wait()
+            if limit.cancelled_caught:
+                logger.error("process %d does not end, and is killed", process.pid)
+                process.kill()
+                await process.wait()
+            await self.family.has_gone(self)
+
+
+@define(eq=False)
+class Family:
+    """All workers of a broker."""
+
+    workers: list[Worker] = field(factory=list)
+    stopping: trio.Event = field(factory=trio.Event)
+    _ready: dict[int, Ready] = field(factory=dict)
+    _all_ready: trio.Event = field(factory=trio.Event)
+    _drained: set[Worker] = field(factory=set)
+    _are_told_to_end: bool = False
+
+    async def run(self, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep all workers running until a signal ends them; reports what there is to say once all serve."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._obey_signals, task_status)
+            async with trio.open_nursery() as running:
+                for worker in self.workers:
+                    running.start_soon(worker.keep_running)
+            nursery.cancel_scope.cancel()
+
+    async def stop(self) -> None:
+        """Have all drain; the second time, end at once."""
+        at_once = self.stopping.is_set()
+        self.stopping.set()
+        for worker in self.workers:
+            await worker.tell(Drain(at_once=at_once))
+
+    def is_ready(self, index: int, message: Ready) -> None:
+        """A worker serves."""
+        self._ready[index] = message
+        if len(self._ready) == len(self.workers):
+            self._all_ready.set()
+
+    async def has_drained(self, worker: Worker) -> None:
+        """A worker has no connections left. It may end once all have, or when it alone was told to drain."""
+        self._drained.add(worker)
+        if not self.stopping.is_set():
+            await worker.tell(End())
+        await self._end_if_all_have_drained()
+
+    async def has_gone(self, worker: Worker) -> None:
+        """A worker's process has ended; nobody waits for it to drain."""
+        worker.pid = 0
+        self._drained.discard(worker)
+        await self._end_if_all_have_drained()
+
+    async def _end_if_all_have_drained(self) -> None:
+        living = [worker for worker in self.workers if worker.pid]
+        if self.stopping.is_set() and all(worker in self._drained for worker in living):
+            for worker in living:
+                await worker.tell(End())
+
+    async def _obey_signals(self, task_status: trio.TaskStatus[Ready]) -> None:
+        """Until all serve, a signal ends this process as it does any other, and so the workers."""
+        await self._all_ready.wait()
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started(self._ready[0])
+            async for number in signals:
+                logger.info("%s: ending; once more ends at once", signal.Signals(number).name)
+                await self.stop()
+
+
+async def run(config: Config, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serve with `config.processes` workers until a signal ends it. Reports what to say once all of them serve.
+
+    Raises ListenError, StorageUsageError and WorkersFail, whose messages are one line for the operator.
+    """
+    with held_ports(config) as found, private_folder() as folder:
+        async with shared_storage(found) as shared:
+            family = Family()
+            family.workers = [
+                Worker(Setup(shared, index, folder), family) for index in range(config.processes)
+            ]
+            await family.run(task_status=task_status)
+
+
+@asynccontextmanager
+async def shared_storage(config: Config) -> AsyncIterator[Config]:
+    """Run the embedded server, where the settings ask for one; the settings by which workers reach the storage."""
+    if not config.storage.startswith("embedded:"):
+        yield config
+        return
+    from korvet.storage.embedded import embedded_server  # noqa: PLC0415  where it is asked for
+    from korvet.storage.open import embedded_folder  # noqa: PLC0415  as above
+
+    folder = embedded_folder(config.storage)
+    async with embedded_server(
+        folder, appendfsync=config.embedded_appendfsync, binary=config.embedded_server
+    ) as server:
+        yield evolve(config, storage=server.url)
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A new folder that nobody else may enter, for this block."""
+    folder = Path(tempfile.mkdtemp(prefix="korvet-"))
+    try:
+        yield folder
+    finally:
+        for path in folder.glob("*.sock"):  # of workers that were killed
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+async def start_process() -> tuple[trio.Process, Control]:
+    """A worker's process, which waits to be told what to be."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "korvet.processes.worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    return process, Control.on(ours)
+
+
+def how(returncode: int | None) -> str:
+    """How a process ended, in words."""
+    if returncode is not None and returncode < 0:
+        return f"killed by {signal.Signals(-returncode).name}"
+    return f"with status {returncode}"

@@ -1,0 +1,159 @@
+"""One of a broker's processes: `python -m korvet.processes.worker DESCRIPTOR`, as the parent starts it.
+
+It is told by its parent what to be and when to end, and ends as well when the parent is no more, however that came
+about. Ctrl-C in a terminal reaches every process there, and is the parent's business; SIGTERM drains this one alone,
+and the parent starts another in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+
+import trio
+from attrs import define, field
+
+from korvet.broker import Broker, RequestContext
+from korvet.groups.leading import LedGroups
+from korvet.links import Link, answer_links
+from korvet.listeners import ListenError, Use, open_listeners
+from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.server import Server, check_advertised, keep_what_is_there, opened, start_lines
+from korvet.storage.interface import StorageUsageError
+
+
+@define(eq=False)
+class Worker:
+    """See the module."""
+
+    setup: Setup
+    control: Control
+    _server: Server | None = None  # there is none until the storage is open
+    _scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _may_end: trio.Event = field(factory=trio.Event)
+    is_orphaned: bool = False
+
+    async def run(self) -> None:
+        """Serve until told to end. Raises StorageUsageError and ListenError, in a group."""
+        config = self.setup.config
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._drain_on_sigterm)
+                nursery.start_soon(self._obey)
+                listeners = open_listeners(config, Use.SHARED)
+                async with opened(config, listeners) as server, led(server.broker, self.setup):
+                    self._server = server
+                    await self._serve(server)
+                    await self.control.send(Drained())
+                    await self._may_end.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _serve(self, server: Server) -> None:
+        async with trio.open_nursery() as nursery:
+            if self.setup.index == 0:
+                nursery.start_soon(check_advertised, server.listeners)
+            await nursery.start(server.serve)
+            keep_what_is_there()
+            address = server.listeners[0].advertised.address
+            await self.control.send(Ready(start_lines(server), address))
+
+    async def _obey(self) -> None:
+        """Do as the parent says. Once it has gone there is nobody to wait for."""
+        while (message := await self.control.receive()) is not None:
+            match message:
+                case Drain(at_once=at_once):
+                    self._drain(at_once=at_once)
+                case End():
+                    self._may_end.set()
+        self.is_orphaned = True
+        self._drain()
+        self._may_end.set()
+
+    async def _drain_on_sigterm(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._drain()
+
+    def _drain(self, *, at_once: bool = False) -> None:
+        if self._server is None:
+            self._scope.cancel()
+            return
+        if not self._server.is_stopping:
+            self._server.stop()
+        if at_once:
+            self._server.stop()
+
+
+@asynccontextmanager
+async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
+    """Have the broker's groups coordinated among all processes of the setup, in this block."""
+    async with trio.open_nursery() as nursery:
+        links: Mapping[int, Link] = {
+            index: Link(setup.path_of(index), nursery)
+            for index in range(setup.config.processes)
+            if index != setup.index
+        }
+        groups = LedGroups(
+            broker.storage,
+            broker.config,
+            broker.clock,
+            expiry_lease=f"expired positions {setup.index}",
+            index=setup.index,
+            links=links,
+        )
+        broker.groups = groups
+
+        def bound(wait_s: float) -> AbstractContextManager[object]:
+            return broker.parked(RequestContext(version=0), wait_s)
+
+        await nursery.start(answer_links, setup.path_of(setup.index), groups.answer, bound)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def work(sock: socket.socket) -> None:
+    """What the process does, from its first message on."""
+    control = Control.on(sock)
+    setup = await control.receive()
+    if not isinstance(setup, Setup):
+        return
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s %(levelname)s [{setup.index + 1}] %(message)s"
+    )
+    worker = Worker(setup, control)
+    try:
+        await worker.run()
+    except* (StorageUsageError, ListenError) as refused:
+        await control.send(Refused(_first(refused)))
+    finally:
+        tidy_up(setup, and_the_folder=worker.is_orphaned)
+
+
+def tidy_up(setup: Setup, *, and_the_folder: bool) -> None:
+    """Remove the socket; without a parent the last worker removes its folder, too."""
+    setup.path_of(setup.index).unlink(missing_ok=True)
+    if and_the_folder:
+        with suppress(OSError):
+            setup.folder.rmdir()
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def main() -> None:
+    """Be a worker of the process that has the other end of the socket named on the command line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trio.run(work, socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
