@@ -18,7 +18,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import ended_by_signals
-from korvet.cli.options import bootstrap_servers, check_addresses
+from korvet.cli.options import bootstrap_servers, check_addresses, security
 from korvet.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -88,16 +88,15 @@ def command(
     with needing_extra():
         from korvet.pipeline.archive import Archive, ArchiveOptions
         from korvet.pipeline.archive_plan import Wanted
-        from korvet.pipeline.archive_task import Connecting
         from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
+        from korvet.pipeline.connecting import Connecting
         from korvet.pipeline.session import JavaNotFound, find_java, spark_session
     try:
         wanted = Wanted.parse(topics)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--topics") from None
-    options = ArchiveOptions(
-        Connecting(servers), wanted, location, every_s, accept_gap=accept_gap, group_id=group
-    )
+    connecting = Connecting(servers, security=security())
+    options = ArchiveOptions(connecting, wanted, location, every_s, accept_gap=accept_gap, group_id=group)
     display = Display()
     try:
         if master is None:

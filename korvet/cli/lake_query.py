@@ -21,7 +21,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
-from korvet.cli.options import bootstrap_servers, check_addresses
+from korvet.cli.options import bootstrap_servers, check_addresses, security
 from korvet.cli.output import print_table
 
 
@@ -65,7 +65,7 @@ def command(
         from korvet.pipeline.query import Lake, create_views
         from korvet.pipeline.session import spark_session
     place = None if typed is None else parsed_location(typed, storage_texts)
-    tables = Lake(location, None if archived else servers, place)
+    tables = Lake(location, None if archived else servers, place, security())
     with told_in_a_line():
         spark = spark_session("korvet lake query", master=master)
         try:

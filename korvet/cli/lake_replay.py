@@ -16,7 +16,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
-from korvet.cli.options import bootstrap_servers, check_addresses
+from korvet.cli.options import bootstrap_servers, check_addresses, security
 from korvet.cli.output import print_json, print_table
 from korvet.cli.times import EXAMPLES, parse_time
 
@@ -89,7 +89,15 @@ def command(
         selections = selected_partitions(table, numbers, selection)
         name = replay_id or id_of(str(location), str(table.topic_id), target, selection)
         replay = Replay(
-            name, servers, location, topic, table.topic_id, target, rate / max(1, len(selections)), dry_run
+            name,
+            servers,
+            location,
+            topic,
+            table.topic_id,
+            target,
+            rate / max(1, len(selections)),
+            dry_run,
+            security(),
         )
         spark = spark_session("korvet lake replay", master=master)
         try:

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from korvet.client import Client, Topic, TopicPartition
+    from korvet.client import Client, Security, Topic, TopicPartition
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
-bootstrap_servers = click.option(
+SECURITY = "korvet.security"
+
+
+def _read_properties(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Keep what the file says of security; its bootstrap.servers stand where no others are given."""
+    from korvet.client.properties import parse_properties
+    from korvet.client.security import security_of
+
+    if path is not None:
+        settings = parse_properties(Path(path).read_text(encoding="utf-8", errors="replace"))
+        try:
+            context.meta[SECURITY] = security_of(settings)
+        except ValueError as error:
+            raise click.BadParameter(f"{path}: {error}") from None
+        if "bootstrap.servers" in settings:
+            context.default_map = {"servers": settings["bootstrap.servers"], **(context.default_map or {})}
+    return path
+
+
+_command_config = click.option(
+    "--command-config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    envvar="KORVET_COMMAND_CONFIG",
+    show_envvar=True,
+    callback=_read_properties,
+    expose_value=False,
+    help="Properties as Kafka's own tools take them: security.protocol, sasl.jaas.config, ssl.truststore.location, …",
+)
+_bootstrap_servers = click.option(
     "-b",
     "--bootstrap-servers",
     "servers",
@@ -23,6 +54,21 @@ bootstrap_servers = click.option(
     show_envvar=True,
     help="Some of the brokers of the cluster.",
 )
+
+
+def bootstrap_servers(command: F) -> F:
+    """The options that say which cluster is meant, and how one connects to it."""
+    # In this order the file is read before the servers are asked for.
+    return _command_config(_bootstrap_servers(command))
+
+
+def security() -> Security:
+    """What --command-config says of security to the command that is running."""
+    from korvet.client.security import PLAINTEXT
+
+    found: Security = click.get_current_context().meta.get(SECURITY, PLAINTEXT)
+    return found
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -44,10 +90,11 @@ def with_client(servers: str, use: Callable[[Client], Awaitable[T]]) -> T:
     from korvet.client import open_client
 
     async def main() -> T:
-        async with open_client(servers) as client:
+        async with open_client(servers, security=secured) as client:
             return await use(client)
 
     check_addresses(servers)
+    secured = security()
     return trio.run(main)
 
 

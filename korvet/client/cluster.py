@@ -17,7 +17,7 @@ from typing import TypeVar
 import trio
 from attrs import define, field
 
-from korvet.client.connection import Address, BrokerConnection
+from korvet.client.connection import CLOSED_AT_ONCE, Address, BrokerConnection
 from korvet.client.model import Partition, Topic, TopicPartition
 from korvet.client.security import PLAINTEXT, Security
 from korvet.client.tls import TlsRefused, explain
@@ -287,6 +287,8 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, ssl.SSLError):  # an OSError with numbers of its own
+        return CLOSED_AT_ONCE if isinstance(error, ssl.SSLEOFError) else str(error)
     if isinstance(error, OSError):
         # Trio's own words repeat the address. Errors of name resolution have negative numbers and words.
         number = error.errno or 0

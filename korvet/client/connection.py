@@ -29,6 +29,9 @@ R = TypeVar("R")
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 256 * 1024
+CLOSED = "the broker closed the connection"
+# A listener says no more than that to those who come without the TLS or the login that it wants.
+CLOSED_AT_ONCE = f"{CLOSED} without an answer; if it does so always, it wants another security.protocol"
 # Of the time that a login holds, the part in which requests are begun.
 SESSION_SHARE = 0.8
 # More than a Fetch is ever told to bring, since a first batch may exceed what was asked for.
@@ -66,6 +69,7 @@ class BrokerConnection:
     _versions: Mapping[int, range] = field(factory=dict, init=False)
     _correlation_id: int = field(default=0, init=False)
     _ends_at: float = field(default=math.inf, init=False)
+    _is_proven: bool = field(default=False, init=False)  # a request has been answered
     _frames: FrameReader = field(factory=lambda: FrameReader(MAX_FRAME_BYTES), init=False)
 
     @classmethod
@@ -118,6 +122,7 @@ class BrokerConnection:
         """
         version = self._version(type(message), min_version, max_version)
         frame = await self._exchange(message, version)
+        self._is_proven = True
         return self._decode(response, version, frame)
 
     async def send(self, message: object) -> None:
@@ -160,7 +165,7 @@ class BrokerConnection:
             self._frames.allow_frame()
             data = await self._stream.receive_some(RECEIVE_BYTES)
             if not data:
-                raise trio.EndOfChannel("the broker closed the connection")
+                raise trio.EndOfChannel(CLOSED if self._is_proven else CLOSED_AT_ONCE)
             self._frames.receive_data(data)
         return frame
 

@@ -21,15 +21,16 @@ from typing import Protocol
 import trio
 from attrs import define, field, frozen
 
-from korvet.client import Client, OffsetAndMetadata, Topic, TopicPartition, open_client
+from korvet.client import Client, OffsetAndMetadata, Topic, TopicPartition
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
 from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
 from korvet.lake.probing import refuse_unsafe_store
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, dealt, described, told
-from korvet.pipeline.archive_task import Connecting, Outcome, Piece
+from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
+from korvet.pipeline.connecting import Connecting
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
@@ -318,12 +319,7 @@ class Archive:
             self._told |= changed
 
     def _client(self) -> AbstractAsyncContextManager[Client]:
-        connecting = self.options.connecting
-        return open_client(
-            connecting.bootstrap_servers,
-            client_id="korvet-lake",
-            request_timeout_s=connecting.request_timeout_s,
-        )
+        return self.options.connecting.open()
 
     def _progress(self, topic: str) -> TopicProgress:
         return self.progress.setdefault(topic, TopicProgress(topic))

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from korvet.client import TopicPartition, open_client
+from korvet.client import TopicPartition
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.writing import RangeWriter
 from korvet.pipeline.ahead import Ahead
 from korvet.pipeline.batches import Columns, decode
+from korvet.pipeline.connecting import Connecting
 from korvet.pipeline.fetching import READ_COMMITTED, Fetched, Fetcher
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 
@@ -30,14 +31,6 @@ AHEAD = 2
 CHUNK_BYTES = 48 * 1024 * 1024
 # So many answers without batches in a row, from a log that goes on, mean that there are none up to its end.
 EMPTY_ANSWERS = 5
-
-
-@frozen
-class Connecting:
-    """How workers reach the cluster."""
-
-    bootstrap_servers: str
-    request_timeout_s: float = 30.0
 
 
 @frozen
@@ -195,11 +188,7 @@ class Fetching:
         self._ahead.stop()
 
     async def _fetch_all(self, ahead: Ahead[Answer]) -> None:
-        async with open_client(
-            self.connecting.bootstrap_servers,
-            client_id="korvet-lake",
-            request_timeout_s=self.connecting.request_timeout_s,
-        ) as client:
+        async with self.connecting.open() as client:
             fetcher = Fetcher(client, READ_COMMITTED)
             for index, piece in enumerate(self.pieces):
                 if ahead.is_stopped:

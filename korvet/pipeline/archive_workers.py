@@ -14,7 +14,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from korvet.pipeline.archive_task import Connecting, Outcome, Piece, write_pieces
+from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
+from korvet.pipeline.connecting import Connecting
 
 
 class SparkFailed(Exception):  # noqa: N818  it says what happened

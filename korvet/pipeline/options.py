@@ -15,6 +15,9 @@ from attrs import field, frozen
 
 from korvet.client.connection import parse_address
 from korvet.client.model import TopicPartition
+from korvet.client.security import IGNORED as WITHOUT_EFFECT
+from korvet.client.security import SETTINGS, Security, is_about_security, security_of
+from korvet.pipeline.connecting import Connecting
 from korvet.pipeline.offsets import (
     Bound,
     Position,
@@ -64,10 +67,10 @@ HONOURED = (
     "fetch.max.bytes",
     "max.partition.fetch.bytes",
     "request.timeout.ms",
-    "security.protocol",
     "acks",
     "compression.type",
     "max.request.size",
+    *SETTINGS,
 )
 #: Those that only tune Kafka's own clients, or name a group, which this source does not need.
 TUNING = """
@@ -95,15 +98,6 @@ REFUSED = {
 }
 
 UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-
-
-@frozen
-class Connecting:
-    """What both directions need to reach a cluster."""
-
-    bootstrap_servers: str
-    client_id: str
-    request_timeout_s: float
 
 
 @frozen
@@ -280,9 +274,20 @@ class _Options:
                 parse_address(address)
             except ValueError as error:
                 raise WrongOption(f"kafka.bootstrap.servers={servers!r}: {error}") from None
-        self.one_of("kafka.security.protocol", {"plaintext": None}, "plaintext")
         timeout_ms = self.number("kafka.request.timeout.ms") or 30_000
-        return Connecting(servers, self.text("kafka.client.id") or "korvet-spark", timeout_ms / 1000)
+        client_id = self.text("kafka.client.id") or "korvet-spark"
+        return Connecting(servers, client_id, timeout_ms / 1000, self._security())
+
+    def _security(self) -> Security:
+        settings = {
+            setting: text
+            for name, text in self._options.items()
+            if is_about_security(setting := name.removeprefix("kafka."))
+        }
+        try:
+            return security_of(settings, prefix="kafka.")
+        except ValueError as error:
+            raise WrongOption(str(error).rstrip(".")) from None
 
     def subscription(self) -> Subscription:
         ways = ("assign", "subscribe", "subscribePattern")
@@ -337,7 +342,7 @@ class _Options:
         setting = name.removeprefix("kafka.")
         if setting in REFUSED:
             raise WrongOption(f"{name} is not accepted: {REFUSED[setting]}")
-        if setting not in HONOURED and setting not in IGNORED:
+        if setting not in HONOURED and setting not in IGNORED and setting not in WITHOUT_EFFECT:
             _refuse_name(name, [f"kafka.{known}" for known in HONOURED])
 
 

@@ -5,10 +5,9 @@ Everything is asked of the broker anew for each trigger; nothing but the offsets
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 
-from korvet.client import Client, open_client
+from korvet.client import Client
 from korvet.client.model import EARLIEST, LATEST, TopicPartition
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import (
@@ -21,20 +20,9 @@ from korvet.pipeline.offsets import (
     SpecificTimestamps,
     WrongOption,
 )
-from korvet.pipeline.options import Connecting, ReadOptions, Subscription
+from korvet.pipeline.options import ReadOptions, Subscription
 from korvet.pipeline.reading import DataLost, Range, lost
 from korvet.protocol.errors import UnknownTopicOrPartition
-
-
-@asynccontextmanager
-async def connected(connecting: Connecting) -> AsyncIterator[Client]:
-    """A client for one round of planning."""
-    async with open_client(
-        connecting.bootstrap_servers,
-        client_id=connecting.client_id,
-        request_timeout_s=connecting.request_timeout_s,
-    ) as client:
-        yield client
 
 
 async def find_partitions(

@@ -20,12 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from korvet.client import open_client
+from korvet.client import PLAINTEXT, Security
 from korvet.lake.errors import NoTable
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.archive_status import archives_in, tables_in
+from korvet.pipeline.connecting import Connecting
 from korvet.protocol.errors import UnknownTopicOrPartition
 
 # What is in the files; the date is made of the timestamp.
@@ -41,6 +42,7 @@ class Lake:
     location: Location
     bootstrap_servers: str | None = None
     typed: Location | None = None  # where typed tables are
+    security: Security = PLAINTEXT
 
     def topics(self) -> list[str]:
         """The topics that have an archive here."""
@@ -81,7 +83,8 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     table = LakeTable.open(lake.location, topic)
     rows = archived(spark, table)
     if lake.bootstrap_servers is not None:
-        rows = rows.unionByName(not_archived(spark, table, lake.bootstrap_servers))
+        connecting = Connecting(lake.bootstrap_servers, security=lake.security)
+        rows = rows.unionByName(not_archived(spark, table, connecting))
     return rows
 
 
@@ -119,13 +122,14 @@ def archived(spark: SparkSession, table: LakeTable) -> DataFrame:
     return rows.withColumn("date", sf.to_date("timestamp"))
 
 
-def not_archived(spark: SparkSession, table: LakeTable, bootstrap_servers: str) -> DataFrame:
+def not_archived(spark: SparkSession, table: LakeTable, connecting: Connecting) -> DataFrame:
     """The rows that a broker has from the snapshot's numbers on."""
-    partitions = partitions_of(bootstrap_servers, table.topic)
+    partitions = partitions_of(connecting, table.topic)
     starts = {str(number): table.archived_up_to.get(number, EARLIEST) for number in partitions}
     return (
         spark.read.format("korvet")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.bootstrap.servers", connecting.bootstrap_servers)
+        .options(**{f"kafka.{name}": text for name, text in connecting.security.settings().items()})
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", table.topic)
         .option("startingOffsets", json.dumps({table.topic: starts}))
@@ -136,18 +140,18 @@ def not_archived(spark: SparkSession, table: LakeTable, bootstrap_servers: str) 
     )
 
 
-def partitions_of(bootstrap_servers: str, topic: str) -> Sequence[int]:
+def partitions_of(connecting: Connecting, topic: str) -> Sequence[int]:
     """A topic's partitions. Raises NoTable when the brokers have no such topic, and KafkaError."""
 
     async def ask() -> Sequence[int]:
-        async with open_client(bootstrap_servers, client_id="korvet-lake") as client:
+        async with connecting.open() as client:
             return range(len((await client.topic(topic)).partitions))
 
     try:
         return trio.run(ask)
     except UnknownTopicOrPartition:
         raise NoTable(
-            f"{bootstrap_servers} has no topic {topic} any more; --archived reads what is archived of it."
+            f"{connecting.bootstrap_servers} has no topic {topic} any more; --archived reads what is archived of it."
         ) from None
 
 

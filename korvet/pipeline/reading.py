@@ -14,7 +14,6 @@ import pyarrow as pa
 from attrs import frozen
 from pyspark.sql.datasource import InputPartition
 
-from korvet.client import open_client
 from korvet.client.model import EARLIEST, TopicPartition
 from korvet.pipeline.ahead import Ahead
 from korvet.pipeline.batches import HEADER_TYPE, Columns, decode
@@ -92,15 +91,10 @@ def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
 async def fetch_range(options: ReadOptions, wanted: Range, answers: Ahead[Fetched]) -> None:
     """Fetch a range. Raises DataLost, where that is to be an error, or a KafkaError."""
     tp, position, end = wanted.tp, wanted.start, wanted.end
-    connecting = options.connecting
     empty = 0
     # The first Fetches are smaller, or a task with a few records would bring many that are another's.
     max_bytes = min(FIRST_BYTES, options.fetch_bytes)
-    async with open_client(
-        connecting.bootstrap_servers,
-        client_id=connecting.client_id,
-        request_timeout_s=connecting.request_timeout_s,
-    ) as client:
+    async with options.connecting.open() as client:
         fetcher = Fetcher(client, options.isolation_level)
         while position < end and not answers.is_stopped:
             try:

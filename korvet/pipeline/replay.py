@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from uuid import UUID
 
 import numpy as np
@@ -25,12 +26,13 @@ import pyarrow.compute as pc
 import trio
 from attrs import define, evolve, field, frozen
 
-from korvet.client import LATEST, Client, OffsetAndMetadata, TopicPartition, open_client
+from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
 from korvet.lake.batches import records_of
 from korvet.lake.cold import ColdReader
 from korvet.lake.encoding import Producing, Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
+from korvet.pipeline.connecting import Connecting
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.protocol.messages.produce import (
@@ -74,6 +76,10 @@ class Replay:
     target: str
     rate: float = 0.0
     dry_run: bool = False
+    security: Security = PLAINTEXT
+
+    def client(self) -> AbstractAsyncContextManager[Client]:
+        return Connecting(self.bootstrap_servers, security=self.security).open()
 
     @property
     def batch_records(self) -> int:
@@ -198,7 +204,7 @@ class Target:
 
     async def send_all(self, selection: Selection) -> None:
         """Send what is selected and is not there yet. Raises KafkaError, LakeError."""
-        async with open_client(self.replay.bootstrap_servers, client_id="korvet-lake") as client:
+        async with self.replay.client() as client:
             tp = await self._target(client)
             selection = await self._resumed(client, tp, selection)
             await self._init_producer(client)

@@ -28,7 +28,6 @@ from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import Offsets, WrongOption, from_json, to_json
 from korvet.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
 from korvet.pipeline.planning import (
-    connected,
     earliest_offsets,
     find_partitions,
     latest_offsets,
@@ -88,7 +87,7 @@ class BatchReader(DataSourceReader):
 
     async def _plan(self) -> list[Range]:
         options = self.options
-        async with connected(options.connecting) as client:
+        async with options.connecting.open() as client:
             tps = await find_partitions(client, options.subscription)
             start = await resolve(client, options, "starting", tps)
             end = await resolve(client, options, "ending", tps)
@@ -143,18 +142,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self) -> Offsets:
         options = self.options
-        async with connected(options.connecting) as client:
+        async with options.connecting.open() as client:
             tps = await find_partitions(client, options.subscription)
             return await resolve(client, options, "starting", tps)
 
     async def _find_latest(self) -> Offsets:
-        async with connected(self.options.connecting) as client:
+        async with self.options.connecting.open() as client:
             tps = await find_partitions(client, self.options.subscription, missing_ok=True)
             return await latest_offsets(client, self.options, tps)
 
     async def _next(self, start: Offsets, limited: bool) -> Offsets:  # noqa: FBT001  trio.run passes no names
         options = self.options
-        async with connected(options.connecting) as client:
+        async with options.connecting.open() as client:
             tps = await find_partitions(client, options.subscription, missing_ok=True)
             self._latest = await latest_offsets(client, options, tps)
             ends = self._ends(start)
@@ -204,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
         options = self.options
-        async with connected(options.connecting) as client:
+        async with options.connecting.open() as client:
             ranges = await ranges_between(client, options, start, end)
             return await split(Fetcher(client, options.isolation_level), options, ranges, self._counts)
 

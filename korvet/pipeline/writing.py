@@ -33,7 +33,6 @@ from korvet.lake.varints import Int64s
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.partitioning import partitions_of
-from korvet.pipeline.planning import connected
 from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
@@ -113,7 +112,7 @@ def check_topic(options: WriteOptions) -> None:
     """
 
     async def main() -> None:
-        async with connected(options.connecting) as client:
+        async with options.connecting.open() as client:
             if options.topic is not None:
                 await find_or_create(client, options.topic)
 
@@ -142,7 +141,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 
 
 async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> None:
-    async with connected(options.connecting) as client:
+    async with options.connecting.open() as client:
         sender = Sender(client, options)
         collected: list[pa.RecordBatch] = []
         size = 0

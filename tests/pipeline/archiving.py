@@ -22,7 +22,8 @@ from korvet.lake.table import Gap, LakeTable
 from korvet.lake.writing import RangeWriter
 from korvet.pipeline.archive import Archive, ArchiveOptions
 from korvet.pipeline.archive_plan import Wanted
-from korvet.pipeline.archive_task import Connecting, Outcome, Piece, write_pieces
+from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
+from korvet.pipeline.connecting import Connecting
 from tests.lake.replay import Row
 from tests.pipeline.support import Cluster
 

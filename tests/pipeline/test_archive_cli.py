@@ -133,7 +133,7 @@ def test_a_file_with_something_unknown_is_refused(korvet: Korvet, tmp_path: Path
     outcome = korvet("lake", "archive", "--config", str(settings))
 
     assert outcome.status == 2
-    assert "there is no topcs; accepted are accept-gap, bootstrap-servers, every" in outcome.err
+    assert "there is no topcs; accepted are accept-gap, bootstrap-servers, command-config, every" in outcome.err
 
 
 def test_status_audit_and_vacuum_of_an_archive(
