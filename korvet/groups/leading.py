@@ -117,9 +117,12 @@ class LedGroups(GroupCoordinator):
 
     async def groups(self) -> list[ClassicGroup]:
         """All groups, by id. Raises CoordinatorNotAvailable where a process cannot be asked for its own."""
-        own = await self.own_groups()
-        others = await in_parallel(self._groups_of, list(self.links))
-        return sorted((group for each in (own, *others) for group in each), key=lambda group: group.group_id)
+        groups = await self.own_groups()
+        for others in await in_parallel(self._groups_of, list(self.links)):
+            if isinstance(others, KafkaError):
+                raise others
+            groups += others
+        return sorted(groups, key=lambda group: group.group_id)
 
     async def delete(self, group_id: str) -> None:
         if self.is_own(group_id):
@@ -127,8 +130,12 @@ class LedGroups(GroupCoordinator):
         else:
             await self._pass_on("delete", group_id)
 
-    async def _groups_of(self, index: int) -> list[ClassicGroup]:
-        documents = await self._ask(index, Question("own_groups"))
+    async def _groups_of(self, index: int) -> list[ClassicGroup] | KafkaError:
+        """What another process coordinates. Raises nothing: who asks several at once would get a group of errors."""
+        try:
+            documents = await self._ask(index, Question("own_groups"))
+        except KafkaError as error:
+            return error
         return [self._read(group_id, document) for group_id, document in documents]
 
     def _read(self, group_id: str, document: bytes) -> ClassicGroup:
