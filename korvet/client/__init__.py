@@ -8,6 +8,7 @@
 It has what those need, and no more: no groups, no transactions, no idempotent producer.
 """
 
+from korvet.client.authentication import REFUSALS as REFUSALS
 from korvet.client.client import Client as Client
 from korvet.client.client import open_client as open_client
 from korvet.client.connection import Address as Address

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl
+from korvet.client.tls import TlsRefused
 from korvet.protocol.errors import (
     ErrorCode,
     IllegalSaslState,
@@ -19,6 +20,9 @@ from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHa
 
 # From this version of SaslHandshake on, the mechanism's messages are in requests with error codes of their own.
 WITH_ERROR_CODES = 1
+
+#: What a broker raises that does not let us in, and would not the next time.
+REFUSALS = (TlsRefused, SaslAuthenticationFailed, UnsupportedSaslMechanism, IllegalSaslState)
 
 R = TypeVar("R")
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 from attrs import define, field, frozen
 
-from korvet.client import Client, OffsetAndMetadata, Topic, TopicPartition
+from korvet.client import REFUSALS, Client, OffsetAndMetadata, Topic, TopicPartition
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
 from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
@@ -31,7 +31,7 @@ from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, dealt,
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.connecting import Connecting
-from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
 # How often a round that brought nothing, for whatever may pass, is tried again before --once gives up.
@@ -125,14 +125,16 @@ class Archive:
     _ends: dict[TopicPartition, int] = field(factory=dict, init=False)
     #: What the group was told.
     _told: dict[TopicPartition, int] = field(factory=dict, init=False)
+    #: Why it was not told.
+    _untold: str = field(default="", init=False)
     #: Rounds since the last that committed something.
     _idle_rounds: int = field(default=0, init=False)
 
     def run(self) -> None:
         """Archive until there is no more to do, or until `stop`. What is wrong with topics, `progress` tells.
 
-        Raises LakeError for a store that must not be used, JavaEnded, and, without `every_s`, KafkaError when no
-        broker answers, or SparkFailed.
+        Raises LakeError for a store that must not be used, JavaEnded, the KafkaErrors of REFUSALS when the brokers do
+        not let us in, and, without `every_s`, KafkaError when no broker answers, or SparkFailed.
         """
         refuse_unsafe_store(self.options.lake)
         while not self.stopping.is_set():
@@ -158,8 +160,11 @@ class Archive:
         try:
             return self.round()
         except (KafkaError, SparkFailed) as error:
-            if self.options.every_s is None and self._idle_rounds >= ATTEMPTS:
+            once = self.options.every_s is None
+            if once and self._idle_rounds >= ATTEMPTS:
                 raise
+            if isinstance(error, REFUSALS) and (once or not self.progress):
+                raise  # and do not have an account locked by trying
             log.warning("the round is tried again: %s", error)
             self.stopping.wait(self._backoff_s())
             return True
@@ -314,9 +319,12 @@ class Archive:
                     self.options.group_id, {tp: OffsetAndMetadata(number) for tp, number in changed.items()}
                 )
         except KafkaError as error:
-            log.warning("the offsets of group %s were not committed: %s", self.options.group_id, error)
+            if str(error) != self._untold:  # a login that may not do it may not do it in any round
+                log.warning("tools will not show how far the archive is: %s", error)
+            self._untold = str(error)
         else:
             self._told |= changed
+            self._untold = ""
 
     def _client(self) -> AbstractAsyncContextManager[Client]:
         return self.options.connecting.open()
@@ -339,7 +347,7 @@ class Archive:
         progress = self._progress(topic)
         progress.error = str(error)
         progress.may_pass = isinstance(error, (KafkaError, Unreachable)) and not isinstance(
-            error, UnknownTopicOrPartition
+            error, (UnknownTopicOrPartition, TopicAuthorizationFailed)
         )
         progress.goes_on = False
 

@@ -214,10 +214,15 @@ async def described(
 ) -> tuple[list[tuple[Topic, dict[int, Bounds]]], dict[str, KafkaError]]:
     """The wanted topics with the bounds of their partitions; and of the others, by name, what is wrong with them."""
     topics, unknown = wanted.chosen(await client.topics())
-    failures: dict[str, KafkaError] = {
-        name: UnknownTopicOrPartition(f"There is no topic {name}.") for name in unknown
-    }
+    failures: dict[str, KafkaError] = {}
     found = []
+    for name in unknown:
+        try:
+            topics.append(await client.topic(name))  # or it says why it was not among all of them
+        except UnknownTopicOrPartition:
+            failures[name] = UnknownTopicOrPartition(f"There is no topic {name}.")
+        except KafkaError as error:
+            failures[name] = error
     for topic in topics:
         try:
             found.append((topic, await bounds_of(client, topic)))
