@@ -11,6 +11,7 @@ COMMANDS = {
     "archive": "Archive topics to tables, once or all the time.",
     "status": "Show how far topics are archived.",
     "audit": "Prove that everything that was archived is in the tables, or name what is not.",
+    "compact": "Join the small files of archives into larger ones.",
     "vacuum": "Remove files that belong to no table any more.",
     "decode": "Decode archived topics to typed tables, once or all the time.",
     "query": "Run SQL over topics, what is archived and what is not yet.",

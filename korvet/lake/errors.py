@@ -41,3 +41,7 @@ class OutOfOrder(LakeError):  # noqa: N818  it says what is wrong
 
 class RowsMissing(LakeError):  # noqa: N818  it says what is wrong
     """Rows that the table's numbers promise are not in its files."""
+
+
+class DamagedFile(LakeError):  # noqa: N818  it says what is wrong
+    """A file whose bytes are not those that were written."""

@@ -1,0 +1,56 @@
+"""Files read whole, row group by row group, their pages' checksums verified: to write them anew, or to prove them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from korvet.lake.errors import DamagedFile, Unreachable
+from korvet.lake.files import ERASED, erased_offsets
+from korvet.lake.schema import FILE_SCHEMA, Int64s
+from korvet.lake.table import LakeTable, first_line
+from korvet.lake.table_files import TableFile
+
+
+@contextmanager
+def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pq.ParquetFile]:
+    """A file, open for reading. Raises DamagedFile, Unreachable, and FileNotFoundError where a vacuum took it."""
+    with damage(table, file.path), filesystem.open_input_file(table.absolute(file)) as source:
+        yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
+
+
+@contextmanager
+def damage(table: LakeTable, path: str) -> Iterator[None]:
+    """Let what pyarrow raises for bytes that are not as they were written be DamagedFile."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        if "AWS Error" in str(error) or getattr(error, "errno", None):
+            raise Unreachable(f"{table.location}: {first_line(error)}") from error
+        raise DamagedFile(f"{table.location}/{path} is damaged: {first_line(error)}") from error
+
+
+def row_groups(
+    table: LakeTable, file: TableFile, filesystem: pafs.FileSystem, columns: Sequence[str] = FILE_SCHEMA.names
+) -> Iterator[pa.Table]:
+    """The rows of a file in its own order, with these columns, as they are in FILE_SCHEMA. Raises as `opened`."""
+    schema = pa.schema([FILE_SCHEMA.field(name) for name in columns])
+    with opened(table, file, filesystem) as parquet:
+        for number in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(number, columns=list(columns))
+            yield rows.select(list(columns)).cast(schema)
+
+
+def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Int64s:
+    """The offsets of the records that were erased from a file, sorted."""
+    if file.held is not None and not file.held.erased:
+        return np.empty(0, np.int64)
+    with opened(table, file, filesystem) as parquet:
+        return erased_offsets((parquet.metadata.metadata or {}).get(ERASED, b""))

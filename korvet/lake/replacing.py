@@ -1,0 +1,85 @@
+"""Files of a table replaced by others, in one commit, which is made only while all that it replaces is still there.
+
+deltalake, left to itself, commits anew on top of what others have committed meanwhile, and does not look whether one of
+them has removed the same files: rows would be doubled. So a commit is made for exactly one version, the snapshot's
+next; when somebody else has made that, the newest snapshot is looked at, and only if it has all the files still is the
+commit tried again. The numbers are not touched, so an archiver's commits and these do not exclude each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from korvet.lake.actions import add_action, remove_action
+from korvet.lake.delta_log import DeltaLog
+from korvet.lake.errors import CommitConflict
+from korvet.lake.files import DataFile
+from korvet.lake.table import COMMIT_ID, LakeTable, first_line, store_errors
+from korvet.lake.table_files import TableFile
+
+# An archiver at its busiest commits a few times a second.
+ATTEMPTS = 100
+
+
+def replace(
+    table: LakeTable,
+    gone: Sequence[TableFile],
+    new: Sequence[DataFile],
+    *,
+    data_change: bool,
+    told: Mapping[str, Any],
+    transactions: Mapping[str, int] | None = None,
+) -> LakeTable:
+    """Commit that `gone` are gone and `new` are there; the snapshot that has it.
+
+    `data_change` says whether rows have changed, too; `told` goes into commitInfo, `transactions` are numbers that
+    move. Raises CommitConflict when one of the files has gone otherwise, and Unreachable.
+    """
+    commit_id = uuid4().hex
+    properties = CommitProperties(
+        custom_metadata={COMMIT_ID: commit_id, **told},
+        max_commit_retries=0,
+        app_transactions=[Transaction(app_id, number) for app_id, number in (transactions or {}).items()],
+    )
+    actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in new]
+    actions += [remove_action(file, data_change=data_change) for file in gone]
+    first = table.version + 1
+    for _ in range(ATTEMPTS):
+        _refuse_gone(table, gone)
+        with store_errors(table.location):
+            try:
+                table.delta.create_write_transaction(
+                    actions,
+                    "append",
+                    table.delta.schema(),
+                    partition_by=["date"],
+                    commit_properties=properties,
+                )
+            except CommitFailedError as error:
+                newer = table.reopened()
+                if newer.has_commit(commit_id, first):
+                    return newer
+                if newer.version == table.version:
+                    raise CommitConflict(f"{table.location}: {first_line(error)}") from error
+                table = newer
+                continue
+        newer = table.reopened()
+        DeltaLog(table.location).sync(table.version + 1, newer.version)
+        return newer
+    raise CommitConflict(f"{table.location}: others have committed {ATTEMPTS} times meanwhile; try again.")
+
+
+def _refuse_gone(table: LakeTable, gone: Sequence[TableFile]) -> None:
+    """Raise CommitConflict where the snapshot does not have a file any more."""
+    there = {file.path for file in table.files}
+    for file in gone:
+        if file.path not in there:
+            raise CommitConflict(
+                f"{table.location}: {file.path} was replaced by somebody else meanwhile; nothing was committed."
+            )
