@@ -128,9 +128,9 @@ def in_turn(systems: Sequence[str], number: int) -> list[str]:
     return [*systems[start:], *systems[:start]]
 
 
-def settle(folder: Path) -> None:
-    """Return once the embedded server in that folder is quiet, or after SETTLE_LIMIT_S."""
-    deadline = time.monotonic() + SETTLE_LIMIT_S
+def settle(folder: Path, limit_s: float = SETTLE_LIMIT_S) -> None:
+    """Return once the embedded server in that folder is quiet, or after that long."""
+    deadline = time.monotonic() + limit_s
     with redis.Redis(unix_socket_path=embedded_socket(folder)) as server:
         while time.monotonic() < deadline:
             info = server.info()

@@ -1,0 +1,79 @@
+"""The plots and the table of `bench.growth`, in docs/benchmarks.md and docs/growth.png."""
+
+from __future__ import annotations
+
+from bench.growth_results import TOLERANCE, Growth, Line
+from bench.page import PAGE, described, rounded, table, write
+
+PLOT = PAGE.with_name("growth.png")
+COLOURS = {"memory": "tab:blue", "batch": "tab:orange", "record": "tab:green"}
+STYLES = ("-", "--", "-.", ":")
+
+
+def write_growth(growth: Growth) -> None:
+    """Plot, and replace the page's table."""
+    plot(growth)
+    picture = "![Throughput and latency at each size, relative to the smallest](growth.png)"
+    note = (
+        "In the plots 1 is the figure at the smallest size, and the grey band is 20 % around it; "
+        "in the table, **bold** is worse than that."
+    )
+    write("growth", "\n\n".join([described(growth.about), picture, note, as_table(growth)]))
+
+
+def as_table(growth: Growth) -> str:
+    """A table for each thing that grows: medians, and in brackets what they are of the smallest size's."""
+    return "\n\n".join(_table(dimension, growth.of(dimension)) for dimension in growth.dimensions)
+
+
+def _table(dimension: str, lines: list[Line]) -> str:
+    sizes = sorted({size for line in lines for size in line.medians})
+    rows = [
+        [line.measure, line.system, line.unit, *(_cell(line, size) for size in sizes)]
+        for line in sorted(lines, key=lambda line: line.system)
+    ]
+    return table([dimension, "storage", "unit", *(f"{size:g}" for size in sizes)], rows)
+
+
+def _cell(line: Line, size: float) -> str:
+    if size not in line.medians:
+        return ""
+    value, ratio = rounded(line.medians[size]), line.relative[size]
+    if size == min(line.medians):
+        return value
+    return f"{value} ({ratio:.2f})" if line.is_flat_at(size) else f"{value} (**{ratio:.2f}**)"
+
+
+def plot(growth: Growth) -> None:
+    """Throughput above, latency below, one column for each thing that grows."""
+    # Only here: measuring does not need it.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    dimensions = growth.dimensions
+    figure = Figure(figsize=(5 * len(dimensions), 8), layout="constrained")
+    axes = figure.subplots(2, len(dimensions), squeeze=False)
+    for column, dimension in enumerate(dimensions):
+        lines = growth.of(dimension)
+        for row, is_rate in enumerate((True, False)):
+            axis = axes[row][column]
+            shown = [line for line in lines if (line.unit == "records/s") is is_rate]
+            positions = {
+                size: at for at, size in enumerate(sorted({size for line in shown for size in line.medians}))
+            }
+            axis.axhspan(1 - TOLERANCE, 1 + TOLERANCE, color="0.9")
+            measures = list(dict.fromkeys(line.measure for line in shown))
+            for line in shown:
+                axis.plot(
+                    [positions[size] for size in line.relative],
+                    list(line.relative.values()),
+                    STYLES[measures.index(line.measure) % len(STYLES)],
+                    color=COLOURS.get(line.system),
+                    marker="o",
+                    label=f"{line.system}: {line.measure}",
+                )
+            axis.set_xticks(list(positions.values()), [f"{size:g}" for size in positions])
+            axis.set_xlabel(dimension)
+            axis.set_ylabel("throughput" if is_rate else "latency")
+            axis.set_ylim(0, None if is_rate else max(2.0, axis.get_ylim()[1]))
+            axis.legend(fontsize="small")
+    figure.savefig(PLOT, dpi=80)

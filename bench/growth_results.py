@@ -1,0 +1,95 @@
+"""What `bench.growth` measured: every round, in a JSON file; its plots and its tables in docs/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+from attrs import asdict, define, field, frozen
+
+#: How far from what it was at the smallest size a figure may be, and still be called flat.
+TOLERANCE = 0.2
+
+
+@frozen
+class Point:
+    """One measure of a system at one size of what grows."""
+
+    dimension: str
+    measure: str
+    unit: str
+    system: str
+    size: float
+
+
+@frozen
+class Line:
+    """One measure of a system as it grows: medians by size, ascending."""
+
+    dimension: str
+    measure: str
+    unit: str
+    system: str
+    medians: Mapping[float, float]
+
+    @property
+    def relative(self) -> dict[float, float]:
+        """What each size reaches of what the smallest does."""
+        first = self.medians[min(self.medians)]
+        return {size: value / first for size, value in self.medians.items()}
+
+    def is_flat_at(self, size: float) -> bool:
+        """Within the tolerance of the smallest, or better: more throughput, less latency."""
+        ratio = self.relative[size]
+        return ratio >= 1 - TOLERANCE if self.unit == "records/s" else ratio <= 1 + TOLERANCE
+
+
+@define
+class Growth:
+    """Figures by point, in the order in which they came."""
+
+    about: Mapping[str, str]
+    rounds: dict[Point, list[float]] = field(factory=dict)
+
+    def add(self, point: Point, value: float) -> None:
+        """Keep one round's figure, and print it."""
+        self.rounds.setdefault(point, []).append(value)
+        print(
+            f"{point.size:>6g} {point.dimension:<18} {point.system:<8} {point.measure:<40}"
+            f" {value:>12,.0f} {point.unit}",
+            flush=True,
+        )
+
+    @property
+    def lines(self) -> list[Line]:
+        found: dict[tuple[str, str, str, str], dict[float, float]] = {}
+        for point, figures in self.rounds.items():
+            key = point.dimension, point.measure, point.unit, point.system
+            found.setdefault(key, {})[point.size] = median(figures)
+        return [Line(*key, dict(sorted(medians.items()))) for key, medians in found.items()]
+
+    def of(self, dimension: str) -> list[Line]:
+        return [line for line in self.lines if line.dimension == dimension]
+
+    @property
+    def dimensions(self) -> Sequence[str]:
+        return list(dict.fromkeys(point.dimension for point in self.rounds))
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        measured = [{**asdict(point), "rounds": figures} for point, figures in self.rounds.items()]
+        path.write_text(json.dumps({"about": dict(self.about), "measured": measured}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        saved = json.loads(path.read_text())
+        return cls(
+            saved["about"],
+            {
+                Point(**{name: value for name, value in each.items() if name != "rounds"}): each["rounds"]
+                for each in saved["measured"]
+            },
+        )
