@@ -241,14 +241,7 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
     return cluster
 
 
-@pytest.mark.parametrize("seed", range(2))
-async def test_a_group_lives_through_an_hour_of_churn(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    await churn(monkeypatch, seed)
-
-
-async def test_the_same_seed_is_the_same_hour(
+async def test_a_group_lives_through_an_hour_of_churn_and_the_same_again_by_its_seed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, again, other = [await churn(monkeypatch, seed) for seed in (7, 7, 8)]

@@ -39,6 +39,7 @@ from tests.handlers.support import Shim
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 U0 = TopicPartition("u", 0)
 DAY_MS = 86_400_000
+HOUR_S = 3_600.0
 POSITION = OffsetAndMetadata(5)
 
 
@@ -141,6 +142,7 @@ class World:
     async def broker(self, **settings: Any) -> AsyncIterator[GroupCoordinator]:
         """A coordinator at work; killed at the end of the block."""
         coordinator = self.coordinator(**settings)
+        coordinator.leases.lease_s = HOUR_S  # a week of renewals is not what takes time here
         async with trio.open_nursery() as nursery:
             nursery.start_soon(coordinator.run)
             nursery.start_soon(coordinator.expire_positions)

@@ -1,4 +1,4 @@
-"""The contract suite on every server, layout and mapping."""
+"""The contract suite on every server; on the oldest, with the two pairs of layout and mapping that differ in both."""
 
 from __future__ import annotations
 
@@ -7,19 +7,40 @@ import pytest
 from korvet.testing.environment import Environment
 from korvet.testing.storage_contract import StorageContract
 from tests.redis_environment import RedisEnvironment
-from tests.servers import RedisServer
+from tests.servers import REDIS_FLOOR, VALKEY, RedisServer, ServerKind, kinds
 
 pytestmark = pytest.mark.servers
 
 
+def on(*kinds: ServerKind) -> pytest.MarkDecorator:
+    """Run a class on these servers only."""
+    parameters = [pytest.param(kind, id=kind.id) for kind in kinds]
+    return pytest.mark.parametrize("server_kind", parameters, indirect=True, scope="session")
+
+
+@on(*(kind for kind in kinds() if kind is not REDIS_FLOOR))
 class TestRedisStreams(StorageContract):
     @pytest.fixture(params=["record-timestamp", "record-dense", "batch-timestamp", "batch-dense"])
     def environment(self, request: pytest.FixtureRequest, redis_server: RedisServer) -> Environment:
-        layout, mapping = request.param.split("-")
-        return RedisEnvironment(redis_server, {"storage.layout": layout, "offset.mapping": mapping})
+        return environment_of(request.param, redis_server)
 
 
+if REDIS_FLOOR in kinds():
+
+    @on(REDIS_FLOOR)
+    class TestRedisStreamsOnTheOldest(StorageContract):
+        @pytest.fixture(params=["record-timestamp", "batch-dense"])
+        def environment(self, request: pytest.FixtureRequest, redis_server: RedisServer) -> Environment:
+            return environment_of(request.param, redis_server)
+
+
+@on(VALKEY)
 class TestRedisStreamsOverResp3(StorageContract):
     @pytest.fixture
     def environment(self, redis_server: RedisServer) -> Environment:
         return RedisEnvironment(redis_server, {}, options="?protocol=3")
+
+
+def environment_of(names: str, redis_server: RedisServer) -> Environment:
+    layout, mapping = names.split("-")
+    return RedisEnvironment(redis_server, {"storage.layout": layout, "offset.mapping": mapping})
