@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,6 +30,7 @@ from attrs import define, field
 from korvet.lake.batches import batches_of
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches, without
 from korvet.lake.cold_frames import ArchivedLog
+from korvet.lake.cold_rows import Bounds, between, bounds_of, in_order, split
 from korvet.lake.errors import NoTable, RowsMissing
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
@@ -38,6 +38,7 @@ from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile
 
 CACHE_BYTES = 64 * 1024 * 1024
 CACHED_FILES = 4096  # whose row groups are remembered
+COLUMNS = ["partition", "offset", "timestamp_ms", "timestampType", "key", "value", "headers"]
 # What is merged at once: fewer would be many small tables, more would be read for nothing.
 ROWS_AT_ONCE = 2_000
 GROUPS_AT_ONCE = 64
@@ -66,14 +67,6 @@ class _Group(NamedTuple):
     number: int
 
 
-class _Bounds(NamedTuple):
-    """What the statistics of a row group say; everything where they say nothing."""
-
-    first_offset: int
-    last_offset: int
-    largest_ms: int
-
-
 @define(eq=False)
 class ColdReader:
     """Reads all tables of a lake. Several threads may use it."""
@@ -86,7 +79,7 @@ class ColdReader:
     _missing: dict[tuple[UUID, int], tuple[int, list[Stretch]]] = field(factory=dict)
     _groups: OrderedDict[tuple[str, int, int], pa.Table] = field(factory=OrderedDict)
     _cached: int = 0
-    _bounds: OrderedDict[str, list[_Bounds]] = field(factory=OrderedDict)
+    _bounds: OrderedDict[str, list[Bounds]] = field(factory=OrderedDict)
     _lock: Lock = field(factory=Lock)
 
     # --- Tables -------------------------------------------------------------------------------------------
@@ -190,35 +183,36 @@ class ColdReader:
         """The first record of [start, end) that bears the largest timestamp."""
 
         def find(table: LakeTable) -> ColdRecord | None:
-            best: ColdRecord | None = None
-            for rows in self._rows(table, partition, start, end):
-                timestamps = rows["timestamp_ms"].to_numpy()
-                index = int(timestamps.argmax())
-                if best is None or timestamps[index] > best.timestamp:
-                    best = ColdRecord(rows["offset"][index].as_py(), int(timestamps[index]))
-            return best
+            return self._largest(table, partition, start, end)
 
         return self._with_table(topic, topic_id, partition, end, find)
 
-    def rows(
-        self,
-        topic: str,
-        topic_id: UUID,
-        partition: int,
-        start: int,
-        end: int,
-        *,
-        at_least_ms: int | None = None,
-    ) -> Iterator[pa.Table]:
-        """The rows of [start, end) in the order of their offsets, some at a time; with columns as in the files.
-
-        With `at_least_ms`, rows before that time may be left out. Raises as `read`.
-        """
-        table = self._table_up_to(topic, topic_id, partition, end)
-        while start < end:
-            stop = self._present_up_to(table, partition, start, end)
-            yield from self._rows(table, partition, start, stop, at_least_ms=at_least_ms)
-            start = stop
+    def _largest(self, table: LakeTable, partition: int, start: int, end: int) -> ColdRecord | None:
+        """Reads what may have the largest timestamp first, and of several the one with the lowest offset."""
+        best: ColdRecord | None = None
+        order = count()
+        heap: list[tuple[int, int, int, TableFile | _Group]] = []
+        for file in table.files_of(partition, start, end):
+            largest = INT64_MAX if file.last_ms is None else file.last_ms
+            heap.append((-largest, file.first_offset or 0, next(order), file))
+        heapq.heapify(heap)
+        while heap and (best is None or heap[0][:2] < (-best.timestamp, best.offset)):
+            _, _, _, item = heapq.heappop(heap)
+            if isinstance(item, TableFile):
+                for group, bounds in self._groups_of(table, item, start, end):
+                    heapq.heappush(heap, (-bounds.largest_ms, bounds.first_offset, next(order), group))
+                continue
+            rows = between(self._read_group(table, item, partition), start, end)
+            if rows.num_rows:
+                timestamps = rows["timestamp_ms"].to_numpy()
+                index = int(timestamps.argmax())
+                found = ColdRecord(rows["offset"][index].as_py(), int(timestamps[index]))
+                best = (
+                    found
+                    if best is None
+                    else min(best, found, key=lambda each: (-each.timestamp, each.offset))
+                )
+        return best
 
     def _with_table(
         self, topic: str, topic_id: UUID, partition: int, end: int, work: Callable[[LakeTable], T]
@@ -269,13 +263,14 @@ class ColdReader:
         heap: list[tuple[int, int, TableFile | _Group]] = [
             (start if file.first_offset is None else file.first_offset, next(order), file)
             for file in table.files_of(partition, start, end)
+            if at_least_ms is None or file.last_ms is None or file.last_ms >= at_least_ms
         ]
         heapq.heapify(heap)
         waiting: list[pa.Table] = []
         size = 0
         while heap:
             if size >= ROWS_AT_ONCE or len(waiting) >= GROUPS_AT_ONCE:
-                ready, waiting = _split(waiting, heap[0][0])
+                ready, waiting = split(waiting, heap[0][0])
                 size = sum(rows.num_rows for rows in waiting)
                 if ready.num_rows:
                     yield ready
@@ -285,22 +280,22 @@ class ColdReader:
                     if at_least_ms is None or bounds.largest_ms >= at_least_ms:
                         heapq.heappush(heap, (bounds.first_offset, next(order), group))
             else:
-                rows = _between(self._read_group(table, item, partition), start, end)
+                rows = between(self._read_group(table, item, partition), start, end)
                 if rows.num_rows:
                     waiting.append(rows)
                     size += rows.num_rows
         if waiting:
-            yield _split(waiting, end)[0]
+            yield split(waiting, end)[0]
 
     def _groups_of(
         self, table: LakeTable, file: TableFile, start: int, end: int
-    ) -> Iterator[tuple[_Group, _Bounds]]:
+    ) -> Iterator[tuple[_Group, Bounds]]:
         path = table.absolute(file)
         with self._lock:
             known = self._bounds.get(path)
         if known is None:
             with table.location.filesystem().open_input_file(path) as source:
-                known = _bounds_of(pq.read_metadata(source))
+                known = bounds_of(pq.read_metadata(source))
             with self._lock:
                 self._bounds[path] = known
                 while len(self._bounds) > CACHED_FILES:
@@ -320,7 +315,7 @@ class ColdReader:
                 return rows
         with table.location.filesystem().open_input_file(path) as source:
             rows = pq.ParquetFile(source).read_row_group(group.number, columns=COLUMNS)
-        rows = _sorted(rows.filter(pc.equal(rows["partition"], partition)).drop_columns(["partition"]))
+        rows = in_order(rows.filter(pc.equal(rows["partition"], partition)).drop_columns(["partition"]))
         with self._lock:
             self._groups[key] = rows
             self._cached += rows.nbytes
@@ -340,53 +335,3 @@ def _stretches_of_others(table: LakeTable, partition: int) -> list[Stretch]:
         for file in table.index.foreign
         if file.may_hold(partition, INT64_MIN, INT64_MAX)
     ]
-
-
-COLUMNS = ["partition", "offset", "timestamp_ms", "timestampType", "key", "value", "headers"]
-
-
-def _bounds_of(metadata: pq.FileMetaData) -> list[_Bounds]:
-    return [_bounds_of_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
-
-
-def _bounds_of_group(group: pq.RowGroupMetaData) -> _Bounds:
-    first, last, largest = INT64_MIN, INT64_MAX, INT64_MAX
-    for number in range(group.num_columns):
-        column = group.column(number)
-        statistics = column.statistics
-        if statistics is None or not statistics.has_min_max:
-            continue
-        if column.path_in_schema == "offset":
-            first, last = statistics.min, statistics.max
-        elif column.path_in_schema == "timestamp_ms":
-            largest = statistics.max
-    return _Bounds(first, last, largest)
-
-
-def _offsets(rows: pa.Table) -> npt.NDArray[np.int64]:
-    offsets: npt.NDArray[np.int64] = rows["offset"].to_numpy()
-    return offsets
-
-
-def _sorted(rows: pa.Table) -> pa.Table:
-    """By offset, each column in one piece. A repeated offset (rows that somebody has copied) is left out."""
-    offsets = _offsets(rows)
-    if not (np.diff(offsets) > 0).all():
-        _, order = np.unique(offsets, return_index=True)
-        rows = rows.take(pa.array(order))
-    return rows.combine_chunks()
-
-
-def _between(rows: pa.Table, start: int, end: int) -> pa.Table:
-    first, last = np.searchsorted(_offsets(rows), [start, end])
-    return rows.slice(first, last - first)
-
-
-def _split(waiting: list[pa.Table], bound: int) -> tuple[pa.Table, list[pa.Table]]:
-    """The rows below `bound`, merged, and the others."""
-    ready = [_between(rows, INT64_MIN, bound) for rows in waiting]
-    rest = [rows for rows in (_between(rows, bound, INT64_MAX) for rows in waiting) if rows.num_rows]
-    some = [rows for rows in ready if rows.num_rows]
-    if len(some) > 1:
-        return _sorted(pa.concat_tables(some)), rest
-    return (some or ready)[0], rest

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-from deltalake import CommitProperties, Transaction
-from deltalake.exceptions import CommitFailedError
-
-from korvet.lake.errors import CommitConflict
-from korvet.lake.files import file_range
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.replacing import replace
+from korvet.lake.table import LakeTable
 
 
 def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
@@ -24,15 +19,14 @@ def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
     """
     ends: dict[int, list[int]] = {partition: [] for partition in table.archived_up_to}
     stays = dict(table.archived_up_to)  # the first offset that has to stay
-    for row in pa.table(table.delta.get_add_actions(flatten=True)).to_pylist():
-        held, newest = file_range(row["path"]), row.get("max.timestamp_ms")
-        if held is None:
-            first = row.get("min.offset") or 0
+    for file in table.files:
+        if file.held is None:
+            first = file.first_offset or 0
             stays = {partition: min(first, offset) for partition, offset in stays.items()}
-        elif newest is not None and 0 <= newest < cutoff_ms:
-            ends[held.partition].append(held.end)
+        elif file.count == 0 or (file.last_ms is not None and 0 <= file.last_ms < cutoff_ms):
+            ends[file.held.partition].append(file.held.end)
         else:
-            stays[held.partition] = min(held.start, stays[held.partition])
+            stays[file.held.partition] = min(file.held.start, stays[file.held.partition])
     starts = {
         partition: max((end for end in found if end <= stays[partition]), default=0)
         for partition, found in ends.items()
@@ -43,15 +37,13 @@ def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
 def drop_before(table: LakeTable, starts: Mapping[int, int]) -> LakeTable:
     """Drop what these partitions have before these offsets, in one commit; the snapshot that lacks it.
 
-    Raises CommitConflict when somebody else has committed meanwhile, and Unreachable.
+    Raises CommitConflict when somebody else has replaced some of the same files meanwhile, and Unreachable.
     """
-    predicate = " OR ".join(
-        f"(partition = {partition} AND offset < {start})" for partition, start in starts.items()
-    )
-    moved = [Transaction(f"{table.app_id}/{partition}/start", start) for partition, start in starts.items()]
-    with store_errors(table.location):
-        try:
-            table.delta.delete(predicate, commit_properties=CommitProperties(app_transactions=moved))
-        except CommitFailedError as error:
-            raise CommitConflict(f"{table.location}: {error}") from error
-    return table.reopened()
+    gone = [
+        file
+        for partition, start in starts.items()
+        for file in table.index.named(partition)
+        if file.held is not None and file.held.end <= start
+    ]
+    moved = {f"{table.app_id}/{partition}/start": start for partition, start in starts.items()}
+    return replace(table, gone, [], data_change=True, told={}, transactions=moved)

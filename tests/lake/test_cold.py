@@ -241,3 +241,16 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     assert offsets_from(reader, 0, 100_000) == list(range(100_000))
     assert reader._cached <= 2 * MB
     assert reader._cached == sum(rows.nbytes for rows in reader._groups.values())
+
+
+def test_the_largest_timestamp_is_found_by_statistics(tmp_path: Path) -> None:
+    table = committed(new_table(tmp_path), 0, 30_000)
+    table = committed(table, 30_000, 60_000, timestamps=[NOON + 29_999] * 30_000)
+    committed(table, 60_000, 60_010, timestamps=[NOON] * 10)
+    reader = ColdReader(lake(tmp_path))
+
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010) == ColdRecord(29_999, NOON + 29_999)
+    assert len(reader._groups) == 1
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000) == ColdRecord(28_999, NOON + 28_999)
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000) == ColdRecord(40_000, NOON + 29_999)
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 60_010, 60_010) is None

@@ -256,7 +256,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 
 
-def die(*_arguments: object) -> None:
+def die(*_arguments: object, **_options: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
