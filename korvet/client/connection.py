@@ -17,7 +17,7 @@ from attrs import define, field
 import korvet
 from korvet.client.authentication import authenticate
 from korvet.client.security import PLAINTEXT, Security
-from korvet.client.tls import secured
+from korvet.client.tls import explain, secured
 from korvet.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -163,11 +163,19 @@ class BrokerConnection:
         await self._send(message, version)
         while (frame := self._frames.next_frame()) is None:
             self._frames.allow_frame()
-            data = await self._stream.receive_some(RECEIVE_BYTES)
-            if not data:
-                raise trio.EndOfChannel(CLOSED if self._is_proven else CLOSED_AT_ONCE)
-            self._frames.receive_data(data)
+            self._frames.receive_data(await self._receive())
         return frame
+
+    async def _receive(self) -> bytes | bytearray:
+        try:
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+        except trio.BrokenResourceError as error:
+            if self._is_proven or explain(error):
+                raise
+            data = b""  # it was reset: another way to say nothing
+        if not data:
+            raise trio.EndOfChannel(CLOSED if self._is_proven else CLOSED_AT_ONCE)
+        return data
 
     async def _send(self, message: object, version: int) -> None:
         self._correlation_id += 1

@@ -93,7 +93,7 @@ async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -
 def explain(error: BaseException) -> str:
     """Why there is no TLS, where that is the reason of an error and will be next time, too; else nothing."""
     found = _ssl_error(error)
-    if found is None:
+    if found is None or isinstance(found, ssl.SSLEOFError):
         return ""
     if isinstance(found, ssl.SSLCertVerificationError):
         if found.verify_code in NAME_MISMATCHES:
@@ -115,7 +115,7 @@ def explain(error: BaseException) -> str:
             f"it does not accept the client's certificate, or wants one: {_words(found)} "
             "(ssl.keystore.location names a PEM file with one, and its key)"
         )
-    return "" if isinstance(found, ssl.SSLEOFError) else f"no TLS: {_words(found)}"
+    return f"no TLS: {_words(found)}"
 
 
 def _ssl_error(error: BaseException) -> ssl.SSLError | None:

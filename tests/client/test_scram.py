@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.client.scram import ScramClient
+from korvet.protocol.errors import SaslAuthenticationFailed
+
+# The conversation in RFC 7677, section 3.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+    b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def client(username: str = "user") -> ScramClient:
+    return ScramClient("SCRAM-SHA-256", username, "pencil", NONCE)
+
+
+def test_the_conversation_is_that_of_the_rfc() -> None:
+    scram = client()
+
+    assert b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO" == scram.first()
+    assert CLIENT_FINAL == scram.final(SERVER_FIRST)
+    scram.verify(SERVER_FINAL)
+
+
+def test_every_conversation_has_a_nonce_of_its_own() -> None:
+    assert ScramClient("SCRAM-SHA-512", "u", "p").first() != ScramClient("SCRAM-SHA-512", "u", "p").first()
+
+
+def test_a_user_name_may_hold_what_separates() -> None:
+    assert client("a=b,c").first().startswith(b"n,,n=a=3Db=2Cc,r=")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff",
+        b"r=another,s=AAAA,i=4096",
+        b"r=rOprNGfwEbeRWgbNEkqO,s=AAAA,i=4096",
+        b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=many",
+        b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=0",
+        b"r=rOprNGfwEbeRWgbNEkqOx,s=AAAA,i=999999999",
+        b"r=rOprNGfwEbeRWgbNEkqOx,s=!,i=4096",
+    ],
+)
+def test_a_server_that_says_anything_else_is_refused(message: bytes) -> None:
+    with pytest.raises(SaslAuthenticationFailed, match="SCRAM failed: the broker"):
+        client().final(message)
+
+
+@pytest.mark.parametrize(
+    "message, said",
+    [
+        (b"v=AAAA", "the broker does not know the password"),
+        (b"", "the broker does not know the password"),
+        (b"e=other-error", "the broker says other-error"),
+    ],
+)
+def test_a_server_that_does_not_know_the_password_is_refused(message: bytes, said: str) -> None:
+    scram = client()
+    scram.final(SERVER_FIRST)
+
+    with pytest.raises(SaslAuthenticationFailed, match=said):
+        scram.verify(message)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pickle
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from korvet.client.security import PLAINTEXT, Sasl, Security, security_of
+
+PLAIN_LOGIN = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hush";'
+)
+PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_LOGIN}
+JKS = b"\xfe\xed\xfe\xed\x00\x00\x00\x02"
+PKCS12 = b"\x30\x82\x0a\x10\x02\x01\x03"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority's certificate, and a client's with its key."""
+    made = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    issued = authority.issue_cert("client@example.org")
+    key, chain = issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+    encrypted = load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hush")
+    )
+    (made / "ca.pem").write_bytes("Zertifikat für alle\n".encode() + authority.cert_pem.bytes())
+    (made / "client.pem").write_bytes(chain + key)
+    (made / "chain.pem").write_bytes(chain)
+    (made / "key.pem").write_bytes(key)
+    (made / "encrypted.pem").write_bytes(encrypted)
+    (made / "store.jks").write_bytes(JKS)
+    (made / "store.p12").write_bytes(PKCS12)
+    return made
+
+
+def test_without_settings_nothing_is_done_to_connections() -> None:
+    assert PLAINTEXT == security_of({}) == security_of({"security.protocol": "plaintext", "acks": "1"})
+    assert PLAINTEXT == security_of({"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_LOGIN})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PLAIN,
+        {**PLAIN, "sasl.jaas.config": f"kafkashaded.{PLAIN_LOGIN}"},
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "hush",
+        },
+    ],
+    ids=["as Java", "as Databricks", "as librdkafka"],
+)
+def test_a_login_may_be_written_as_users_of_java_or_of_librdkafka_do(settings: dict[str, str]) -> None:
+    assert Security(sasl=Sasl("PLAIN", "alice", "hush")) == security_of(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ssl.truststore.type": "PEM", "ssl.truststore.location": "ca.pem"},
+        {"ssl.ca.location": "ca.pem", "ssl.endpoint.identification.algorithm": ""},
+        {"ssl.ca.location": "ca.pem", "ssl.keystore.location": "client.pem", "ssl.keystore.type": "PEM"},
+        {
+            "ssl.certificate.location": "chain.pem",
+            "ssl.key.location": "encrypted.pem",
+            "ssl.key.password": "hush",
+            "ssl.enabled.protocols": "TLSv1.3",
+        },
+    ],
+    ids=["trust", "no names", "mutual", "encrypted key"],
+)
+def test_what_files_hold_travels_without_them_and_is_never_shown(
+    folder: Path, settings: dict[str, str]
+) -> None:
+    found = security_of(
+        {
+            "security.protocol": "SSL",
+            **{name: str(folder / text) if "location" in name else text for name, text in settings.items()},
+        }
+    )
+    travelled = pickle.loads(pickle.dumps(found))
+
+    assert found == travelled == security_of(found.settings())
+    assert "BEGIN" not in repr(found)
+    assert isinstance(travelled.tls.context(), ssl.SSLContext)
+    assert ("ssl.endpoint.identification.algorithm" in settings) == (not travelled.tls.checks_host_name)
+
+
+def test_contents_may_be_given_in_place_of_files(folder: Path) -> None:
+    given = {
+        "security.protocol": "SSL",
+        "ssl.truststore.certificates": (folder / "ca.pem").read_text(),
+        "ssl.keystore.certificate.chain": (folder / "chain.pem").read_text(),
+        "ssl.keystore.key": (folder / "key.pem").read_text(),
+    }
+    files = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(folder / "ca.pem"),
+        "ssl.keystore.location": str(folder / "client.pem"),
+    }
+
+    assert security_of(given) == security_of(files)
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"security.protocol": "TLS"}, "security.protocol is 'TLS'; accepted are PLAINTEXT, SSL, SASL_"),
+        ({"sasl.mechanisms": "PLAIN"}, "sasl.mechanisms is not supported; accepted are .*sasl.mechanism,"),
+        ({**PLAIN, "sasl.mechanism": ""}, "sasl.mechanism is missing; accepted are PLAIN, SCRAM-SHA-256"),
+        ({**PLAIN, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM"),
+        ({**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}, "names PlainLoginModule; SCRAM-SHA-256 takes Scram"),
+        ({**PLAIN, "sasl.jaas.config": "alice hush"}, "sasl.jaas.config is no login module; accepted is"),
+        ({**PLAIN, "sasl.jaas.config": ""}, "sasl.jaas.config gives no username; accepted is a login"),
+        ({**PLAIN, "sasl.username": "alice"}, "sasl.jaas.config is given, and kafka.sasl.username as well"),
+        ({"ssl.ca.location": "nowhere.pem"}, "ssl.ca.location cannot be read: .*: No such file"),
+        ({"ssl.ca.location": "key.pem"}, "ssl.ca.location holds no certificates as PEM"),
+        ({"ssl.truststore.location": "store.jks"}, "is a JKS file, .* accepted is PEM: keytool -importkey"),
+        ({"ssl.truststore.location": "store.p12"}, "is a PKCS12 file, .* accepted is PEM: openssl pkcs12"),
+        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type is 'JKS'; accepted is PEM"),
+        ({"ssl.truststore.password": "hush"}, "ssl.truststore.password is for JKS and PKCS12"),
+        ({"ssl.certificate.location": "chain.pem"}, "ssl.key.location is missing; a certificate of the"),
+        ({"ssl.key.location": "key.pem"}, "ssl.certificate.location is missing; a private key needs"),
+        (
+            {"ssl.certificate.location": "chain.pem", "ssl.key.location": "encrypted.pem"},
+            "ssl.key.password does not open the key",
+        ),
+        ({"ssl.certificate.location": "ca.pem", "ssl.key.location": "key.pem"}, "no usable certificate and"),
+        ({"ssl.endpoint.identification.algorithm": "ldap"}, "is 'ldap'; accepted are https, or nothing"),
+        ({"ssl.enabled.protocols": "TLSv1"}, "names none of TLSv1.2 and TLSv1.3, which are accepted"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_accepted(
+    folder: Path, settings: dict[str, str], said: str
+) -> None:
+    located = {name: str(folder / text) if "location" in name else text for name, text in settings.items()}
+    with pytest.raises(ValueError, match=said) as raised:
+        security_of({"security.protocol": "SSL", **located}, prefix="kafka.")
+
+    assert str(raised.value).startswith("kafka.")
+    assert str(raised.value).count("\n") == 0
+    assert "hush" not in str(raised.value)
