@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import hiredis
@@ -86,6 +87,18 @@ def echo(port: int, *, records: int, record_bytes: int) -> float:
     return records / elapsed_s
 
 
+def echo_round_trip_us(port: int, *, size: int, count: int) -> float:
+    """Median time until so many bytes are back, one message at a time."""
+    message, buffer = os.urandom(size), bytearray(size)
+    with connect(("127.0.0.1", port)) as connection:
+
+        def round_trip() -> None:
+            connection.sendall(message)
+            connection.recv_into(buffer, 0, socket.MSG_WAITALL)
+
+        return _median_us(round_trip, count)
+
+
 @frozen
 class RawRedis:
     """One pipelined connection to a Valkey, as fast as Python and hiredis go: all commands are packed before."""
@@ -141,6 +154,17 @@ class RawRedis:
         _verify(records, sum(map(len, replies)))
         return records / elapsed_s
 
+    def append_round_trip_us(self, *, record_bytes: int, count: int) -> float:
+        """Median time until one entry is acknowledged, one command at a time."""
+        command = _command("XADD", "batches:0", "*", "$batch", os.urandom(record_bytes))
+        with connect(str(self.path)) as connection:
+
+            def round_trip() -> None:
+                connection.sendall(command)
+                connection.recv(RECEIVE_BYTES)
+
+            return _median_us(round_trip, count)
+
     def forget(self, *, partitions: int) -> None:
         """Delete what was written; DEL answers when the memory is free again."""
         self._pipeline([_command("DEL", "records", *(f"batches:{i}" for i in range(partitions)))], 1)
@@ -167,6 +191,15 @@ class RawRedis:
         if errors := [reply for reply in replies if isinstance(reply, Exception)]:
             raise errors[0]
         return elapsed_s, replies
+
+
+def _median_us(work: Callable[[], None], count: int) -> float:
+    times_s = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        times_s.append(time.perf_counter() - started)
+    return median(times_s) * 1e6
 
 
 def _send_all(connection: socket.socket, writes: Sequence[bytes]) -> None:
