@@ -214,6 +214,26 @@ class ColdReader:
                 )
         return best
 
+    def rows(
+        self,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        at_least_ms: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """The rows of [start, end) in the order of their offsets, some at a time; with columns as in the files.
+
+        With `at_least_ms`, rows before that time may be left out. Raises as `read`.
+        """
+        table = self._table_up_to(topic, topic_id, partition, end)
+        while start < end:
+            stop = self._present_up_to(table, partition, start, end)
+            yield from self._rows(table, partition, start, stop, at_least_ms=at_least_ms)
+            start = stop
+
     def _with_table(
         self, topic: str, topic_id: UUID, partition: int, end: int, work: Callable[[LakeTable], T]
     ) -> T:
