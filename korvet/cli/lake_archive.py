@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from korvet.cli.lake_options import (
 from korvet.cli.lake_running import ended_by_signals
 from korvet.cli.options import bootstrap_servers, check_addresses, security
 from korvet.cli.output import print_json
+from korvet.cli.progress import ProgressLine, duration_text, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,37 +119,22 @@ def command(
 
 
 class Display:
-    """How it is getting on, on stderr: one line that is rewritten at a terminal, elsewhere a line for each change."""
+    """How it is getting on, and what goes wrong with topics."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._terminal = sys.stderr.isatty()
-        self._last = ""
+        self._line = ProgressLine()
         self._errors: dict[str, str] = {}
 
     def show(self, archive: Archive) -> None:
         for topic in archive.progress.values():
             if topic.error and self._errors.get(topic.topic) != topic.error:
-                self._line(f"korvet: {topic.topic}: {topic.error}")
+                self._line.say(f"korvet: {topic.topic}: {topic.error}")
             self._errors[topic.topic] = topic.error
-        text = self._text(list(archive.progress.values()))
-        if text == self._last:
-            return
-        self._last = text
-        if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-        else:
-            click.echo(text, err=True)
+        self._line.show(self._text(list(archive.progress.values())))
 
     def end(self) -> None:
-        if self._terminal and self._last:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def _line(self, text: str) -> None:
-        self.end()
-        click.echo(text, err=True)
+        self._line.end()
 
     def _text(self, topics: list[TopicProgress]) -> str:
         records = sum(topic.records for topic in topics)
@@ -199,18 +184,3 @@ def lag_text(topics: list[TopicProgress]) -> str:
     lag = sum(topic.lag_records for topic in topics)
     about = any(topic.lag and topic.rows is not None and topic.rows.offsets_each > 1.5 for topic in topics)
     return f"about {lag:,}" if about else f"{lag:,}"
-
-
-def size_text(count: float) -> str:
-    """Bytes, in the unit that leaves few digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def duration_text(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

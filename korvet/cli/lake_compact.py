@@ -105,7 +105,7 @@ def compacted(location: Location, topic: str, target_bytes: int, *, dry_run: boo
 
 
 def told(result: Compacted, *, dry_run: bool) -> str:
-    from korvet.cli.lake_archive import size_text
+    from korvet.cli.progress import size_text
 
     if not result.files_before:
         return "nothing was joined" if result.errors else "nothing to join"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from korvet.cli.lake_options import (
 )
 from korvet.cli.lake_running import ended_by_signals
 from korvet.cli.output import print_json
+from korvet.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from korvet.pipeline.decoding.job import DecodeJob
@@ -130,9 +130,13 @@ def command(
             if show:
                 preview(decodings)
                 return
-            job = DecodeJob(decodings, every_s, Display().show)
-            with ended_by_signals(job), needing_extra():
-                job.run()
+            display = Display()
+            job = DecodeJob(decodings, every_s, display.show)
+            try:
+                with ended_by_signals(job), needing_extra():
+                    job.run()
+            finally:
+                display.end()
         finally:
             spark.stop()
     except (JavaNotFound, JavaEnded) as error:
@@ -174,38 +178,32 @@ def preview(decodings: list[Decoding]) -> None:
 
 
 class Display:
-    """How it is getting on, on stderr: a line for each change, on a terminal one that is rewritten."""
+    """How it is getting on, which columns are new, and what goes wrong with topics."""
 
     def __init__(self) -> None:
         self._errors: dict[str, str] = {}
         self._columns: dict[str, int] = {}
-        self._last = ""
+        self._line = ProgressLine()
 
     def show(self, job: DecodeJob) -> None:
         for progress in job.progress.values():
             if progress.error and self._errors.get(progress.topic) != progress.error:
-                self._line(f"korvet: {progress.topic}: {progress.error}")
+                self._line.say(f"korvet: {progress.topic}: {progress.error}")
             self._errors[progress.topic] = progress.error
             for columns in progress.columns[self._columns.get(progress.topic, 0) :]:
-                self._line(f"{progress.topic}: new columns: {columns}")
+                self._line.say(f"{progress.topic}: new columns: {columns}")
             self._columns[progress.topic] = len(progress.columns)
         records = sum(progress.records for progress in job.progress.values())
         bad = sum(progress.bad for progress in job.progress.values())
-        text = f"decoded {records:,} records, {bad:,} bad"
-        if text != self._last:
-            self._last = text
-            self._line(text, rewritten=sys.stderr.isatty())
+        self._line.show(f"decoded {records:,} records, {bad:,} bad")
 
-    def _line(self, text: str, *, rewritten: bool = False) -> None:
-        start = "\r\x1b[K" if sys.stderr.isatty() else ""
-        click.echo(f"{start}{text}", err=True, nl=not rewritten)
+    def end(self) -> None:
+        self._line.end()
 
 
 def summarize(job: DecodeJob, *, as_json: bool) -> None:
     """Say what was done, and exit with 1 when something was not."""
     topics = sorted(job.progress.values(), key=lambda progress: progress.topic)
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)
     if as_json:
         names = ("topic", "records", "typed", "bad", "tombstones")
         print_json(

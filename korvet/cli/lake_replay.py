@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,7 @@ from korvet.cli.lake_options import (
 from korvet.cli.lake_running import told_in_a_line
 from korvet.cli.options import bootstrap_servers, check_addresses, security
 from korvet.cli.output import print_json, print_table
+from korvet.cli.progress import ProgressLine, duration_text
 from korvet.cli.times import EXAMPLES, parse_time
 
 if TYPE_CHECKING:
@@ -100,9 +103,11 @@ def command(
             security(),
         )
         spark = spark_session("korvet lake replay", master=master)
+        line = ProgressLine()
         try:
-            replayed = replay_all(spark, replay, selections)
+            replayed = replay_all(spark, replay, selections, told_by(line))
         finally:
+            line.end()
             spark.stop()
     if as_json:
         print_json(
@@ -118,6 +123,19 @@ def command(
             click.echo(f"korvet: {each.error}", err=True)
     if any(each.error for each in replayed):
         raise SystemExit(1)
+
+
+def told_by(line: ProgressLine) -> Callable[[float], None]:
+    """Shows which part is done, and when the rest will be."""
+    began = time.monotonic()
+
+    def tell(part: float) -> None:
+        text = f"replayed {part:.0%} of the offsets"
+        if 0 < part < 1:
+            text += f", ready in {duration_text((time.monotonic() - began) * (1 - part) / part)}"
+        line.show(text)
+
+    return tell
 
 
 def chosen_target(topic: str, into: str | None, same_topic: bool) -> str:

@@ -189,6 +189,20 @@ def _selected(rows: pa.Table, selection: Selection) -> pa.Array:
     return pa.array(chosen)
 
 
+async def target_of(client: Client, replay: Replay, partition: int) -> TopicPartition:
+    """Where a partition goes: to the same number, as far as the target has so many."""
+    topic = await client.topic(replay.target)
+    return TopicPartition(topic.name, partition % len(topic.partitions))
+
+
+def left_of(position: OffsetAndMetadata | None, selection: Selection) -> Selection:
+    """What was left of a selection when this position of the replay's group was noted."""
+    if position is None:
+        return selection
+    start, end = json.loads(position.metadata)
+    return evolve(selection, start=start, end=end)
+
+
 @define
 class Target:
     """The partition that records go to, and how far they are."""
@@ -205,7 +219,7 @@ class Target:
     async def send_all(self, selection: Selection) -> None:
         """Send what is selected and is not there yet. Raises KafkaError, LakeError."""
         async with self.replay.client() as client:
-            tp = await self._target(client)
+            tp = await target_of(client, self.replay, self.partition)
             selection = await self._resumed(client, tp, selection)
             await self._init_producer(client)
             began = told = time.monotonic()
@@ -220,11 +234,6 @@ class Target:
             offsets = await client.list_offsets({tp: LATEST})
             await self._checkpoint(client, tp, offsets[tp].offset, evolve(selection, start=selection.end))
 
-    async def _target(self, client: Client) -> TopicPartition:
-        """The same number, as far as the target has so many."""
-        topic = await client.topic(self.replay.target)
-        return TopicPartition(topic.name, self.partition % len(topic.partitions))
-
     async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
         """What is left of the selection: what lies behind the last record that is in the target."""
         group_id = self.replay.group_id(self.partition)
@@ -233,7 +242,8 @@ class Target:
         if position is None:
             await self._checkpoint(client, tp, latest, selection)
             return selection
-        start, end = json.loads(position.metadata)
+        left = left_of(position, selection)
+        start, end = left.start, left.end
         prefix = f"{self.replay.replay_id} {self.replay.topic} {self.partition} ".encode()
         if position.offset < latest:
             async for record in client.consume({tp: position.offset}, until={tp: latest}):
@@ -243,6 +253,7 @@ class Target:
         return evolve(selection, start=min(start, end), end=end)
 
     async def _checkpoint(self, client: Client, tp: TopicPartition, offset: int, left: Selection) -> None:
+        """Note where the target ends, and what is left; see `left_of`."""
         metadata = json.dumps([left.start, left.end])
         position = OffsetAndMetadata(offset, metadata=metadata)
         await client.commit(self.replay.group_id(self.partition), {tp: position})
