@@ -277,8 +277,8 @@ class Broker:
         await self.storage.delete_topic(topic)
         await self.log.forget(topic)
         self._rules.pop(topic.name, None)
-        for number in range(topic.partitions):
-            self._leader_epochs.pop(TopicPartition(topic.name, number), None)
+        for tp in [tp for tp in self._leader_epochs if tp.topic == topic.name]:
+            del self._leader_epochs[tp]
 
     # --- Waiting ----------------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ PRODUCES_AT_ONCE = 5
 RECEIVE_BYTES = 64 * 1024
 # The system's limit of buffers in one sendmsg (IOV_MAX).
 BUFFERS_AT_ONCE = 1024
+# What is copied to or from a socket in one turn: half a millisecond. There may be room for ten times as much.
+BYTES_AT_ONCE = 1 << 20
 # How long requests that lie in memory already may be worked on before other connections have their turn.
 SLICE_S = 0.002
 # Told by the system that the other side closed; Linux alone tells so while there are bytes left to read.
@@ -274,7 +276,7 @@ class ServedConnection:
         buffer = self.connection.frame_buffer()
         try:
             if buffer is not None:
-                count = self.sock.recv_into(buffer)
+                count = self.sock.recv_into(buffer, min(len(buffer), BYTES_AT_ONCE))
                 self.connection.buffer_filled(count)
             else:
                 count = self.sock.recv_into(self.shared.scratch)
@@ -306,7 +308,7 @@ class ServedConnection:
         first = 0
         while first < len(buffers):
             try:
-                sent = self.sock.sendmsg(buffers[first : first + BUFFERS_AT_ONCE])
+                sent = self.sock.sendmsg(buffers[first : portion_end(buffers, first)])
             except BlockingIOError:
                 sent = 0
             self._active = monotonic()
@@ -334,6 +336,15 @@ class ServedConnection:
         self.shared.budget.give_back(self._held)
         self.sock.close()
         self.closed(self)
+
+
+def portion_end(buffers: list[Buffer], first: int) -> int:
+    """Behind which of the buffers from `first` on what is sent in one turn ends."""
+    end, size = first, 0
+    while end < len(buffers) and end < first + BUFFERS_AT_ONCE and size < BYTES_AT_ONCE:
+        size += len(buffers[end])
+        end += 1
+    return end
 
 
 @types.coroutine

@@ -39,8 +39,10 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from korvet.protocol.record_batch import RecordBatch, decode_records, validate_produced
+from korvet.protocol.record_batch import RecordBatch, decode_slowly, decompressed, validate_produced
+from korvet.protocol.steps import RECORDS_A_STEP, Steps
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
+from korvet.storage.turns import in_turns
 from korvet.topics import INTERNAL_TOPICS, TopicRules
 
 NO_TIMESTAMP = -1
@@ -108,7 +110,7 @@ async def _take(
                 raise topic
             if tp in batches or tp in outcomes:
                 raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-            batches[partition_of(topic, partition.index)] = _checked(broker, context, topic, partition)
+            batches[partition_of(topic, partition.index)] = await _checked(broker, context, topic, partition)
         except KafkaError as error:
             batches.pop(tp, None)
             outcomes[tp] = error
@@ -123,7 +125,7 @@ def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
         raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
 
 
-def _checked(
+async def _checked(
     broker: Broker, context: RequestContext, topic: Topic, partition: PartitionProduceData
 ) -> RecordBatch:
     """The batch that was sent for a partition. Raises the KafkaError that it deserves."""
@@ -138,26 +140,34 @@ def _checked(
     if batch.is_transactional:
         raise TransactionalIdAuthorizationFailed("transactions are not served")
     if rules.limits_timestamps:
-        _check_timestamps(batch, rules, broker.clock())
+        await in_turns(_check_timestamps(batch, rules, broker.clock()))
     if rules.is_compacted:
-        _check_keys(batch, TopicPartition(topic.name, partition.index))
+        await in_turns(_check_keys(batch, TopicPartition(topic.name, partition.index)))
     return batch
 
 
-def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> None:
+def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> Steps[None]:
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-    refused = [
-        index
-        for index, (_, timestamp, *_) in enumerate(decode_records(batch))
-        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
-    ]
+    refused: list[int] = []
+    data = yield from decompressed(batch)
+    for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
+        refused += [
+            delta
+            for delta, timestamp, *_ in part
+            if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
+        ]
+        yield None
     if refused:
         message = f"{len(refused)} timestamps are out of range; they should be within [{earliest}, {latest}]"
         raise TimestampsRefused(message, refused[:RECORD_ERRORS])
 
 
-def _check_keys(batch: RecordBatch, tp: TopicPartition) -> None:
-    refused = [index for index, (_, _, key, *_) in enumerate(decode_records(batch)) if key is None]
+def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
+    refused: list[int] = []
+    data = yield from decompressed(batch)
+    for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
+        refused += [delta for delta, _, key, *_ in part if key is None]
+        yield None
     if refused:
         message = (
             f"Compacted topic cannot accept message without key in topic partition {tp.topic}-{tp.partition}."

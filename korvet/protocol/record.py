@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge
+from korvet.protocol.steps import RECORDS_A_STEP, Steps
 
 Headers = tuple[tuple[str, bytes | None], ...]
 #: offset delta, timestamp (absolute, ms), key, value, headers
@@ -24,6 +25,8 @@ RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 # About what one decoded record, or header, takes as Python objects beside its bytes. Two bytes on the wire can
 # be an empty header, so memory has to be bounded by this as well.
 OBJECT_BYTES = 128
+# Finding a record by its time takes less than decoding it.
+LOOKED_AT_A_STEP = 6 * RECORDS_A_STEP
 
 
 def decode(
@@ -168,39 +171,43 @@ def encode(records: Iterable[RawRecord], *, base_timestamp: int, into: bytearray
     return count, delta, max_timestamp
 
 
-def first_at(data: bytes, count: int, *, base_timestamp: int, timestamp: int) -> tuple[int, int] | None:
-    """Return (offset delta, timestamp) of the first record with at least `timestamp`, or None.
+def first_at(
+    data: bytes, count: int, *, base_timestamp: int, timestamp: int
+) -> Steps[tuple[int, int] | None]:
+    """(offset delta, timestamp) of the first record with at least `timestamp`, or None.
 
     Steps from record to record by their lengths; neither keys nor values are touched.
     """
     wanted = timestamp - base_timestamp
     position = 0
     try:
-        for _ in range(count):
-            n = data[position]
-            position += 1
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            end = position + (n >> 1)
-            n = data[position + 1]
-            position += 2
-            if n > 127:
-                if data[position] < 128:
-                    n += (data[position] << 7) - 128
-                    position += 1
-                else:
-                    n, position = _varint(data, position - 1)
-            if n & 1:
-                n = ~n
-            if n >> 1 >= wanted:
-                return _varint(data, position)[0] >> 1, base_timestamp + (n >> 1)
-            if end < position:
-                raise InvalidRecord("A record's length is not that of its fields.")
-            position = end
+        for done in range(0, count, LOOKED_AT_A_STEP):
+            for _ in range(min(LOOKED_AT_A_STEP, count - done)):
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                end = position + (n >> 1)
+                n = data[position + 1]
+                position += 2
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if n & 1:
+                    n = ~n
+                if n >> 1 >= wanted:
+                    return _varint(data, position)[0] >> 1, base_timestamp + (n >> 1)
+                if end < position:
+                    raise InvalidRecord("A record's length is not that of its fields.")
+                position = end
+            yield None
     except IndexError:
         raise InvalidRecord("The records end too early.") from None
     return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 
@@ -33,6 +34,7 @@ from korvet.protocol.errors import (
     UnsupportedForMessageFormat,
 )
 from korvet.protocol.record import RawRecord
+from korvet.protocol.steps import Steps
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -55,6 +57,10 @@ SEQUENCES = 2**31
 # What one batch may become in memory, as bytes and, about as much again, as objects, unless the caller says otherwise.
 # Half a million small records just fit.
 MAX_DECODED_BYTES = 64 * 1024 * 1024
+# Decompressing takes up to 5 ms for a megabyte of what it becomes, compressing as long for one of what it was. Below
+# these sizes a thread would cost more than it spares the others.
+LONG_COMPRESSED_BYTES = 32 * 1024
+LONG_UNCOMPRESSED_BYTES = 256 * 1024
 
 
 class TimestampType(IntEnum):
@@ -320,14 +326,14 @@ def decode_records(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) ->
 
 
 def decode_slowly(
-    batch: RecordBatch, at_once: int | None, *, max_bytes: int = MAX_DECODED_BYTES
+    batch: RecordBatch, at_once: int | None, *, max_bytes: int = MAX_DECODED_BYTES, data: bytes | None = None
 ) -> Iterator[list[RawRecord]]:
     """As `decode_records`, so many records at a time, that a caller can let others work in between.
 
-    What is wrong with a batch may show only after its last records.
+    `data` is what `decompressed` has found of the batch. What is wrong with it may show only after its last records.
     """
     parts = record.decode(
-        _records_of(batch, max_bytes),
+        _records_of(batch, max_bytes) if data is None else data,
         batch.record_count,
         base_timestamp=batch.base_timestamp,
         last_offset_delta=batch.last_offset_delta,
@@ -342,17 +348,23 @@ def decode_slowly(
     )
 
 
+def decompressed(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) -> Steps[bytes]:
+    """The batch's packed records. Raises InvalidRecord, and MessageTooLarge beyond `max_bytes`."""
+    if batch.compression is Codec.NONE or batch.size < LONG_COMPRESSED_BYTES:
+        return _records_of(batch, max_bytes)
+    data: bytes = yield partial(_records_of, batch, max_bytes)
+    return data
+
+
 def first_offset_at(
     batch: RecordBatch, timestamp: int, *, max_bytes: int = MAX_DECODED_BYTES
-) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
+) -> Steps[tuple[int, int] | None]:
+    """(offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
     if batch.is_log_append_time:
         return (batch.base_offset, batch.max_timestamp) if batch.max_timestamp >= timestamp else None
-    found = record.first_at(
-        _records_of(batch, max_bytes),
-        batch.record_count,
-        base_timestamp=batch.base_timestamp,
-        timestamp=timestamp,
+    data = yield from decompressed(batch, max_bytes=max_bytes)
+    found = yield from record.first_at(
+        data, batch.record_count, base_timestamp=batch.base_timestamp, timestamp=timestamp
     )
     return found and (batch.base_offset + found[0], found[1])
 
@@ -407,36 +419,91 @@ def build_batch(
     LogAppendTime readers give every record the *largest* of the timestamps. Deltas are 32 bits wide on the wire:
     whoever joins records of distant offsets splits them at MAX_OFFSET_DELTA. Raises ValueError beyond it.
     """
-    records = iter(records)
-    first = next(records)
-    base_timestamp = first[1]
-    batch = bytearray(HEADER_BYTES)
-    count, last_delta, max_timestamp = record.encode(
-        chain((first,), records), base_timestamp=base_timestamp, into=batch
+    batch = BatchBuilder()
+    batch.add(records)
+    return batch.finish(
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        codec=codec,
+        timestamp_type=timestamp_type,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        is_control=is_control,
+        last_offset_delta=last_offset_delta,
     )
-    if last_offset_delta is None:
-        last_offset_delta = last_delta
-    if last_offset_delta > MAX_OFFSET_DELTA:
-        raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")
-    if codec is not Codec.NONE:
-        batch[HEADER_BYTES:] = compress(codec, memoryview(batch)[HEADER_BYTES:])
-    attributes = codec | timestamp_type << 3 | is_transactional * TRANSACTIONAL_BIT | is_control * CONTROL_BIT
-    HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        len(batch) - LOG_OVERHEAD_BYTES,
-        partition_leader_epoch,
-        2,
-        0,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
-    )
-    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
-    return batch
+
+
+class BatchBuilder:
+    """A batch in the making: some records at a time, and then its header. See `build_batch`."""
+
+    __slots__ = ("_base_timestamp", "_batch", "_count", "_last_delta", "_max_timestamp")
+
+    def __init__(self) -> None:
+        self._batch = bytearray(HEADER_BYTES)
+        self._count = 0
+        self._last_delta = -1
+        self._base_timestamp = self._max_timestamp = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, uncompressed."""
+        return len(self._batch)
+
+    def add(self, records: Iterable[RawRecord]) -> None:
+        """Add at least one record behind those that are there."""
+        records = iter(records)
+        first = next(records)
+        if not self._count:
+            self._base_timestamp = self._max_timestamp = first[1]
+        count, self._last_delta, max_timestamp = record.encode(
+            chain((first,), records), base_timestamp=self._base_timestamp, into=self._batch
+        )
+        self._count += count
+        self._max_timestamp = max(self._max_timestamp, max_timestamp)
+
+    def finish(
+        self,
+        *,
+        base_offset: int,
+        partition_leader_epoch: int,
+        codec: Codec,
+        timestamp_type: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        is_transactional: bool,
+        is_control: bool = False,
+        last_offset_delta: int | None = None,
+    ) -> bytearray:
+        """The batch."""
+        batch = self._batch
+        if last_offset_delta is None:
+            last_offset_delta = self._last_delta
+        if last_offset_delta > MAX_OFFSET_DELTA:
+            raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")
+        if codec is not Codec.NONE:
+            batch[HEADER_BYTES:] = compress(codec, memoryview(batch)[HEADER_BYTES:])
+        attributes = (
+            codec | timestamp_type << 3 | is_transactional * TRANSACTIONAL_BIT | is_control * CONTROL_BIT
+        )
+        HEADER.pack_into(
+            batch,
+            0,
+            base_offset,
+            len(batch) - LOG_OVERHEAD_BYTES,
+            partition_leader_epoch,
+            2,
+            0,
+            attributes,
+            last_offset_delta,
+            self._base_timestamp,
+            self._max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self._count,
+        )
+        struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+        return batch

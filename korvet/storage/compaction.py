@@ -15,13 +15,24 @@ not something about each record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
 from attrs import define, field, frozen
 
+from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError
-from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import (
+    LONG_UNCOMPRESSED_BYTES,
+    BatchBuilder,
+    RecordBatch,
+    decode_slowly,
+    decompressed,
+)
+from korvet.protocol.steps import RECORDS_A_STEP, Steps
 from korvet.storage.interface import Buffer, TopicConfig
 
 #: What a key and its offset occupy, roughly, in the map of a round.
@@ -149,33 +160,60 @@ def short(key: bytes) -> bytes:
 # --- Whole batches ------------------------------------------------------------------------------------------
 
 
-def keyed_records(batch: RecordBatch) -> list[KeyedRecord]:
-    """The records of a batch; none of one that has no keys to go by, and stays as it is."""
+def note_all(batch: RecordBatch, round_: Round) -> Steps[None]:
+    """Note the keys of a batch; none of one that cannot be read to its end, and stays as it is."""
     if batch.is_control:
-        return []
+        return
+    parts = []
     try:
-        records = decode_records(batch)
+        data = yield from decompressed(batch)
+        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
+            parts.append(part)
+            yield None
     except KafkaError:
-        return []
-    base_offset = batch.base_offset
-    return [KeyedRecord(base_offset + delta, key, value is None) for delta, _, key, value, _ in records]
+        return
+    for part in parts:
+        for delta, _, key, *_ in part:
+            round_.note(key, batch.base_offset + delta)
+        yield None
 
 
-def compacted(batch: RecordBatch, round_: Round) -> Buffer | None:
+def compacted(batch: RecordBatch, round_: Round) -> Steps[Buffer | None]:
     """What is left of a batch: its own buffer where everything stays, None where nothing does.
 
     Base offset, last offset delta, sequence and codec are the batch's as it was, like Kafka's cleaner leaves them.
     """
-    records = keyed_records(batch)
-    kept = {record.offset for record in records if round_.keeps(record)}
-    if len(kept) == len(records):
+    if batch.is_control:
+        return batch.buffer
+    kept: list[RawRecord] = []
+    try:
+        data = yield from decompressed(batch)
+        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
+            kept += [each for each in part if round_.keeps(keyed(batch, each))]
+            yield None
+    except KafkaError:
+        return batch.buffer
+    if len(kept) == batch.record_count:
         return batch.buffer
     if not kept:
         return None
-    base_offset = batch.base_offset
-    return build_batch(
-        (record for record in decode_records(batch) if base_offset + record[0] in kept),
-        base_offset=base_offset,
+    return (yield from rebuilt(batch, kept))
+
+
+def keyed(batch: RecordBatch, record: RawRecord) -> KeyedRecord:
+    delta, _, key, value, _ = record
+    return KeyedRecord(batch.base_offset + delta, key, value is None)
+
+
+def rebuilt(batch: RecordBatch, kept: Sequence[RawRecord]) -> Steps[Buffer]:
+    """The batch with these of its records."""
+    builder = BatchBuilder()
+    for at in range(0, len(kept), RECORDS_A_STEP):
+        builder.add(kept[at : at + RECORDS_A_STEP])
+        yield None
+    finish = partial(
+        builder.finish,
+        base_offset=batch.base_offset,
         partition_leader_epoch=batch.partition_leader_epoch,
         codec=batch.compression,
         timestamp_type=batch.timestamp_type,
@@ -185,3 +223,7 @@ def compacted(batch: RecordBatch, round_: Round) -> Buffer | None:
         is_transactional=batch.is_transactional,
         last_offset_delta=batch.last_offset_delta,
     )
+    if batch.compression is Codec.NONE or builder.size < LONG_UNCOMPRESSED_BYTES:
+        return finish()
+    data: Buffer = yield finish
+    return data

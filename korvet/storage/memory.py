@@ -5,7 +5,8 @@ is bounded: beyond `max_bytes` (`memory://?max_bytes=…`) an append is refused 
 Offsets are dense unless the topic says otherwise; a topic's layout is remembered and means nothing. There is one
 copy, so `min.insync.replicas` above 1 refuses `acks=all`.
 
-No verb waits, except for a watch and compaction: nothing can be seen half done, and a read costs what its slices cost.
+No verb waits, except for a watch, compaction and the search for a time: nothing can be seen half done, and a read costs
+what its slices cost.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from korvet.storage.memory_compaction import MemoryCompaction
 from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
 from korvet.storage.producer_state import ProducerStates
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
+from korvet.storage.turns import Turns, in_turns
 
 GIB = 1024**3
 RECLAIM_INTERVAL_MS = 100
@@ -167,7 +169,7 @@ class MemoryStorage(Storage):
         settings = with_fixed_settings(settings, self.defaults.topic_config)
         config = topic_config(settings, self.defaults.topic_config)
         topic = Topic(name, uuid4(), partitions, MappingProxyType(settings), config)
-        self._add_partitions(topic, range(partitions))
+        self._budget.take(LOG_COST * partitions)
         self._topics = {**self._topics, name: topic}
         self._names[topic.topic_id] = name
         return topic
@@ -188,35 +190,31 @@ class MemoryStorage(Storage):
         settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
         config = topic_config(settings, self.defaults.topic_config)
         altered = evolve(topic, partitions=partitions, settings=MappingProxyType(settings), config=config)
-        self._add_partitions(altered, range(topic.partitions, partitions))
+        self._budget.take(LOG_COST * (partitions - topic.partitions))
         for partition in range(partitions):
-            self._logs[TopicPartition(topic.name, partition)].config = config
+            if (log := self._logs.get(TopicPartition(topic.name, partition))) is not None:
+                log.config = config
         self._topics = {**self._topics, topic.name: altered}
         return altered
 
     async def delete_topic(self, topic: Topic) -> None:
         self._check_present(topic)
         name = self._names.pop(topic.topic_id)
-        partitions = self._topics[name].partitions
+        self._budget.give_back(LOG_COST * self._topics[name].partitions)
         self._topics = {other: each for other, each in self._topics.items() if other != name}
-        for partition in range(partitions):
-            tp = TopicPartition(name, partition)
+        for tp in [tp for tp in self._logs if tp.topic == name]:
             self._logs.pop(tp).clear()
+        for tp in [tp for tp in self._watches if tp.topic == name]:
             self._wake(tp)
         for group in self._groups.values():
             for tp in [tp for tp in group.positions if tp.topic == name]:
                 self._drop_position(group, tp)
+        await self._free_dropped()
 
     def _check_present(self, topic: Topic) -> None:
         """Raise unless the topic with that id is there."""
         if topic.topic_id not in self._names:
             raise UnknownTopicOrPartition
-
-    def _add_partitions(self, topic: Topic, numbers: range) -> None:
-        """Make the logs of new partitions: all of them, or none when they do not fit."""
-        self._budget.take(LOG_COST * len(numbers))
-        for number in numbers:
-            self._logs[TopicPartition(topic.name, number)] = self._new_log(topic.config)
 
     def _new_log(self, config: TopicConfig) -> PartitionLog:
         return PartitionLog(
@@ -276,42 +274,63 @@ class MemoryStorage(Storage):
         return MemoryWatch(self._watches, tps)
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
-        return self._log(tp).earliest()
+        return await in_turns(self._log(tp).earliest())
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
         return self._log(tp).bounds
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
-        return self._log(tp).seek_ts(timestamp)
+        return await in_turns(self._log(tp).seek_ts(timestamp))
 
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
-        return self._log(tp).seek_max_ts()
+        return await in_turns(self._log(tp).seek_max_ts())
 
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         log = self._log(tp)
         return EpochEnd(LEADER_EPOCH, log.next_offset) if leader_epoch == LEADER_EPOCH else EpochEnd(-1, -1)
 
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
-        return self._log(tp).truncate_before(offset)
+        start = self._log(tp).truncate_before(offset)
+        await self._free_dropped()
+        return start
 
     async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
+        if self._is_there(tp) and tp not in self._logs:
+            return None  # nobody ever wrote to it
         log = self._log(tp)
         before, now_ms = log.log_start_offset, self.clock()
         log.enforce_retention(now_ms, up_to)
         log.expire_producers(now_ms)
+        await self._free_dropped()
         return None if log.log_start_offset == before else log.log_start_offset
 
     async def compact(self, tp: TopicPartition) -> Compacted | None:
         return await MemoryCompaction(self._log(tp), self.clock(), self.defaults.compaction_max_keys).run()
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-        return {tp: self._logs[tp].size if tp in self._logs else UnknownTopicOrPartition() for tp in tps}
+        return {tp: self._size(tp) if self._is_there(tp) else UnknownTopicOrPartition() for tp in tps}
+
+    def _size(self, tp: TopicPartition) -> int:
+        return self._logs[tp].size if tp in self._logs else 0
+
+    def _is_there(self, tp: TopicPartition) -> bool:
+        topic = self._topics.get(tp.topic)
+        return topic is not None and 0 <= tp.partition < topic.partitions
 
     def _log(self, tp: TopicPartition) -> PartitionLog:
-        try:
-            return self._logs[tp]
-        except KeyError:
-            raise UnknownTopicOrPartition from None
+        """A partition's log, made when it is first asked for: a topic may have ten thousand."""
+        log = self._logs.get(tp)
+        if log is None:
+            if not self._is_there(tp):
+                raise UnknownTopicOrPartition
+            log = self._logs[tp] = self._new_log(self._topics[tp.topic].config)
+        return log
+
+    async def _free_dropped(self) -> None:
+        """Free what was dropped, in turns with others: a gigabyte takes a tenth of a second."""
+        turns = Turns()
+        while self._budget.free():
+            await turns.next()
 
     def _wake(self, tp: TopicPartition) -> None:
         for watch in self._watches.get(tp, ()):
@@ -348,7 +367,7 @@ class MemoryStorage(Storage):
     def _commit(
         self, group: GroupPositions, tp: TopicPartition, position: OffsetAndMetadata
     ) -> KafkaError | None:
-        if tp not in self._logs:
+        if not self._is_there(tp):
             return UnknownTopicOrPartition()
         try:
             self._budget.take(position_cost(position))

@@ -8,17 +8,14 @@ the next one does the rest.
 from __future__ import annotations
 
 from bisect import bisect_left
-from time import monotonic
 
-import trio
 from attrs import define, field
 
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.compaction import Round, compacted, is_due, keyed_records, lag_limit
+from korvet.storage.compaction import Round, compacted, is_due, lag_limit, note_all
 from korvet.storage.interface import Buffer, Compacted
 from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes
-
-SLICE_S = 0.001
+from korvet.storage.turns import Turns, in_turns
 
 
 @define(eq=False)
@@ -28,7 +25,7 @@ class MemoryCompaction:
     log: PartitionLog
     now_ms: int
     max_keys: int
-    _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
+    _turns: Turns = field(factory=Turns)
 
     async def run(self) -> Compacted | None:
         """See `Storage.compact`."""
@@ -98,10 +95,9 @@ class MemoryCompaction:
                 if last_offset >= target or round_.is_full:
                     return self._ended(round_, target)
                 if last_offset >= round_.end:
-                    for record in keyed_records(RecordBatch(buffer)):
-                        round_.note(record.key, record.offset)
+                    await in_turns(note_all(RecordBatch(buffer), round_), self._turns)
                     round_.end = last_offset + 1
-                await self._turn()
+                await self._turns.next()
         return self._ended(round_, target)
 
     @staticmethod
@@ -133,7 +129,7 @@ class MemoryCompaction:
             left: Buffer | None = buffer
             if last_offset < round_.end:
                 batch = RecordBatch(buffer)
-                left = compacted(batch, round_)
+                left = await in_turns(compacted(batch, round_), self._turns)
                 if left is batch.buffer:
                     left = buffer
                 elif left is not None:
@@ -141,10 +137,4 @@ class MemoryCompaction:
             if left is not None:
                 cost = kept_bytes(left) + BATCH_COST
                 new.append(left, last_offset, max_timestamp, segment.last_append_ms, cost)
-            await self._turn()
-
-    async def _turn(self) -> None:
-        """Let others have theirs now and then."""
-        if monotonic() > self._slice_end_s:
-            await trio.lowlevel.checkpoint()
-            self._slice_end_s = monotonic() + SLICE_S
+            await self._turns.next()

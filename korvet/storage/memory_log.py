@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from typing import NamedTuple, cast
@@ -31,6 +32,7 @@ from korvet.protocol.record_batch import (
     stamp,
     stamp_log_append_time,
 )
+from korvet.protocol.steps import Steps
 from korvet.storage.compaction import Cleaned
 from korvet.storage.interface import (
     AppendResult,
@@ -59,11 +61,15 @@ def nothing_to_reclaim() -> None:
 
 @define
 class MemoryBudget:
-    """How much all partitions together may hold, counted roughly: payloads exactly, Python's share by averages."""
+    """How much all partitions together may hold, counted roughly: payloads exactly, Python's share by averages.
+
+    What logs have dropped is no longer counted, and is freed a segment at a time.
+    """
 
     limit: int
     used: int = 0
     reclaim: Callable[[], None] = nothing_to_reclaim
+    _dropped: deque[Segment] = field(factory=deque)
 
     def take(self, cost: int) -> None:
         """Count `cost` bytes, or raise KafkaStorageError when they do not fit even after retention."""
@@ -79,6 +85,18 @@ class MemoryBudget:
 
     def give_back(self, cost: int) -> None:
         self.used -= cost
+
+    def drop(self, segments: Sequence[Segment]) -> None:
+        """Give back what segments cost, and let go of them with `free`."""
+        self.used -= sum(segment.cost for segment in segments)
+        self._dropped.extend(segments)
+
+    def free(self) -> bool:
+        """Free one segment that was dropped; False when there is none."""
+        if self._dropped:
+            self._dropped.popleft()
+            return True
+        return False
 
 
 class Slice(NamedTuple):
@@ -193,6 +211,9 @@ class PartitionLog:
         if idempotent:
             self._remember(batch, base_offset, log_append_time_ms, now_ms)
         self.enforce_retention(now_ms)
+        # More than an append adds: so it never becomes much, however much was dropped at once.
+        if self.budget.free():
+            self.budget.free()
         return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
 
     def _duplicate_of(self, batch: RecordBatch, now_ms: int) -> AppendedBatch | None:
@@ -267,33 +288,35 @@ class PartitionLog:
 
     # --- By time ----------------------------------------------------------------------------------------
 
-    def earliest(self) -> OffsetAndTimestamp:
+    def earliest(self) -> Steps[OffsetAndTimestamp]:
         """The first record; an emptied or never written log answers where the first one will be."""
-        return self.seek_ts(ANY_TIME) or OffsetAndTimestamp(self.next_offset, -1)
+        return (yield from self.seek_ts(ANY_TIME)) or OffsetAndTimestamp(self.next_offset, -1)
 
-    def seek_ts(self, timestamp: int) -> OffsetAndTimestamp | None:
+    def seek_ts(self, timestamp: int) -> Steps[OffsetAndTimestamp | None]:
         """The first record at or after `timestamp`."""
-        for segment in self.segments:
+        for segment in list(self.segments):  # those of this moment, also when some go between two steps
             if segment.max_timestamp < timestamp:
                 continue
             for index, largest in enumerate(segment.max_timestamps):
-                if largest >= timestamp and (found := self._first_at(segment.buffers[index], timestamp)):
-                    return found
+                if largest >= timestamp:
+                    found = yield from self._first_at(segment.buffers[index], timestamp)
+                    if found:
+                        return found
         return None
 
-    def seek_max_ts(self) -> OffsetAndTimestamp | None:
+    def seek_max_ts(self) -> Steps[OffsetAndTimestamp | None]:
         """The first record with the largest timestamp."""
         if not self.segments:
             return None
         segment = max(self.segments, key=lambda each: each.max_timestamp)
         index = segment.max_timestamps.index(segment.max_timestamp)
-        return self._first_at(segment.buffers[index], segment.max_timestamp)
+        return (yield from self._first_at(segment.buffers[index], segment.max_timestamp))
 
-    def _first_at(self, buffer: Buffer, timestamp: int) -> OffsetAndTimestamp | None:
+    def _first_at(self, buffer: Buffer, timestamp: int) -> Steps[OffsetAndTimestamp | None]:
         (batch,) = parse_batches(buffer)
         try:
             if batch.base_offset >= self.log_start_offset:
-                found = first_offset_at(batch, timestamp)
+                found = yield from first_offset_at(batch, timestamp)
             else:
                 found = next((each for each in self._visible(batch) if each[1] >= timestamp), None)
         except KafkaError:
@@ -370,17 +393,17 @@ class PartitionLog:
         return True
 
     def clear(self) -> None:
-        """Give back everything, the log's own share included: its topic was deleted."""
+        """Drop everything: its topic was deleted."""
         self._drop_segments(len(self.segments))
-        self.budget.give_back(LOG_COST + len(self.producers) * PRODUCER_COST)
+        self.budget.give_back(len(self.producers) * PRODUCER_COST)
 
     def _drop_segments(self, count: int) -> None:
         """Drop leading segments. The log then starts right behind them: who read them all misses nothing."""
         if count == 0:
             return
-        for segment in self.segments[:count]:
-            self.size -= segment.size
-            self.budget.give_back(segment.cost)
+        dropped = self.segments[:count]
+        self.size -= sum(segment.size for segment in dropped)
+        self.budget.drop(dropped)
         self.log_start_offset = max(self.log_start_offset, self.segment_ends[count - 1] + 1)
         self._bounds = None
         del self.segments[:count], self.segment_ends[:count]

@@ -20,6 +20,7 @@ from korvet.storage.redis_append_queue import (
 )
 from korvet.storage.redis_layouts import Packed, pack_batch
 from korvet.storage.redis_partition import Partition
+from korvet.storage.turns import in_turns
 
 # After so many bytes packed in one go, others get a turn.
 PACKED_BETWEEN_TURNS = 1 << 18
@@ -84,14 +85,7 @@ class Appender:
 
     async def _packed(self, batch: RecordBatch, config: TopicConfig) -> Packed:
         """The batch as the script takes it. Meanwhile others have their turns: Redis may wait for a call."""
-        packing = pack_batch(batch, config, self.context.partitions.defaults.record_max_headers)
-        while True:
-            try:
-                next(packing)
-            except StopIteration as end:
-                packed: Packed = end.value
-                return packed
-            await trio.lowlevel.checkpoint()
+        return await in_turns(pack_batch(batch, config, self.context.partitions.defaults.record_max_headers))
 
     def _queue_of(self, partition: Partition) -> AppendQueue:
         queue = self._queues.get(partition)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
-from time import monotonic
 from typing import cast
 
 import trio
@@ -52,6 +51,7 @@ from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Answer, Partitions
 from korvet.storage.redis_replies import Argument
 from korvet.storage.redis_scripts import COMPACT_BEGIN, COMPACT_COPY, COMPACT_END, COMPACT_FINISH, SETTLE
+from korvet.storage.turns import Turns, in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,6 @@ STEP_BYTES = 1 << 18
 TAIL_ENTRIES = 1000
 # What may be left of the tail for the last step. Where others write faster than it shrinks, it may be more each time.
 FINISH_ENTRIES = 500
-SLICE_S = 0.001
 END_LIMIT_S = 1.0
 
 
@@ -150,18 +149,6 @@ class Slices:
         if entries:
             self.position = b"(" + entries[-1][0]
         return entries
-
-
-@define
-class Turns:
-    """Lets others have theirs, once a millisecond or so is over."""
-
-    _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
-
-    async def next(self) -> None:
-        if monotonic() > self._slice_end_s:
-            await trio.lowlevel.checkpoint()
-            self._slice_end_s = monotonic() + SLICE_S
 
 
 @define(eq=False)
@@ -290,7 +277,7 @@ class Compactor:
                 if round_.is_full:
                     round_.end = plan.first_offset(part[0])
                     return round_, size
-                young = reader.note(part, round_, limit)
+                young = await in_turns(reader.note(part, round_, limit), turns)
                 if young is not None:
                     round_.end = max(round_.end, young)
                     return round_, size + size_of(plan.before(part, young))
@@ -321,7 +308,7 @@ class Compactor:
         count = size = 0
         while entries := await slices.next():
             for part in reader.parts(entries):
-                for left in reader.left(part, round_):
+                for left in await in_turns(reader.left(part, round_), turns):
                     if left.fields is None:
                         items += (left.entry_id, 0)
                     else:

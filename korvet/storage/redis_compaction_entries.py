@@ -10,12 +10,13 @@ millions, and anything more costs several times as much.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from attrs import frozen
 
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.compaction import DIGEST_BYTES, KeyedRecord, Round, compacted, keyed_records, short
+from korvet.protocol.steps import Steps
+from korvet.storage.compaction import DIGEST_BYTES, KeyedRecord, Round, compacted, note_all, short
 from korvet.storage.offsets import OffsetMapper
 from korvet.storage.redis_entries import (
     Entry,
@@ -41,11 +42,11 @@ class Left(NamedTuple):
 
 
 class KeyedEntry(NamedTuple):
-    """What compaction looks at of an entry: the record that it is, or those in its batch."""
+    """What compaction looks at of an entry: the record that it is, or the batch that it holds."""
 
     first_offset: int
-    records: Sequence[KeyedRecord]
     max_timestamp: int
+    content: KeyedRecord | RecordBatch
 
 
 @frozen
@@ -67,7 +68,7 @@ class EntryReader:
 
     # --- Noting -----------------------------------------------------------------------------------------
 
-    def note(self, part: Sequence[Entry], round_: Round, limit: int | None) -> int | None:
+    def note(self, part: Sequence[Entry], round_: Round, limit: int | None) -> Steps[int | None]:
         """Note the keys of entries; where the first begins whose timestamp is above `limit`, which ends it."""
         latest = round_.latest
         is_plain = limit is None and not self.is_batch_layout and not self.skips
@@ -82,32 +83,33 @@ class EntryReader:
                 continue
             if limit is not None and keyed.max_timestamp > limit:
                 return keyed.first_offset
-            for record in keyed.records:
-                round_.note(record.key, record.offset if self.is_batch_layout else entry_id)
+            if isinstance(keyed.content, RecordBatch):
+                yield from note_all(keyed.content, round_)
+            else:
+                round_.note(keyed.content.key, keyed.first_offset if self.is_batch_layout else entry_id)
         return None
 
     def keyed(self, entry: Entry) -> KeyedEntry | None:
-        """The entry's records; None for one whose ID has no offset."""
+        """The entry's record or batch; None for one whose ID has no offset."""
         entry_id, fields = entry
         offset = self.mapper.offset(entry_id)
         if offset is None:
             return None
         if self.is_batch_layout and (batch := batch_of(fields, offset)) is not None:
             time = log_append_time(fields)
-            timestamp = batch.max_timestamp if time is None else time
-            return KeyedEntry(batch.base_offset, keyed_records(batch), timestamp)
+            return KeyedEntry(batch.base_offset, batch.max_timestamp if time is None else time, batch)
         record = parse(fields, milliseconds_of(entry_id))
         key = None if CONTROL in fields[::2] else record.key
-        return KeyedEntry(offset, [KeyedRecord(offset, key, record.value is None)], record.timestamp)
+        return KeyedEntry(offset, record.timestamp, KeyedRecord(offset, key, record.value is None))
 
     # --- Leaving out ------------------------------------------------------------------------------------
 
-    def left(self, part: Sequence[Entry], round_: Round) -> Iterator[Left]:
+    def left(self, part: Sequence[Entry], round_: Round) -> Steps[list[Left]]:
         """What is left of entries that were noted, or lie before those that were."""
         if self.is_batch_layout:
-            yield from self._left_of_batches(part, round_)
-            return
+            return (yield from self._left_of_batches(part, round_))
         latest = round_.latest
+        found = []
         for entry in part:
             entry_id, fields = entry
             if not self.skips and is_usual(fields):
@@ -116,33 +118,36 @@ class EntryReader:
             else:
                 is_left = self._is_left(entry, round_)
             if is_left:
-                yield Left(entry_id, None, sum(map(len, fields)))
+                found.append(Left(entry_id, None, sum(map(len, fields))))
+        return found
 
     def _is_left(self, entry: Entry, round_: Round) -> bool:
         keyed = self.keyed(entry)
         if keyed is None:
             return True
-        ((offset, key, is_tombstone),) = keyed.records
+        offset, key, is_tombstone = cast(KeyedRecord, keyed.content)
         if key is None:
             return True
         is_superseded = round_.is_superseded(key, entry[0])
         return not is_superseded and not (is_tombstone and round_.drops_tombstone(offset))
 
-    def _left_of_batches(self, part: Sequence[Entry], round_: Round) -> Iterator[Left]:
+    def _left_of_batches(self, part: Sequence[Entry], round_: Round) -> Steps[list[Left]]:
+        found = []
         for entry in part:
             entry_id, fields = entry
-            offset = self.mapper.offset(entry_id)
-            batch = None if offset is None else batch_of(fields, offset)
-            if batch is None:
-                keyed = self.keyed(entry)
-                if keyed is None or round_.keeps(keyed.records[0]):
-                    yield Left(entry_id, None, sum(map(len, fields)))
-                continue
-            rest = compacted(batch, round_)
-            if rest is batch.buffer:
-                yield Left(entry_id, None, sum(map(len, fields)))
-            elif rest is not None:
-                yield Left(entry_id, [fields[0], bytes(rest), *fields[2:]], len(rest))
+            keyed = self.keyed(entry)
+            whole = Left(entry_id, None, sum(map(len, fields)))
+            if keyed is None:
+                found.append(whole)
+            elif isinstance(keyed.content, RecordBatch):
+                rest = yield from compacted(keyed.content, round_)
+                if rest is keyed.content.buffer:
+                    found.append(whole)
+                elif rest is not None:
+                    found.append(Left(entry_id, [fields[0], bytes(rest), *fields[2:]], len(rest)))
+            elif round_.keeps(keyed.content):
+                found.append(whole)
+        return found
 
 
 def is_usual(fields: Fields) -> bool:

@@ -20,6 +20,7 @@ import trio
 from attrs import define, field
 from redis.exceptions import ExecAbortError
 
+from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
@@ -29,6 +30,7 @@ from korvet.storage.redis_partition import Partition, PartitionState
 from korvet.storage.redis_partitions import ATTEMPTS, Partitions
 from korvet.storage.redis_rebuild import Rebuilt, rebuild_batches, rebuild_records
 from korvet.storage.redis_replies import Command, Reply
+from korvet.storage.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,9 @@ CAUTIOUS_ENTRIES = 16
 WORST_SLICE_BYTES = 32 << 20
 # What is asked for in one write.
 WAVE_BYTES = 8 << 20
+# What is made into batches, and compressed, without a pause.
+REBUILT_AT_ONCE = 500
+COMPRESSED_AT_ONCE = 200_000
 # Partitions whose state is asked for in one write.
 STATES_AT_ONCE = 250
 # Others write by hand all the time: how often to settle before answering with what there is.
@@ -105,6 +110,20 @@ class PartitionRead:
             codec=partition.codec,
             at_least_one=self.at_least_one,
         )
+
+    def entries_at_once(self) -> int:
+        """How many entries are made into batches in one go: as many as take some half a millisecond."""
+        partition = self.partition
+        if partition.codec is Codec.NONE or partition.is_batch_layout:
+            return REBUILT_AT_ONCE
+        return max(1, min(REBUILT_AT_ONCE, int(COMPRESSED_AT_ONCE / max(partition.entry_bytes, 1.0))))
+
+    def take(self, rebuilt: Rebuilt) -> None:
+        """Add what was made."""
+        self.batches += rebuilt.batches
+        self.size += rebuilt.size
+        self.limit -= rebuilt.size
+        self.at_least_one = self.at_least_one and not self.batches
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
@@ -190,16 +209,24 @@ class Reader:
             if not entries:
                 return
             ahead = self._send_next(read, entries)
-            rebuilt = read.rebuild(entries, state)
-            self._note_skipped(read.partition, rebuilt)
-            read.batches += rebuilt.batches
-            read.size += rebuilt.size
-            read.limit -= rebuilt.size
-            read.at_least_one = read.at_least_one and not read.batches
-            is_last = rebuilt.entries < len(entries) or (read.limit <= 0 and not read.at_least_one)
-            executed = None if is_last or ahead is None else await self._executed(ahead, read)
-            if rebuilt.entries and executed is None:
+            has_room = await self._rebuild(read, entries, state)
+            executed = await self._executed(ahead, read) if has_room and ahead is not None else None
+            if executed is None:
                 await trio.lowlevel.checkpoint()
+
+    async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
+        """Make batches of a slice, some entries at a time; whether there is room for more."""
+        step = read.entries_at_once()
+        turns = Turns()
+        for at in range(0, len(entries), step):
+            part = entries[at : at + step]
+            rebuilt = read.rebuild(part, state)
+            self._note_skipped(read.partition, rebuilt)
+            read.take(rebuilt)
+            if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
+                return False
+            await turns.next()
+        return True
 
     def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
         """Ask for the slice after this one, where there can be one."""

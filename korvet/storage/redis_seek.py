@@ -7,23 +7,28 @@ search goes on behind the chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from attrs import define, evolve
 
 from korvet.protocol.errors import KafkaError
-from korvet.protocol.record_batch import RecordBatch, decode_records, first_offset_at
+from korvet.protocol.record_batch import (
+    LOG_APPEND_TIME_BIT,
+    RecordBatch,
+    decode_slowly,
+    decompressed,
+    first_offset_at,
+)
+from korvet.protocol.steps import RECORDS_A_STEP, Steps
 from korvet.storage.interface import OffsetAndTimestamp, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_entries import (
     Entry,
     Fields,
-    last_offset_delta,
     log_append_time,
     milliseconds_of,
     parse,
-    stamped_batch,
     timestamp_of,
     whole_batch,
 )
@@ -32,6 +37,7 @@ from korvet.storage.redis_partitions import Answer, Partitions
 from korvet.storage.redis_read import WORST_SLICE_BYTES
 from korvet.storage.redis_rebuild import epoch_at
 from korvet.storage.redis_scripts import EARLIEST, SEEK
+from korvet.storage.turns import in_turns
 
 BEGINNING = b"0-0"
 CHUNK_BYTES = 65_536
@@ -87,7 +93,7 @@ class Seeker:
             b"XRANGE", partition.keys.stream, entry_id, entry_id, repeatable=True
         )
         entries = cast(Sequence[Entry], reply)
-        found = next(records_in(partition, entries, log_start_offset, ANY_TIME), None)
+        found = await in_turns(first_in(partition, entries, log_start_offset, ANY_TIME))
         return found or OffsetAndTimestamp(log_start_offset, batch.max_timestamp)
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> Found:
@@ -108,7 +114,7 @@ class Seeker:
         before, last, start, _, epochs = answer
         slices = Slices(self.redis, partition, before, last)
         while (entries := await slices.next()) is not None:
-            found = next(records_in(partition, entries, partition.bound(start), timestamp), None)
+            found = await in_turns(first_in(partition, entries, partition.bound(start), timestamp))
             if found is not None:
                 return evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
         return None
@@ -136,9 +142,9 @@ class Seeker:
                 break
             slices = Slices(self.redis, partition, chunk.before, chunk.last)
             while (entries := await slices.next()) is not None:
-                for found in records_in(partition, entries, log_start_offset, ANY_TIME):
-                    if best is None or is_better(found, best):
-                        best = found
+                found = await in_turns(largest_in(partition, entries, log_start_offset))
+                if found is not None and (best is None or is_better(found, best)):
+                    best = found
         return best
 
     async def _chunks(self, partition: Partition) -> list[Chunk]:
@@ -190,10 +196,10 @@ def is_better(found: OffsetAndTimestamp, best: OffsetAndTimestamp) -> bool:
     return (found.timestamp, -found.offset) > (best.timestamp, -best.offset)
 
 
-def records_in(
+def first_in(
     partition: Partition, entries: Sequence[Entry], log_start_offset: int, timestamp: int
-) -> Iterator[OffsetAndTimestamp]:
-    """Offset and time of readable records with at least that timestamp, in their order."""
+) -> Steps[Found]:
+    """Offset and time of the first readable record with at least that timestamp."""
     mapper = partition.mapper
     is_batch_layout = partition.is_batch_layout
     too_early: set[bytes] = set()  # texts of timestamps; most records bear that of the one before
@@ -204,15 +210,36 @@ def records_in(
         if is_batch_layout and (data := whole_batch(fields)) is not None:
             offset = mapper.offset(entry_id)
             if offset is not None and max_timestamp_of(data, fields) >= timestamp:
-                yield from records_of(data, fields, offset, log_start_offset, timestamp)
+                found = yield from first_of(batch_at(data, fields, offset), log_start_offset, timestamp)
+                if found is not None:
+                    return found
             continue
         time = time_of(entry_id, fields)
         if time >= timestamp:
             offset = mapper.offset(entry_id)
             if offset is not None and offset >= log_start_offset:
-                yield OffsetAndTimestamp(offset, time)
+                return OffsetAndTimestamp(offset, time)
         elif timestamp_of(text) is not None:
             too_early.add(text)
+    return None
+
+
+def largest_in(partition: Partition, entries: Sequence[Entry], log_start_offset: int) -> Steps[Found]:
+    """Offset and time of the first readable record with the largest timestamp."""
+    best: Found = None
+    for entry_id, fields in entries:
+        offset = partition.mapper.offset(entry_id)
+        if offset is None:
+            continue
+        data = whole_batch(fields) if partition.is_batch_layout else None
+        if data is not None:
+            records = yield from readable_of(batch_at(data, fields, offset), log_start_offset)
+        else:
+            records = [OffsetAndTimestamp(offset, time_of(entry_id, fields))]
+        for each in records:
+            if each.offset >= log_start_offset and (best is None or is_better(each, best)):
+                best = each
+    return best
 
 
 def time_text(fields: Fields) -> bytes:
@@ -232,21 +259,47 @@ def max_timestamp_of(data: bytes, fields: Fields) -> int:
     return RecordBatch(data).max_timestamp if time is None else time
 
 
-def records_of(
-    data: bytes, fields: Fields, last_offset: int, log_start_offset: int, timestamp: int
-) -> Iterator[OffsetAndTimestamp]:
-    """Offset and time of the records of a batch."""
-    base_offset = last_offset - last_offset_delta(data)
-    batch = stamped_batch(data, fields, last_offset, 0)
+def batch_at(data: bytes, fields: Fields, last_offset: int) -> RecordBatch:
+    """The batch of an entry with its own offsets and times, over the bytes that were read."""
+    batch = RecordBatch(data)
+    batch.base_offset = last_offset - batch.last_offset_delta
+    time = log_append_time(fields)
+    if time is not None:
+        batch.attributes |= LOG_APPEND_TIME_BIT
+        batch.max_timestamp = time
+    return batch
+
+
+def first_of(batch: RecordBatch, log_start_offset: int, timestamp: int) -> Steps[Found]:
+    """Offset and time of the first readable record of a batch with at least that timestamp."""
+    if batch.base_offset < log_start_offset:
+        records = yield from readable_of(batch, log_start_offset)
+        return next((each for each in records if each.timestamp >= timestamp), None)
     try:
-        if base_offset >= log_start_offset and timestamp > ANY_TIME:
-            found = first_offset_at(batch, timestamp)
-            if found is not None:
-                yield OffsetAndTimestamp(*found)
-            return
-        for delta, time, *_ in decode_records(batch):
-            if time >= timestamp and base_offset + delta >= log_start_offset:
-                yield OffsetAndTimestamp(base_offset + delta, time)
+        found = yield from first_offset_at(batch, timestamp)
     except KafkaError:
-        # It was never looked into when it came, and cannot be. Its header is all there is to answer with.
-        yield OffsetAndTimestamp(max(base_offset, log_start_offset), batch.max_timestamp)
+        return unreadable(batch, log_start_offset)
+    return None if found is None else OffsetAndTimestamp(*found)
+
+
+def readable_of(batch: RecordBatch, log_start_offset: int) -> Steps[list[OffsetAndTimestamp]]:
+    """Offset and time of the readable records of a batch."""
+    found: list[OffsetAndTimestamp] = []
+    first_delta = log_start_offset - batch.base_offset
+    try:
+        data = yield from decompressed(batch)
+        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
+            found += [
+                OffsetAndTimestamp(batch.base_offset + delta, time)
+                for delta, time, *_ in part
+                if delta >= first_delta
+            ]
+            yield None
+    except KafkaError:
+        return [unreadable(batch, log_start_offset)]
+    return found
+
+
+def unreadable(batch: RecordBatch, log_start_offset: int) -> OffsetAndTimestamp:
+    """It was never looked into when it came, and cannot be. Its header is all there is to answer with."""
+    return OffsetAndTimestamp(max(batch.base_offset, log_start_offset), batch.max_timestamp)

@@ -30,6 +30,7 @@ from korvet.protocol.messages import (
     produce,
 )
 from korvet.protocol.record_batch import first_offset_at, max_timestamp_offset, parse_batches, stamp
+from korvet.protocol.steps import at_once
 
 HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
     0: ("produce", produce.ProduceRequest, produce.ProduceResponse, 3, 11),
@@ -78,6 +79,7 @@ class FakeCluster:
     """`faults` holds, per API key, what the next requests meet: an error code, a Close, a Late."""
 
     max_versions: Mapping[int, int] = field(factory=dict)
+    apis: Mapping[int, tuple[str, type[Any], type[Any], int, int]] = field(default=HERE, kw_only=True)
     topics: dict[str, FakeTopic] = field(factory=dict)
     positions: dict[tuple[str, str, int], tuple[int, int, str | None]] = field(factory=dict)
     ports: dict[int, int] = field(factory=dict)
@@ -107,11 +109,11 @@ class FakeCluster:
     def stop(self, node: int) -> None:
         self.running[node].cancel()
 
-    async def _converse(self, node: int, stream: trio.SocketStream) -> None:
+    async def _converse(self, node: int, stream: trio.abc.Stream) -> None:
         self.connections += 1
         apis = {
             key: Api(key, name, request, response, first, self.max_versions.get(key, last))
-            for key, (name, request, response, first, last) in HERE.items()
+            for key, (name, request, response, first, last) in self.apis.items()
         }
         connection = Connection(apis, max_frame_bytes=2**26)
         try:
@@ -128,7 +130,7 @@ class FakeCluster:
             await trio.aclose_forcefully(stream)
 
     async def _answer(
-        self, node: int, connection: Connection, request: Request, stream: trio.SocketStream
+        self, node: int, connection: Connection, request: Request, stream: trio.abc.Stream
     ) -> bool:
         self.requests.append((node, request.api.key, request.version))
         faults = self.faults.get(request.api.key, [])
@@ -150,7 +152,7 @@ class FakeCluster:
             api_versions.ApiVersion(
                 api_key=key, min_version=first, max_version=self.max_versions.get(key, last)
             )
-            for key, (_, _, _, first, last) in HERE.items()
+            for key, (_, _, _, first, last) in self.apis.items()
         ]
         return api_versions.ApiVersionsResponse(error_code=error, api_keys=keys)
 
@@ -288,7 +290,7 @@ class FakeCluster:
             case -3:
                 found = max(map(max_timestamp_offset, batches), key=lambda at: at[1])
             case timestamp:
-                hits = (hit for batch in batches if (hit := first_offset_at(batch, timestamp)))
+                hits = (hit for batch in batches if (hit := at_once(first_offset_at(batch, timestamp))))
                 found = next(hits, (-1, -1))
         return list_offsets.ListOffsetsPartitionResponse(
             partition_index=p.partition_index, error_code=error, offset=found[0], timestamp=found[1]

@@ -43,6 +43,7 @@ from korvet.protocol.record_batch import (
     validate,
     validate_produced,
 )
+from korvet.protocol.steps import at_once
 
 NOW = 1_700_000_000_000
 PLAIN: list[RawRecord] = [(n, NOW + n, b"key %d" % n, b"value %d" % n, ()) for n in range(300)]
@@ -466,7 +467,7 @@ def test_the_first_record_at_a_time_is_the_one_a_reader_would_find(
     batch = batch_of(records, base_offset=1_000, codec=codec)
     expected = next(((1_000 + row[0], row[1]) for row in records if row[1] >= timestamp), None)
 
-    assert expected == first_offset_at(batch, timestamp)
+    assert expected == at_once(first_offset_at(batch, timestamp))
 
 
 @given(records=raw_records)
@@ -480,8 +481,8 @@ def test_the_first_of_the_records_with_the_largest_timestamp_is_found(records: l
 def test_under_log_append_time_the_first_record_bears_every_timestamp() -> None:
     batch = batch_of(PLAIN, base_offset=7, timestamp_type=TimestampType.LOG_APPEND_TIME)
 
-    assert (7, NOW + 299) == first_offset_at(batch, NOW + 299)
-    assert None is first_offset_at(batch, NOW + 300)
+    assert (7, NOW + 299) == at_once(first_offset_at(batch, NOW + 299))
+    assert None is at_once(first_offset_at(batch, NOW + 300))
     assert (7, NOW + 299) == max_timestamp_offset(batch)
 
 
@@ -566,7 +567,7 @@ def test_a_bomb_is_refused() -> None:
         with pytest.raises(MessageTooLarge, match="more than 1000000 bytes"):
             read(batch, max_bytes=1_000_000)
     with pytest.raises(MessageTooLarge, match="more than 1000000 bytes"):
-        first_offset_at(batch, NOW, max_bytes=1_000_000)
+        at_once(first_offset_at(batch, NOW, max_bytes=1_000_000))
 
 
 @given(data=st.binary(max_size=200), codec=st.sampled_from(range(8)), count=st.integers(-1, 2**31 - 1))
@@ -576,7 +577,7 @@ def test_random_records_raise_only_kafka_errors(data: bytes, codec: int, count: 
     struct.pack_into(">i", header, 57, count)
     batch = RecordBatch(header + data)
 
-    for read in (decode_records, validate, lambda batch: first_offset_at(batch, NOW), control_type):
+    for read in (decode_records, validate, lambda batch: at_once(first_offset_at(batch, NOW)), control_type):
         with contextlib.suppress(KafkaError):
             read(batch)
 
@@ -610,7 +611,7 @@ def test_flipped_bits_raise_only_kafka_errors(
         batch = produced(data)
         decode_records(batch)
     with contextlib.suppress(KafkaError):
-        first_offset_at(RecordBatch(data), NOW)
+        at_once(first_offset_at(RecordBatch(data), NOW))
 
 
 def test_the_table_of_varints_and_its_fallback_agree() -> None:

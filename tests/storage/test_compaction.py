@@ -7,6 +7,7 @@ import pytest
 from korvet.protocol.compression import Codec
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, validate
+from korvet.protocol.steps import at_once
 from korvet.storage.compaction import (
     DIGEST_BYTES,
     MAX_MARKS,
@@ -16,8 +17,9 @@ from korvet.storage.compaction import (
     Round,
     compacted,
     is_due,
-    keyed_records,
+    keyed,
     lag_limit,
+    note_all,
     short,
 )
 from korvet.storage.interface import TopicConfig
@@ -120,9 +122,8 @@ def test_without_a_lag_no_record_is_too_young() -> None:
 
 def test_a_round_keeps_the_last_record_of_each_key_and_those_without() -> None:
     round_ = new_round()
-    records = keyed_records(batch())
-    for record in records:
-        round_.note(record.key, record.offset)
+    at_once(note_all(batch(), round_))
+    records = [keyed(batch(), record) for record in RECORDS]
 
     assert [11, 12, 13, 14] == [record.offset for record in records if round_.keeps(record)]
 
@@ -169,7 +170,7 @@ def test_what_is_left_of_a_batch_keeps_its_place_sequence_and_codec(
     round_ = new_round()
     round_.note(b"c", 99)
     round_.note(b"b", 99)
-    left = RecordBatch(compacted(whole, round_))
+    left = RecordBatch(at_once(compacted(whole, round_)))
     validate(left)
 
     kept = [RECORDS[at] for at in (0, 2, 3)]
@@ -191,14 +192,14 @@ def test_what_is_left_of_a_batch_keeps_its_place_sequence_and_codec(
 def test_a_batch_that_stays_whole_is_not_written_anew() -> None:
     whole = batch()
 
-    assert compacted(whole, new_round()) is whole.buffer
+    assert at_once(compacted(whole, new_round())) is whole.buffer
 
 
 def test_nothing_is_left_of_a_batch_whose_keys_all_come_again() -> None:
     round_ = new_round()
     round_.note(b"a", 99)
 
-    assert compacted(batch([RECORDS[0], RECORDS[3]]), round_) is None
+    assert at_once(compacted(batch([RECORDS[0], RECORDS[3]]), round_)) is None
 
 
 def test_batches_that_cannot_be_looked_into_stay() -> None:
@@ -207,6 +208,8 @@ def test_batches_that_cannot_be_looked_into_stay() -> None:
     round_ = new_round()
     round_.note(b"\0\0\0\0", 99)
 
-    assert [[], []] == [keyed_records(each) for each in (control, broken)]
-    assert compacted(control, round_) is control.buffer
-    assert compacted(broken, round_) is broken.buffer
+    for each in (control, broken):
+        at_once(note_all(each, round_))
+
+        assert {b"\0\0\0\0": 99} == round_.latest
+        assert at_once(compacted(each, round_)) is each.buffer

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from korvet.protocol.record_batch import RecordBatch, build_batch
+from korvet.protocol.steps import at_once
 from korvet.storage.compaction import Round
 from korvet.storage.offsets import TimestampOffsets
 from korvet.storage.redis_compaction_entries import EntryReader
@@ -31,8 +32,8 @@ def entries(*fields: Sequence[bytes]) -> list[Entry]:
 def left(part: Sequence[Entry], read: EntryReader | None = None) -> list[bytes]:
     """The IDs of what is left when all of it is compacted."""
     read, round_ = read or reader(), new_round()
-    assert read.note(part, round_, None) is None
-    return [each.entry_id for each in read.left(part, round_)]
+    assert at_once(read.note(part, round_, None)) is None
+    return [each.entry_id for each in at_once(read.left(part, round_))]
 
 
 USUAL = (b"key", b"a", b"value", b"1", b"timestamp", b"1700000000000")
@@ -85,15 +86,15 @@ def test_a_tombstone_is_a_key_and_nothing_else() -> None:
 def test_noting_ends_where_records_are_too_young() -> None:
     part = entries(USUAL, (b"key", b"b", b"value", b"", b"timestamp", b"1700000000001"), USUAL)
 
-    assert MAPPER.offset(b"2-0") == reader().note(part, new_round(), 1_700_000_000_000)
+    assert MAPPER.offset(b"2-0") == at_once(reader().note(part, new_round(), 1_700_000_000_000))
 
 
 def test_what_is_left_of_a_batch_takes_its_place_with_what_stands_beside_it() -> None:
     data = bytes(build_batch([(0, 1, b"a", b"1", ()), (1, 1, b"b", b"2", ())]))
     part = [(b"1-7", [b"$batch", data, b"$time", b"5"]), (b"2-0", [b"key", b"b", b"name", b"bob"])]
     read, round_ = reader(batches=True), new_round()
-    read.note(part, round_, None)
-    first, second = read.left(part, round_)
+    at_once(read.note(part, round_, None))
+    first, second = at_once(read.left(part, round_))
     smaller = RecordBatch((first.fields or [])[1])
 
     assert (b"1-7", [b"$batch", b"$time", b"5"]) == (first.entry_id, [first.fields[0], *first.fields[2:]])

@@ -1,0 +1,412 @@
+"""What others feel of one client's large work: `python -m bench.fairness`.
+
+A probe produces a record and fetches it again, some hundred times a second, on connections of its own, while another
+process does one thing that is a lot of work: reads 50 MB slowly or at once, produces megabytes, has a topic compacted,
+asks for times, deletes records, makes a thousand partitions. Told are the probe's latencies, the long turns of the
+broker's event loop (`bench.turns`), and the commands that Redis was busy with for longer than 2 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import redis
+from attrs import frozen
+
+from bench.latency import one_record
+from bench.processes import temporary_folder
+from bench.turns import WatchedBroker, watched_broker
+from bench.wire import (
+    Wire,
+    create_topic,
+    delete_topic,
+    fetch_request,
+    fetched,
+    frame_of,
+    list_offsets_request,
+    listed_offset,
+    produce_request,
+    produced,
+)
+from korvet.protocol.compression import Codec
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from korvet.protocol.record_batch import build_batch
+from korvet.protocol.requests import decode_response, encode_request
+
+MEGABYTE = 1_000_000
+# What is read, deleted and searched through.
+TOPIC_BYTES = 64 * MEGABYTE
+COMPACTED_BYTES = 24 * MEGABYTE
+PARTITIONS = 1000
+SLOW_BYTES_A_SECOND = MEGABYTE
+PAUSE_S = 0.001
+SLOW_COMMAND_US = 2000
+NOW_MS = time.time_ns() // 1_000_000
+
+SYSTEMS = {
+    "memory": ("memory", {}),
+    "batch": ("embedded", {"storage.layout": "batch"}),
+    "record": ("embedded", {"storage.layout": "record"}),
+}
+GOALS_MS = {"memory": 5.0, "batch": 5.0, "record": 25.0}
+SETTINGS = ("memory.max.bytes=3000000000", "log.cleaner.backoff.ms=50", "message.max.bytes=2000000")
+
+
+@frozen
+class Work:
+    """What a disturbing process is told, and how it tells that it is at it."""
+
+    port: int
+    settings: dict[str, str]
+    ready: Any  # multiprocessing's events, which have no type of their own
+    stop: Any
+
+    def rounds(self) -> Iterator[int]:
+        """Count, from when everything is prepared until the end."""
+        self.ready.set()
+        count = 0
+        while not self.stop.is_set():
+            yield count
+            count += 1
+
+
+def batch_of(size: int, *, keys: int = 0, codec: Codec = Codec.NONE, value: int = 100) -> bytes:
+    """A batch of about `size` bytes; with that many different keys."""
+    chance = random.Random(size)
+    count = size // (value + 10)
+    return bytes(
+        build_batch(
+            [
+                (
+                    number,
+                    NOW_MS + number // 10,
+                    b"key-%d" % chance.randrange(keys) if keys else None,
+                    b"%0*d" % (value, number),
+                    (),
+                )
+                for number in range(count)
+            ],
+            codec=codec,
+        )
+    )
+
+
+def fill(work: Work, topic: str, size: int, batch: bytes, **settings: str) -> int:
+    """A new topic of about that size; the offset behind its last batch's first record."""
+    create_topic(work.port, topic, settings=work.settings | settings)
+    offset = 0
+    request = frame_of(produce_request(topic, batch))
+    with Wire(work.port) as wire:
+        for _ in range(size // len(batch)):
+            wire.send(request)
+            offset = produced(wire.receive())
+    return offset + 1
+
+
+# --- What disturbs ------------------------------------------------------------------------------------------
+
+
+def nothing(work: Work) -> None:
+    for _ in work.rounds():
+        time.sleep(0.05)
+
+
+def a_slow_consumer(work: Work) -> None:
+    """Asks for 50 MB, and takes a megabyte a second of it."""
+    fill(work, "slow", TOPIC_BYTES, batch_of(MEGABYTE))
+    request = frame_of(fetch_request("slow", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
+    with Wire(work.port) as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        wire.send(request)
+        for _ in work.rounds():
+            wire.socket.recv(SLOW_BYTES_A_SECOND // 20)
+            time.sleep(0.05)
+
+
+def fetches_of_50_mb(work: Work) -> None:
+    fill(work, "large", TOPIC_BYTES, batch_of(MEGABYTE))
+    request = frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
+    with Wire(work.port) as wire:
+        for _ in work.rounds():
+            wire.send(request)
+            wire.receive()
+
+
+def compressed_fetches(work: Work) -> None:
+    """In the record layout each answer is compressed anew."""
+    fill(work, "packed", 16 * MEGABYTE, batch_of(MEGABYTE), **{"compression.type": "zstd"})
+    request = frame_of(fetch_request("packed", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
+    with Wire(work.port) as wire:
+        for _ in work.rounds():
+            wire.send(request)
+            wire.receive()
+
+
+def compaction(work: Work) -> None:
+    """The whole topic again and again, since a record is enough to make it due."""
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    fill(work, "compacted", COMPACTED_BYTES, batch_of(MEGABYTE, keys=200_000), **settings)
+    request = frame_of(produce_request("compacted", batch_of(110, keys=10)))
+    with Wire(work.port) as wire:
+        for _ in work.rounds():
+            wire.send(request)
+            produced(wire.receive())
+            time.sleep(0.1)
+
+
+def seeks_by_time(work: Work) -> None:
+    """Times in the middle of large batches, none at all, and the largest there is."""
+    batch = batch_of(MEGABYTE, value=10)
+    fill(work, "times", TOPIC_BYTES // 2, batch)
+    last_ms = NOW_MS + MEGABYTE // 20 // 10
+    with Wire(work.port) as wire:
+        for count in work.rounds():
+            moment = (last_ms - 1 - count % 100, last_ms + 10_000, -3, NOW_MS)[count % 4]
+            wire.send(frame_of(list_offsets_request("times", moment)))
+            listed_offset(wire.receive())
+
+
+def produces(work: Work, codec: Codec, **settings: str) -> None:
+    """Batches of about a megabyte, before compression, one after the other; the topic keeps 50 MB."""
+    create_topic(work.port, "filled", settings=work.settings | {"retention.bytes": "50000000"} | settings)
+    batch = batch_of(MEGABYTE, codec=codec, keys=100_000)
+    request = frame_of(produce_request("filled", batch))
+    with Wire(work.port) as wire:
+        for _ in work.rounds():
+            wire.send(request)
+            produced(wire.receive())
+
+
+def produces_of_1_mb(work: Work) -> None:
+    produces(work, Codec.NONE)
+
+
+def compressed_produces(work: Work) -> None:
+    produces(work, Codec.ZSTD)
+
+
+def keyed_produces(work: Work) -> None:
+    """Into a compacted topic, where every record must have a key."""
+    produces(work, Codec.NONE, **{"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"})
+
+
+def deletes(work: Work) -> None:
+    """A partition that was filled is emptied, again and again."""
+    batch = batch_of(MEGABYTE)
+    number = 0
+    fill(work, f"emptied-{number}", TOPIC_BYTES, batch)
+    for number in work.rounds():
+        empty(work.port, f"emptied-{number}")
+        delete_topic(work.port, f"emptied-{number}")
+        fill(work, f"emptied-{number + 1}", TOPIC_BYTES, batch)
+
+
+def empty(port: int, topic: str) -> None:
+    """DeleteRecords up to the high watermark of partition 0."""
+    partition = DeleteRecordsPartition(partition_index=0, offset=-1)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=30_000
+    )
+    with Wire(port) as wire:
+        wire.send(b"".join(encode_request(request, 2, 1, "bench")))
+        _, answer = decode_response(DeleteRecordsResponse, 2, wire.receive())
+    if answer.topics[0].partitions[0].error_code:
+        raise RuntimeError(f"DeleteRecords is answered with {answer.topics[0].partitions[0]}")
+
+
+def partitions(work: Work) -> None:
+    """A topic of a thousand partitions is made, written to once in each, and deleted."""
+    for number in work.rounds():
+        topic = f"wide-{number}"
+        create_topic(work.port, topic, partitions=PARTITIONS, settings=work.settings)
+        delete_topic(work.port, topic)
+
+
+DISTURBANCES: tuple[Callable[[Work], None], ...] = (
+    nothing,
+    a_slow_consumer,
+    fetches_of_50_mb,
+    compressed_fetches,
+    compaction,
+    seeks_by_time,
+    produces_of_1_mb,
+    compressed_produces,
+    keyed_produces,
+    deletes,
+    partitions,
+)
+
+
+# --- The probe ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class Probed:
+    """Latencies in milliseconds."""
+
+    produced: list[float]
+    fetched: list[float]
+
+
+def probe(port: int, topic: str, seconds: float) -> Probed:
+    """Produce a record, fetch it, pause, again."""
+    request = frame_of(produce_request(topic, one_record()))
+    found = Probed([], [])
+    with Wire(port) as producer, Wire(port) as consumer:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            began = time.perf_counter()
+            producer.send(request)
+            answer = producer.receive()
+            found.produced.append((time.perf_counter() - began) * 1000)
+            fetch = frame_of(fetch_request(topic, produced(answer), max_wait_ms=0))
+            began = time.perf_counter()
+            consumer.send(fetch)
+            answer = consumer.receive()
+            found.fetched.append((time.perf_counter() - began) * 1000)
+            if not fetched(answer):
+                raise RuntimeError("a fetch was answered without the record")
+            time.sleep(PAUSE_S)
+    return found
+
+
+def p99(times: list[float]) -> float:
+    return quantiles(times, n=100)[98]
+
+
+def histogram(times: list[float]) -> str:
+    """How many took up to so many milliseconds."""
+    bounds = (0.5, 1, 2, 5, 10, 25, 50, 100, float("inf"))
+    counts = [
+        sum(low < each <= high for each in times) for low, high in zip((0, *bounds), bounds, strict=False)
+    ]
+    return "  ".join(f"≤{bound:g}: {count}" for bound, count in zip(bounds, counts, strict=True) if count)
+
+
+@contextmanager
+def disturbed(disturbance: Callable[[Work], None], port: int, settings: dict[str, str]) -> Iterator[None]:
+    """Let it happen in another process, from when it is prepared."""
+    spawning = multiprocessing.get_context("spawn")
+    ready, stop = spawning.Event(), spawning.Event()
+    process = spawning.Process(target=disturbance, args=(Work(port, settings, ready, stop),))
+    process.start()
+    try:
+        while not ready.wait(0.1):
+            if not process.is_alive():
+                raise RuntimeError(f"{disturbance.__name__} has failed")
+        yield
+        if not process.is_alive():
+            raise RuntimeError(f"{disturbance.__name__} has failed")
+    finally:
+        stop.set()
+        process.join(30)
+        process.kill()
+
+
+# --- Measuring ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def system(name: str) -> Iterator[tuple[WatchedBroker, redis.Redis | None]]:
+    """The broker, and its server's client where there is one."""
+    with temporary_folder() as folder:
+        data = folder / "data"
+        storage = "memory://" if SYSTEMS[name][0] == "memory" else f"embedded:{data}"
+        with watched_broker(storage, *SETTINGS) as watched:
+            server = (
+                None if storage == "memory://" else redis.Redis(unix_socket_path=str(data / "redis.sock"))
+            )
+            with server or nullcontext():
+                if server is not None:
+                    server.config_set("slowlog-log-slower-than", SLOW_COMMAND_US)
+                    server.config_set("slowlog-max-len", 1000)
+                yield watched, server
+
+
+def slow_commands(server: redis.Redis | None) -> Iterator[str]:
+    """What kept Redis busy, by the beginning of the command."""
+    if server is None:
+        return
+    found: dict[str, list[float]] = {}
+    for each in server.slowlog_get(1000):
+        command = each["command"].decode(errors="replace").split()
+        found.setdefault(" ".join(command[:2])[:30], []).append(each["duration"] / 1000)
+    server.slowlog_reset()
+    for command, times in found.items():
+        yield f"    {len(times):5} × up to {max(times):6.1f} ms  in Redis: {command}"
+
+
+def measure(name: str, disturbance: Callable[[Work], None], seconds: float) -> dict[str, Any]:
+    """One line of the table, printed with what explains it."""
+    with system(name) as (watched, server):
+        port = watched.broker.port
+        create_topic(port, "probe", settings=SYSTEMS[name][1])
+        probe(port, "probe", 0.3)
+        with disturbed(disturbance, port, SYSTEMS[name][1]):
+            watched.turns()
+            list(slow_commands(server))
+            found = probe(port, "probe", seconds)
+            turns = watched.turns()
+            slow = list(slow_commands(server))
+    title = disturbance.__name__.replace("_", " ")
+    worst = max(p99(found.produced), p99(found.fetched))
+    print(
+        f"{name:<7} {title:<20} produce p50 {median(found.produced):5.2f} p99 {p99(found.produced):6.2f}"
+        f"  fetch p50 {median(found.fetched):5.2f} p99 {p99(found.fetched):6.2f} ms"
+        f"  goal {GOALS_MS[name]:g}{'' if worst <= GOALS_MS[name] else ' MISSED'}"
+    )
+    for line in (f"    {histogram(found.produced + found.fetched)}", *turns.lines(), *slow):
+        print(line if line.startswith(" ") else f"    {line}", flush=True)
+    return {
+        "system": name,
+        "disturbance": title,
+        "produced_ms": found.produced,
+        "fetched_ms": found.fetched,
+        "longest_turn_ms": turns.longest_ms,
+        "long_turns": turns.places,
+        "slow_commands": slow,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    names = [each.__name__ for each in DISTURBANCES]
+    parser = argparse.ArgumentParser(prog="python -m bench.fairness", description=__doc__)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="WHAT", help=", ".join(names)
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="for how long each is probed (default 5)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="keep every latency")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments()
+    found = []
+    for _ in range(options.rounds):
+        for disturbance in DISTURBANCES:
+            if disturbance.__name__ in options.only:
+                found += [measure(name, disturbance, options.seconds) for name in options.systems]
+    if options.json:
+        options.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
