@@ -56,6 +56,11 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.setup.index} process={self.pid} serving={self._is_serving}>"
 
+    @property
+    def name(self) -> str:
+        """Its place, for the operator."""
+        return f"process {self.setup.index + 1} of {self.setup.config.processes}"
+
     async def keep_running(self) -> None:
         """Start it again whenever it ends, until the family does. Raises WorkersFail, and what a worker was refused."""
         ends, pause_s = 0, FIRST_PAUSE_S
@@ -67,8 +72,7 @@ class Worker:
             if trio.current_time() - began_s > RECOVERED_AFTER_S:
                 ends, pause_s = 0, FIRST_PAUSE_S
             ends += 1
-            number, of = self.setup.index + 1, self.setup.config.processes
-            what = f"process {number} of {of} ({process.pid}) has ended: {how(process.returncode)}"
+            what = f"{self.name} ({process.pid}) has ended: {how(process.returncode)}"
             if ends == ENDS_AT_MOST:
                 raise WorkersFail(f"{what}, for the {ENDS_AT_MOST}th time in a row; so korvet ends")
             logger.error("%s; starting it again", what)
@@ -100,6 +104,7 @@ class Worker:
             match message:
                 case Ready():
                     self._is_serving = True
+                    logger.info("%s (%d) serves", self.name, self.pid)
                     self.family.is_ready(self.setup.index, message)
                 case Refused(error) if not self._is_serving:
                     raise error
