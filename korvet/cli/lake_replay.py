@@ -126,13 +126,16 @@ def command(
 
 
 def told_by(line: ProgressLine) -> Callable[[float], None]:
-    """Shows which part is done, and when the rest will be."""
-    began = time.monotonic()
+    """Shows which part is done, and when the rest will be, going by how it went since the first time."""
+    first: tuple[float, float] | None = None
 
     def tell(part: float) -> None:
+        nonlocal first
+        now = time.monotonic()
+        first = began, before = first or (now, part)
         text = f"replayed {part:.0%} of the offsets"
-        if 0 < part < 1:
-            text += f", ready in {duration_text((time.monotonic() - began) * (1 - part) / part)}"
+        if before < part < 1:
+            text += f", ready in {duration_text((now - began) * (1 - part) / (part - before))}"
         line.show(text)
 
     return tell

@@ -306,4 +306,4 @@ class Target:
 
     async def _keep_to_rate(self, began: float) -> None:
         if self.replay.rate > 0:
-            await trio.sleep(began + self.sent / self.replay.rate - time.monotonic())
+            await trio.sleep(max(0.0, began + self.sent / self.replay.rate - time.monotonic()))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from pyspark.sql import SparkSession
 
 from korvet.client import EARLIEST, LATEST, Client, ConsumedRecord, Record, TopicPartition
@@ -176,6 +177,24 @@ def test_only_what_is_selected_is_sent(
     replay_partition(replay, 0, Selection(whole.start, whole.end, **selection))
 
     assert sorted(numbers_in(records_of(memory, replay.target))) == expected
+
+
+def test_a_rate_that_cannot_be_reached_holds_nothing_up(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), rate=1e9)
+
+    sent = replay_partition(replay, 0, everything(replay, 0))
+
+    assert (sent.records, sent.error) == (500, "")
+
+
+def test_a_rate_is_kept(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), rate=1000.0)
+    began = time.monotonic()
+
+    sent = replay_partition(replay, 0, everything(replay, 0))
+
+    assert (sent.records, sent.error) == (500, "")
+    assert time.monotonic() - began >= 0.5
 
 
 def test_a_dry_run_counts_and_sends_nothing(memory: Cluster, topic: str, tmp_path: Path) -> None:
