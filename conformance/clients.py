@@ -1,6 +1,7 @@
 """`python -m conformance.clients [PART …]`: clients that pip does not bring, unmodified, against korvet.
 
-Parts: the Java client, Kafka's command line tools, Spark's Kafka connector, clients in Go, clients in JavaScript.
+Parts: the Java client, Kafka's command line tools, Spark's Kafka connector, clients in Go, clients in JavaScript;
+and the other way round, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer.
 Each is run on Apache Kafka as well: a check that fails there says nothing about korvet, and is a fault too.
 What a machine lacks is named and fails its part. The exit status is 0 when nothing failed.
 """
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from conformance import go_clients, java_client, node_clients, spark_connector, tools
+from conformance import go_clients, java_client, node_clients, pipeline, spark_connector, tools
 from conformance.apache_kafka import KafkaUnavailable
 from conformance.part import Part, Target, Unavailable, targets
 
@@ -22,6 +23,7 @@ PARTS: Mapping[str, Part] = {
     "spark": spark_connector.run,
     "go": go_clients.run,
     "node": node_clients.run,
+    "pipeline": pipeline.run,
 }
 
 
