@@ -1,0 +1,193 @@
+"""TLS and SASL against fakes; Apache Kafka's own are asked in the conformance suite."""
+
+from __future__ import annotations
+
+import ssl
+from functools import partial
+
+import pytest
+import trio
+import trustme
+
+from korvet.client import open_client
+from korvet.client.security import Sasl, Security
+from korvet.client.tls import Tls, TlsRefused, explain
+from korvet.protocol.errors import (
+    IllegalSaslState,
+    KafkaError,
+    NetworkException,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+)
+from tests.client.fake_cluster import fake_cluster
+from tests.client.secured_cluster import SecuredCluster, secured_cluster
+
+ALICE = Security(sasl=Sasl("PLAIN", "alice", "hush"))
+USERS = {"alice": "hush"}
+AUTHORITY = trustme.CA()
+TRUSTED = AUTHORITY.cert_pem.bytes().decode()
+
+
+def context(*names: str, wants_certificate: bool = False) -> ssl.SSLContext:
+    """A broker's, with a certificate for these names."""
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    AUTHORITY.issue_cert(*names).configure_cert(made)
+    if wants_certificate:
+        AUTHORITY.configure_trust(made)
+        made.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
+def own(authority: trustme.CA) -> dict[str, str]:
+    """A client's certificate and key."""
+    issued = authority.issue_cert("client@example.org")
+    return {
+        "chain": issued.cert_chain_pems[0].bytes().decode(),
+        "key": issued.private_key_pem.bytes().decode(),
+    }
+
+
+async def connect(cluster: SecuredCluster, security: Security) -> str | None:
+    async with open_client(cluster.bootstrap, security=security) as client:
+        return client.cluster_id
+
+
+async def test_a_login_comes_before_anything_else() -> None:
+    async with secured_cluster(users=USERS) as cluster:
+        assert "fake" == await connect(cluster, ALICE)
+        assert [18, 17, 36, 3] == [key for _, key, _ in cluster.requests]
+
+
+async def test_logins_and_requests_go_through_tls() -> None:
+    async with secured_cluster(users=USERS, context=context("127.0.0.1")) as cluster:
+        assert "fake" == await connect(cluster, Security(Tls(TRUSTED), ALICE.sasl))
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL", "SSL"])
+async def test_who_comes_without_is_told_what_it_may_be(listener: str) -> None:
+    users = USERS if "SASL" in listener else {}
+    tls = context("127.0.0.1") if "SSL" in listener else None
+    async with secured_cluster(users=users, context=tls) as cluster:
+        with pytest.raises(NetworkException, match="wants another security.protocol"):
+            await connect(cluster, Security(Tls(TRUSTED)) if listener == "SASL_SSL" else Security())
+
+
+@pytest.mark.parametrize(
+    "sasl, error, said",
+    [
+        (
+            Sasl("PLAIN", "alice", "hush!"),
+            SaslAuthenticationFailed,
+            "does not accept the login .PLAIN.: Invalid",
+        ),
+        (
+            Sasl("SCRAM-SHA-256", "alice", "hush"),
+            UnsupportedSaslMechanism,
+            "not offer .*-256; it offers PLAIN.",
+        ),
+    ],
+)
+async def test_a_login_that_is_refused_is_told_as_the_broker_says_it(
+    sasl: Sasl, error: type[KafkaError], said: str
+) -> None:
+    async with secured_cluster(users=USERS) as cluster:
+        with pytest.raises(error, match=said) as raised:
+            await connect(cluster, Security(sasl=sasl))
+
+        assert "hush" not in str(raised.value)
+        assert 0 == cluster.logins
+
+
+async def test_a_listener_without_sasl_is_told_apart() -> None:
+    async with secured_cluster() as cluster:
+        with pytest.raises(IllegalSaslState, match="takes no SASL there; security.protocol=PLAINTEXT"):
+            await connect(cluster, ALICE)
+    async with fake_cluster() as (old, _):
+        with pytest.raises(IllegalSaslState, match="takes no SASL there"):
+            async with open_client(old.bootstrap, security=ALICE):
+                pass
+
+
+@pytest.mark.parametrize(
+    "tls, said",
+    [
+        (Tls(), "its certificate is not trusted: .* .ssl.truststore.location or ssl.ca.location names a PEM"),
+        (Tls(trustme.CA().cert_pem.bytes().decode()), "its certificate is not trusted"),
+    ],
+    ids=["the system's trust", "another authority"],
+)
+async def test_a_certificate_that_is_not_trusted_ends_it(tls: Tls, said: str) -> None:
+    async with secured_cluster(context=context("127.0.0.1")) as cluster:
+        with pytest.raises(TlsRefused, match=said):
+            await connect(cluster, Security(tls))
+
+
+async def test_a_certificate_is_for_the_name_that_was_asked_for_unless_nobody_looks() -> None:
+    async with secured_cluster(context=context("elsewhere.example.org")) as cluster:
+        with pytest.raises(TlsRefused, match="its certificate is for others: .* ssl.endpoint.identification"):
+            await connect(cluster, Security(Tls(TRUSTED)))
+
+        assert "fake" == await connect(cluster, Security(Tls(TRUSTED, checks_host_name=False)))
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_a_broker_may_want_a_certificate_of_the_clients(version: str) -> None:
+    async with secured_cluster(context=context("127.0.0.1", wants_certificate=True)) as cluster:
+        with pytest.raises(KafkaError):
+            await connect(cluster, Security(Tls(TRUSTED, versions=(version,))))
+
+        assert "fake" == await connect(cluster, Security(Tls(TRUSTED, versions=(version,), **own(AUTHORITY))))
+
+
+@pytest.mark.parametrize(
+    "reason, said",
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "it wants a certificate of the client's"),
+        (
+            "TLSV1_ALERT_UNKNOWN_CA",
+            "it does not accept the client's certificate, or wants one: tlsv1 alert",
+        ),
+        ("WRONG_VERSION_NUMBER", "it does not speak TLS there"),
+        ("NO_SHARED_CIPHER", "no TLS: no shared cipher"),
+    ],
+)
+def test_what_openssl_says_is_told_in_words(reason: str, said: str) -> None:
+    error = trio.BrokenResourceError()
+    error.__cause__ = ssl.SSLError(1, reason)
+    error.__cause__.reason = reason
+
+    assert explain(error).startswith(said)
+
+
+def test_a_broken_connection_alone_says_nothing_of_tls() -> None:
+    assert "" == explain(trio.BrokenResourceError()) == explain(ssl.SSLEOFError(8, "EOF"))
+
+
+async def test_where_nobody_speaks_tls_it_says_so() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        with pytest.raises(TlsRefused, match="it does not speak TLS there"):
+            async with open_client(f"127.0.0.1:{listener.socket.getsockname()[1]}", security=Security(Tls())):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_when_a_login_is_about_to_end_there_is_another_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        secured_cluster(users=USERS, lifetime_ms=10_000) as cluster,
+        open_client(cluster.bootstrap, security=ALICE) as client,
+    ):
+        await trio.sleep(7)
+        await client.topics()
+        assert 1 == cluster.logins
+
+        await trio.sleep(2)
+        await client.topics()
+        assert 2 == cluster.logins
