@@ -13,6 +13,7 @@ COMMANDS = {
     "audit": "Prove that everything that was archived is in the tables, or name what is not.",
     "compact": "Join the small files of archives into larger ones.",
     "vacuum": "Remove files that belong to no table any more.",
+    "erase": "Remove all archived records that have one of the keys, for good.",
     "decode": "Decode archived topics to typed tables, once or all the time.",
     "query": "Run SQL over topics, what is archived and what is not yet.",
     "replay": "Send archived records into a topic again.",

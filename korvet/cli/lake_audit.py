@@ -15,7 +15,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.options import as_json, bootstrap_servers, with_client
-from korvet.cli.output import print_json
+from korvet.cli.output import Counting, Progress, print_json
 
 if TYPE_CHECKING:
     from korvet.client import Client
@@ -30,32 +30,47 @@ Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
 @lake_location("--at")
 @storage_options
 @click.option("--offline", is_flag=True, help="Audit the tables alone; do not compare them with the broker.")
+@click.option("--checksums", is_flag=True, help="Read all files, and prove every byte of them.")
 @as_json
 @config_file
 def command(
-    servers: str, topics: str | None, lake: str, storage_texts: tuple[str, ...], offline: bool, as_json: bool
+    servers: str,
+    topics: str | None,
+    lake: str,
+    storage_texts: tuple[str, ...],
+    offline: bool,
+    checksums: bool,
+    as_json: bool,
 ) -> None:
     """Prove that everything that was archived is in the tables, or name what is not.
 
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
-    the broker still has must be in them, offset by offset. Exits with 1 when anything is missing.
+    the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
+    committed, byte by byte. What was erased is not missing. Exits with 1 when anything is.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
         import trio
 
+        from korvet.lake.erasing import erased_count
+        from korvet.lake.table import LakeTable
         from korvet.pipeline.archive_status import audit
     names = archives(location, topics)
 
-    async def audited(client: Client | None) -> Result:
-        return await audit(client, location, names)
+    with Progress("proved", unit="bytes") as progress:
+        counting = Counting(progress)
 
-    result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
+        async def audited(client: Client | None) -> Result:
+            return await audit(client, location, names, checksums=checksums, on_progress=counting)
+
+        result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
     sound, findings, failures = result
+    erased = {topic: erased_count(LakeTable.open(location, topic)) for topic in sound}
     if as_json:
         print_json(
             {
                 "topics": sound,
+                "erased": erased,
                 "missing": [
                     {
                         "topic": finding.topic,
@@ -75,7 +90,9 @@ def command(
         for topic, offsets in sound.items():
             wrong = sum(finding.topic == topic for finding in findings)
             click.echo(
-                f"{topic}: {offsets:,} offsets, " + (f"{wrong} findings" if wrong else "all accounted for")
+                f"{topic}: {offsets:,} offsets, "
+                + (f"{wrong} findings" if wrong else "all accounted for")
+                + (f"; {erased[topic]:,} records of them erased" if erased.get(topic) else "")
             )
         for topic, error in failures.items():
             click.echo(f"{topic}: {error}")

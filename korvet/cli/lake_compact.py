@@ -16,7 +16,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.options import as_json
-from korvet.cli.output import Progress, print_json
+from korvet.cli.output import Counting, Progress, print_json
 
 if TYPE_CHECKING:
     from korvet.lake.compacting import Compacted
@@ -83,24 +83,15 @@ def compacted(location: Location, topic: str, target_bytes: int, *, dry_run: boo
     from korvet.lake.table import LakeTable
 
     compaction = Compaction(LakeTable.open(location, topic), target_bytes)
-    groups = compaction.groups()
     if dry_run:
         result = Compacted()
-        for group in groups:
+        for group in compaction.groups():
             result.files_before += len(group.files)
             result.files_after += len(group.chunks)
             result.bytes_before += sum(file.size for file in group.files)
         return result
-    total = sum(file.size for group in groups for file in group.files)
-    read = 0
     with Progress(f"{topic}: joined", unit="bytes") as progress:
-
-        def show(size: int) -> None:
-            nonlocal read
-            read += size
-            progress.show(read, max(total, read))
-
-        compaction.on_progress = show
+        compaction.on_progress = Counting(progress)
         return compaction.run()
 
 

@@ -59,3 +59,15 @@ class Progress:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class Counting:
+    """Shows how much there was so far, given how much there is with each call."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._total = 0
+
+    def __call__(self, count: int) -> None:
+        self._total += count
+        self._progress.show(self._total)

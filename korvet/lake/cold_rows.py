@@ -22,10 +22,10 @@ class Bounds(NamedTuple):
 
 def bounds_of(metadata: pq.FileMetaData) -> list[Bounds]:
     """The bounds of each row group of a file."""
-    return [_of_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+    return [bounds_of_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
 
 
-def _of_group(group: pq.RowGroupMetaData) -> Bounds:
+def bounds_of_group(group: pq.RowGroupMetaData) -> Bounds:
     first, last, largest = INT64_MIN, INT64_MAX, INT64_MAX
     for number in range(group.num_columns):
         column = group.column(number)

@@ -22,11 +22,11 @@ import pyarrow.fs as pafs
 from attrs import Factory, define, field, frozen
 
 from korvet.lake.chain import Stretch, without
-from korvet.lake.errors import CommitConflict, DamagedFile, NewerFormat
+from korvet.lake.errors import CommitConflict, DamagedFile
 from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path
 from korvet.lake.location import sync
 from korvet.lake.reading import erased_from, row_groups
-from korvet.lake.replacing import replace
+from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 from korvet.lake.tally import Tally
@@ -245,7 +245,7 @@ class Compaction:
         gone = [file for group, _, _ in joined for file in group.files]
         new = [file for _, files, _ in joined for file in files]
         told = {ANEW: [each.to_list() for _, _, each in joined]}
-        self.table = replace(self.table, gone, new, data_change=False, told=told)
+        self.table = replace(self.table, gone, new, data_change=False, told=lambda _: told)
         self.done.files_before += len(gone)
         self.done.files_after += len(new)
         self.done.bytes_before += sum(file.size for file in gone)
@@ -296,11 +296,3 @@ def expectation(table: LakeTable, partition: int, start: int, end: int) -> Told 
     if without(Stretch(max(start, table.start(partition) or 0), end), told):
         return None
     return summed(partition, start, end, inside)
-
-
-def refuse_deletion_vectors(table: LakeTable) -> None:
-    """Raise where rows may be deleted that are in the files still: to write them anew would bring them back."""
-    if "deletionVectors" in (table.delta.protocol().reader_features or ()):
-        raise NewerFormat(
-            f"{table.location} has deletion vectors, of somebody else's making, and its files cannot be written anew."
-        )

@@ -31,7 +31,7 @@ def damage(table: LakeTable, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         if "AWS Error" in str(error) or getattr(error, "errno", None):
             raise Unreachable(f"{table.location}: {first_line(error)}") from error
         raise DamagedFile(f"{table.location}/{path} is damaged: {first_line(error)}") from error
@@ -41,11 +41,24 @@ def row_groups(
     table: LakeTable, file: TableFile, filesystem: pafs.FileSystem, columns: Sequence[str] = FILE_SCHEMA.names
 ) -> Iterator[pa.Table]:
     """The rows of a file in its own order, with these columns, as they are in FILE_SCHEMA. Raises as `opened`."""
-    schema = pa.schema([FILE_SCHEMA.field(name) for name in columns])
     with opened(table, file, filesystem) as parquet:
         for number in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(number, columns=list(columns))
-            yield rows.select(list(columns)).cast(schema)
+            yield row_group(parquet, number, file, columns)
+
+
+def row_group(
+    parquet: pq.ParquetFile, number: int, file: TableFile, columns: Sequence[str] = FILE_SCHEMA.names
+) -> pa.Table:
+    """The rows of a row group, with these columns. To be called within `opened`.
+
+    Types that differ are a fault where we have written the file, and another writer's way of saying the same elsewhere.
+    """
+    names = list(columns)
+    rows = parquet.read_row_group(number, columns=names).select(names)
+    schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
+    if file.held is not None and rows.schema.types != schema.types:
+        raise ValueError("its columns are not of the types they were written with.")
+    return rows.cast(schema)
 
 
 def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Int64s:

@@ -8,7 +8,7 @@ commit tried again. The numbers are not touched, so an archiver's commits and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action, remove_action
 from korvet.lake.delta_log import DeltaLog
-from korvet.lake.errors import CommitConflict
+from korvet.lake.errors import CommitConflict, NewerFormat
 from korvet.lake.files import DataFile
 from korvet.lake.table import COMMIT_ID, LakeTable, first_line, store_errors
 from korvet.lake.table_files import TableFile
@@ -33,25 +33,27 @@ def replace(
     new: Sequence[DataFile],
     *,
     data_change: bool,
-    told: Mapping[str, Any],
+    told: Callable[[LakeTable], Mapping[str, Any]] = lambda _: {},
     transactions: Mapping[str, int] | None = None,
 ) -> LakeTable:
     """Commit that `gone` are gone and `new` are there; the snapshot that has it.
 
-    `data_change` says whether rows have changed, too; `told` goes into commitInfo, `transactions` are numbers that
-    move. Raises CommitConflict when one of the files has gone otherwise, and Unreachable.
+    `data_change` says whether rows have changed, too; what `told` says of a snapshot goes into the commitInfo of a
+    commit that follows it; `transactions` are numbers that move. Raises CommitConflict when one of the files has gone
+    otherwise, and Unreachable.
     """
     commit_id = uuid4().hex
-    properties = CommitProperties(
-        custom_metadata={COMMIT_ID: commit_id, **told},
-        max_commit_retries=0,
-        app_transactions=[Transaction(app_id, number) for app_id, number in (transactions or {}).items()],
-    )
+    moved = [Transaction(app_id, number) for app_id, number in (transactions or {}).items()]
     actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in new]
     actions += [remove_action(file, data_change=data_change) for file in gone]
     first = table.version + 1
     for _ in range(ATTEMPTS):
         _refuse_gone(table, gone)
+        properties = CommitProperties(
+            custom_metadata={COMMIT_ID: commit_id, **told(table)},
+            max_commit_retries=0,
+            app_transactions=moved,
+        )
         with store_errors(table.location):
             try:
                 table.delta.create_write_transaction(
@@ -83,3 +85,11 @@ def _refuse_gone(table: LakeTable, gone: Sequence[TableFile]) -> None:
             raise CommitConflict(
                 f"{table.location}: {file.path} was replaced by somebody else meanwhile; nothing was committed."
             )
+
+
+def refuse_deletion_vectors(table: LakeTable) -> None:
+    """Raise where rows may be deleted that are in the files still: to write them anew would bring them back."""
+    if "deletionVectors" in (table.delta.protocol().reader_features or ()):
+        raise NewerFormat(
+            f"{table.location} has deletion vectors, of somebody else's making, and its files cannot be written anew."
+        )

@@ -46,4 +46,4 @@ def drop_before(table: LakeTable, starts: Mapping[int, int]) -> LakeTable:
         if file.held is not None and file.held.end <= start
     ]
     moved = {f"{table.app_id}/{partition}/start": start for partition, start in starts.items()}
-    return replace(table, gone, [], data_change=True, told={}, transactions=moved)
+    return replace(table, gone, [], data_change=True, transactions=moved)

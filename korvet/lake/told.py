@@ -10,7 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+import numpy as np
+import numpy.typing as npt
+from attrs import define, evolve, field, frozen
+
+from korvet.lake.schema import Int64s
 
 # What commits say of themselves, in commitInfo.
 RANGES, GAPS, ANEW = "korvet.ranges", "korvet.gaps", "korvet.ranges.anew"
@@ -66,6 +70,22 @@ def told_by(commits: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Range
 def _said(info: Mapping[str, Any]) -> Iterator[Told]:
     for name in (RANGES, ANEW):
         yield from map(Told.from_list, info.get(name, ()))
+
+
+def without_records(ranges: Ranges, offsets: Int64s, mixes: npt.NDArray[np.uint64]) -> list[Told]:
+    """What is to be told anew of the ranges that have these offsets, when their records, of these mixes, are gone."""
+    places = np.array(
+        [bisect_right(ranges.told, offset, key=lambda each: each.start) - 1 for offset in offsets]
+    )
+    anew = []
+    for place in np.unique(places[places >= 0]).tolist():
+        each = ranges.told[place]
+        ours = (places == place) & (offsets < each.end)
+        gone = int(np.sum(mixes[ours], dtype=np.uint64))
+        if ours.any():
+            checksum = (each.checksum - gone) % MODULUS
+            anew.append(evolve(each, count=each.count - int(ours.sum()), checksum=checksum))
+    return anew
 
 
 def summed(partition: int, start: int, end: int, parts: Iterable[Told]) -> Told:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -35,6 +36,9 @@ NUMBER_ENCODINGS = {
 STATISTICS_COLUMNS = ["partition", "offset", "timestamp", "timestamp_ms"]
 BOUNDED_COLUMNS = ["partition", "offset", "timestamp_ms"]
 COMPRESSION = "zstd"
+
+UInt64s = npt.NDArray[np.uint64]
+
 # Of rows that come little by little, so many are collected before row groups are made of them.
 BUFFER_BYTES = 16 * 1024 * 1024
 
@@ -187,18 +191,21 @@ def rows_of_a_group(rows: pa.Table) -> int:
 def checksum(rows: pa.Table) -> int:
     """A number that says which records these are, in whatever order and however they are split into files.
 
-    The sum (modulo 2^64) over the rows of a mix of offset, timestamp_ms, and the lengths of key and value. What is
-    inside of them, the pages' own checksums guard.
+    The sum (modulo 2^64) over the rows of `mixes`. What is inside of keys and values, the pages' own checksums guard.
     """
-    offsets = _numbers(rows, "offset").astype(np.uint64)
-    mixed = _mix(offsets)
+    return int(np.sum(mixes(rows), dtype=np.uint64))
+
+
+def mixes(rows: pa.Table) -> UInt64s:
+    """For each row a mix of its offset, timestamp_ms, and the lengths of key and value."""
+    mixed = _mix(_numbers(rows, "offset").astype(np.uint64))
     mixed = _mix(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
     for name in ("key", "value"):
         mixed = _mix(mixed ^ _lengths(rows, name).astype(np.uint64))
-    return int(np.sum(mixed, dtype=np.uint64))
+    return mixed
 
 
-def _mix(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def _mix(numbers: UInt64s) -> UInt64s:
     """The finalizer of splitmix64: every bit of the number has a say in every bit of the result."""
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow.fs as pafs
 from attrs import frozen
 
 from korvet.client import EARLIEST, LATEST, Client, TopicPartition
 from korvet.lake.chain import Stretch, missing_stretches, without
+from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.proving import absent, wrongs
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.archive_plan import Wanted, bounds_of
 from korvet.pipeline.batches import decode_offsets
@@ -141,8 +143,13 @@ class Finding:
         return f"{self.topic}-{self.partition} offsets {self.start} to {self.end - 1}: {self.what}"
 
 
-def audit_table(table: LakeTable) -> list[Finding]:
-    """What is wrong with a table by itself: commits that do not follow each other, and what its files do not hold."""
+def audit_table(
+    table: LakeTable, *, checksums: bool = False, on_progress: Callable[[int], None] = lambda _: None
+) -> list[Finding]:
+    """What is wrong with a table by itself: commits that do not follow each other, and what its files do not hold.
+
+    With `checksums`, all of the files is read; `on_progress` is called with the bytes, file by file.
+    """
     findings = []
     for partition, number in table.archived_up_to.items():
         start = table.start(partition)
@@ -159,7 +166,10 @@ def audit_table(table: LakeTable) -> list[Finding]:
             _finding(table, partition, stretch, "archived, and not in the table's files") for stretch in lost
         ]
         findings += _miscounted(table, partition)
-    return findings
+    wrong = [*absent(table), *(wrongs(table, on_progress) if checksums else ())]
+    return findings + [
+        Finding(table.topic, each.partition, each.start, each.end, each.what) for each in wrong
+    ]
 
 
 def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
@@ -210,6 +220,7 @@ async def _compared(
 ) -> list[Finding]:
     findings: list[Finding] = []
     position = start
+    erased: set[int] | None = None
     while position < end and not findings:
         fetched = await fetcher.fetch(tp, position, max_bytes=FETCH_BYTES, max_wait_ms=0)
         if fetched.next_offset == position:
@@ -217,6 +228,11 @@ async def _compared(
         upto = min(fetched.next_offset, end)
         hot = set(decode_offsets(fetched.batches, start=position, end=upto).tolist())
         cold = set(table.offsets_of(tp.partition, position, upto).tolist())
+        if hot - cold:
+            if erased is None:
+                places = erased_places(table, tp.partition).get(tp.partition)
+                erased = set() if places is None else set(places.tolist())
+            hot -= erased - cold
         for offsets, what in (
             (hot - cold, "on the broker, and not in the table"),
             (cold - hot, "in the table only"),
@@ -233,9 +249,14 @@ def _finding(table: LakeTable, partition: int, stretch: Stretch, what: str) -> F
 
 
 async def audit(
-    client: Client | None, lake: Location, topics: Sequence[str]
+    client: Client | None,
+    lake: Location,
+    topics: Sequence[str],
+    *,
+    checksums: bool = False,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[dict[str, int], list[Finding], dict[str, str]]:
-    """Audit topics' tables, against the broker too where there is a client.
+    """Audit topics' tables, against the broker too where there is a client; with `checksums`, read all of their files.
 
     Returns how many offsets of each topic are accounted for, what was found, and which topics could not be audited.
     """
@@ -245,7 +266,7 @@ async def audit(
     for topic in topics:
         try:
             table = LakeTable.open(lake, topic)
-            findings += audit_table(table)
+            findings += audit_table(table, checksums=checksums, on_progress=on_progress)
             if client is not None:
                 described = await client.topic(topic)
                 LakeTable.open(lake, topic, described.topic_id, previous=table)

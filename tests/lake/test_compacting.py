@@ -211,7 +211,7 @@ def test_of_two_who_replace_the_same_files_one_does(table: LakeTable) -> None:
     Compaction(first).run()
 
     with pytest.raises(CommitConflict, match="was replaced by somebody else"):
-        replace(second, second.files, [], data_change=False, told={})
+        replace(second, second.files, [], data_change=False)
     Compaction(second).run()
     assert [row.offset for row in rows_of(folder(table))] == list(range(20))
 

@@ -1,0 +1,194 @@
+"""Every byte of a table read, and compared with what commits have said of it.
+
+Of each file: its pages are those that were written, by their checksums; its rows are of the partition, the date and the
+offsets that its name and the table's log say, in order, and within the statistics by which readers skip row groups. Of
+each range: the records are those that were committed, by number and checksum, as far as the log remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+from attrs import define, field, frozen
+
+from korvet.lake.chain import Stretch, missing_stretches
+from korvet.lake.cold_rows import Bounds, bounds_of_group
+from korvet.lake.errors import DamagedFile
+from korvet.lake.location import Location
+from korvet.lake.reading import opened, row_group
+from korvet.lake.schema import Int64s, date_text, days
+from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile
+from korvet.lake.told import Told
+from korvet.lake.writing import UInt64s, mixes
+
+
+@frozen
+class Wrong:
+    """Offsets of a partition from `start` up to, without, `end`, and what is wrong with them."""
+
+    partition: int
+    start: int
+    end: int
+    what: str
+
+
+def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Wrong]:
+    """All that is wrong with what the files of a snapshot hold; what they lack altogether, `chain` says.
+
+    `on_progress` is called with the bytes that were read, file by file. Files that are not there, `absent` names.
+    Raises Unreachable.
+    """
+    sums = {partition: _Sums(table.ranges_of(partition).told) for partition in table.archived_up_to}
+    filesystem = table.location.filesystem()
+    damaged: list[Wrong] = []
+    for file in table.files:
+        try:
+            for rows in _proven(table, file, filesystem):
+                for partition, some in _by_partition(rows):
+                    if partition in sums:
+                        sums[partition].add(some)
+        except DamagedFile as error:
+            damaged.append(_of_file(file, str(error)))
+            yield damaged[-1]
+        except FileNotFoundError:
+            damaged.append(_of_file(file, ""))
+        on_progress(file.size)
+    for partition, each in sums.items():
+        unknown = [Stretch(wrong.start, wrong.end) for wrong in damaged if wrong.partition in {partition, -1}]
+        yield from each.wrongs([*unknown, *missing_stretches(table, partition)])
+
+
+def absent(table: LakeTable) -> Iterator[Wrong]:
+    """The files of a snapshot that the store has not, or not in their length. Raises Unreachable."""
+    with store_errors(table.location):
+        selector = pafs.FileSelector(table.location.path, recursive=True, allow_not_found=True)
+        sizes = {info.path: info.size for info in table.location.filesystem().get_file_info(selector)}
+    for file in table.files:
+        size = sizes.get(table.absolute(file))
+        if size is None:
+            yield _of_file(file, f"{_name(table.location, file)} is not there")
+        elif size != file.size:
+            yield _of_file(
+                file, f"{_name(table.location, file)} has {size} bytes, where {file.size} were written"
+            )
+
+
+def _of_file(file: TableFile, what: str) -> Wrong:
+    """What is wrong with all that a file stands for; of partition -1 where nobody knows of which."""
+    if file.held is not None:
+        return Wrong(file.held.partition, file.held.start, file.held.end, what)
+    partition = file.first_partition if file.first_partition == file.last_partition else None
+    return Wrong(
+        -1 if partition is None else partition,
+        INT64_MIN if file.first_offset is None else file.first_offset,
+        INT64_MAX if file.last_offset is None else file.last_offset + 1,
+        what,
+    )
+
+
+# --- A file -----------------------------------------------------------------------------------------------
+
+
+def _proven(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pa.Table]:
+    """A file's rows, once they were compared with what is known of the file. Raises as `reading.opened`."""
+    count, last = 0, INT64_MIN
+    with opened(table, file, filesystem) as parquet:
+        for number in range(parquet.num_row_groups):
+            rows = row_group(parquet, number, file)
+            rows.validate(full=True)
+            # Only now: pyarrow ends the process over statistics that are damaged, unless reading has failed before.
+            bounds = bounds_of_group(parquet.metadata.row_group(number))
+            fault = _fault(file, rows, bounds, last)
+            if fault:
+                raise DamagedFile(
+                    f"{_name(table.location, file)} is damaged: {fault}, in row group {number}."
+                )
+            count += rows.num_rows
+            last = int(rows["offset"][-1].as_py()) if rows.num_rows else last
+            yield rows
+    if file.count is not None and count != file.count:
+        raise DamagedFile(
+            f"{_name(table.location, file)} is damaged: {count} rows, where there were {file.count}."
+        )
+
+
+def _fault(file: TableFile, rows: pa.Table, bounds: Bounds, last: int) -> str:
+    """What is wrong with rows of a file, nothing if they are as they should be."""
+    if not rows.num_rows:
+        return ""
+    offsets: Int64s = rows["offset"].to_numpy()
+    timestamps: Int64s = rows["timestamp_ms"].to_numpy()
+    least, greatest = int(offsets.min()), int(offsets.max())
+    if (bounds.first_offset > least or bounds.last_offset < greatest) or bounds.largest_ms < timestamps.max():
+        return "its statistics are not those of its rows"
+    if any(date_text(int(day)) != file.date for day in np.unique(days(timestamps))):
+        return f"it has rows of other dates than {file.date}"
+    if file.held is None:
+        return ""
+    if not (rows["partition"].to_numpy() == file.held.partition).all():
+        return f"it has rows of other partitions than {file.held.partition}"
+    if least <= last or (np.diff(offsets) <= 0).any():
+        return "its rows are not in the order of their offsets"
+    if least < file.held.start or greatest >= file.held.end:
+        return f"it has offsets from {least} to {greatest}"
+    return ""
+
+
+def _name(location: Location, file: TableFile) -> str:
+    return f"{location}/{file.path}"
+
+
+def _by_partition(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    partitions = rows["partition"].to_numpy()
+    distinct = np.unique(partitions)
+    for partition in distinct.tolist():
+        yield partition, rows if len(distinct) == 1 else rows.filter(pa.array(partitions == partition))
+
+
+# --- Ranges -----------------------------------------------------------------------------------------------
+
+
+@define
+class _Sums:
+    """What the files hold of a partition's ranges, as it is found; `told` is sorted, and does not overlap."""
+
+    told: list[Told]
+    starts: Int64s = field(init=False)
+    ends: Int64s = field(init=False)
+    counts: Int64s = field(init=False)
+    checksums: UInt64s = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.starts = np.array([each.start for each in self.told], np.int64)
+        self.ends = np.array([each.end for each in self.told], np.int64)
+        self.counts = np.zeros(len(self.told), np.int64)
+        self.checksums = np.zeros(len(self.told), np.uint64)
+
+    def add(self, rows: pa.Table) -> None:
+        offsets: Int64s = rows["offset"].to_numpy()
+        places = np.searchsorted(self.starts, offsets, side="right") - 1
+        known = places >= 0
+        known[known] = offsets[known] < self.ends[places[known]]
+        np.add.at(self.counts, places[known], 1)
+        np.add.at(self.checksums, places[known], mixes(rows)[known])
+
+    def wrongs(self, unknown: Iterable[Stretch]) -> Iterator[Wrong]:
+        """The ranges that are others than was told, but for those that touch stretches of which more is known."""
+        skipped = list(unknown)
+        for each, count, checksum in zip(
+            self.told, self.counts.tolist(), self.checksums.tolist(), strict=True
+        ):
+            if (count, checksum) == (each.count, each.checksum):
+                continue
+            if any(stretch.start < each.end and each.start < stretch.end for stretch in skipped):
+                continue
+            what = f"{each.count} records were committed, " + (
+                f"and {count} are in the files"
+                if count != each.count
+                else "and in the files are others, by their checksum"
+            )
+            yield Wrong(each.partition, each.start, each.end, what)

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from korvet.cli.lake_erase import command
+from korvet.lake import erasing
+from korvet.lake.chain import chained_up_to, missing_stretches
+from korvet.lake.cold import ColdReader
+from korvet.lake.compacting import Compaction
+from korvet.lake.erasing import Erasure, erased_count, erased_places, key_set, old_files, remove
+from korvet.lake.files import ArchivedRange
+from korvet.lake.replacing import replace
+from korvet.lake.retention import expired_up_to
+from korvet.lake.schema import HEADERS, archive_table
+from korvet.lake.table import LakeTable
+from korvet.lake.writing import RangeWriter
+from korvet.pipeline.archive_status import audit_table
+from tests.lake.replay import live_files, numbers, rows_of
+from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake
+
+MB = 1_000_000
+ADA = key_set([b"ada"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    return LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+
+
+def folder(table: LakeTable) -> Path:
+    return Path(table.location.path)
+
+
+def keyed(
+    table: LakeTable, keys: Sequence[str | None], *, days: Sequence[int] = (0,), partition: int = 0
+) -> Any:
+    """A range with a record of each of these keys, of these days in turn, ready to be committed."""
+    start = table.archived_up_to.get(partition, 0)
+    offsets = np.arange(start, start + len(keys))
+    covered = table.covered(partition)
+    rows = archive_table(
+        TOPIC,
+        partition,
+        offsets,
+        np.array([NOON + DAY_MS * days[index % len(days)] for index in range(len(keys))]),
+        np.zeros(len(keys), np.int32),
+        pa.array([None if key is None else key.encode() for key in keys], pa.binary()),
+        pa.array([f"value {offset}".encode() for offset in offsets], pa.binary()),
+        pa.nulls(len(keys), HEADERS),
+    )
+    writer = RangeWriter(table.location, partition, start if covered is None else covered)
+    return writer.write(rows, start, start + len(keys))
+
+
+def archived(table: LakeTable, *keys: Sequence[str | None], days: Sequence[int] = (0,)) -> LakeTable:
+    for each in keys:
+        table = table.commit([keyed(table, each, days=days)])
+    return table
+
+
+def erased(table: LakeTable, keys: pa.Array = ADA) -> LakeTable:
+    """The table after an erasure, which is as it was but for these keys; audits find nothing wrong with it."""
+    wanted = [row for row in rows_of(folder(table)) if row.key not in keys.to_pylist()]
+    before = numbers(folder(table)), chained_up_to(table, 0), len(live_files(folder(table)))
+    erasure = Erasure(table, keys)
+    assert erasure.run().errors == []
+    after = erasure.table
+    assert rows_of(folder(after)) == wanted
+    assert (numbers(folder(after)), chained_up_to(after, 0), len(live_files(folder(after)))) == before
+    assert audit_table(after, checksums=True) == []
+    return after
+
+
+def test_a_keys_records_are_gone_and_the_chain_is_whole(table: LakeTable) -> None:
+    table = archived(table, ["ada", "bob", None, "ada"], ["bob", "bob"], ["ada"], days=(0, 1))
+    after = erased(table)
+
+    assert missing_stretches(after, 0) == []
+    assert erased_count(after) == 3
+    assert [places.tolist() for places in erased_places(after).values()] == [[0, 3, 6]]
+
+
+def test_what_has_no_such_key_is_left_as_it_is(table: LakeTable) -> None:
+    table = archived(table, ["bob"], ["ada", "bob"])
+    bobs = [file.path for file in table.files if file.held and file.held.start == 0]
+    after = erased(table)
+    version = after.version
+
+    assert [file.path for file in after.files if file.held and file.held.start == 0] == bobs
+    assert erased(after).version == version
+
+
+def test_cold_reads_pass_over_what_was_erased(table: LakeTable, tmp_path: Path) -> None:
+    table = archived(table, ["ada", "bob"], ["ada", "ada"], ["ada", "bob"])
+    erased(table)
+    reader = ColdReader(lake(tmp_path))
+
+    first = reader.first(TOPIC, TOPIC_ID, 0, 2, 6)
+    assert first is not None
+    assert first.offset == 5
+    assert reader.read(TOPIC, TOPIC_ID, 0, 2, 5, MB) == (b"", 5)
+
+
+def test_several_partitions_and_keys_at_once(table: LakeTable) -> None:
+    table = table.commit([keyed(table, ["ada", "bob"]), keyed(table, ["eve", "ada", "bob"], partition=1)])
+    after = erased(table, key_set([b"ada", b"eve", b"nobody"]))
+
+    assert {partition: places.tolist() for partition, places in erased_places(after).items()} == {
+        0: [0],
+        1: [0, 1],
+    }
+
+
+def test_what_was_erased_stays_known_when_files_are_joined_and_erased_from_again(table: LakeTable) -> None:
+    table = erased(archived(table, ["ada", "bob"], ["bob", "ada"], ["ada"]))
+    compaction = Compaction(table)
+    compaction.run()
+    after = compaction.table
+
+    assert len(after.files) == 1
+    assert (erased_count(after), erased_places(after)[0].tolist()) == (3, [0, 3, 4])
+    assert audit_table(after, checksums=True) == []
+    again = erased(after, key_set([b"bob"]))
+    assert (erased_count(again), again.files[0].count) == (5, 0)
+
+
+def test_files_that_somebody_else_has_written_are_erased_from_too(table: LakeTable) -> None:
+    table = table.commit([keyed(table, ["ada", "bob"]), keyed(table, ["bob", "ada", "bob"], partition=1)])
+    table = archived(table, ["ada", "bob", "ada"])
+    table.delta.optimize.compact()
+    after = erased(table.reopened())
+
+    assert all(file.held is None for file in after.files)
+    assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
+
+
+def test_what_is_empty_grows_old_with_what_is_around_it(table: LakeTable) -> None:
+    table = erased(archived(table, ["ada"], ["bob"], ["ada", "ada"]))
+
+    assert expired_up_to(table, NOON + DAY_MS) == {0: 4}
+    assert expired_up_to(table, NOON) == {0: 1}
+
+
+def test_rows_that_come_back_are_found_by_an_audit(table: LakeTable) -> None:
+    table = archived(table, ["ada", "bob"], ["bob"])
+    version = table.version
+    after = erased(table)
+    after.delta.restore(version)
+
+    findings = audit_table(after.reopened(), checksums=True)
+    assert [(each.start, each.end, each.what) for each in findings] == [
+        (0, 2, "2 rows, where 1 were committed"),
+        (0, 2, "1 records were committed, and 2 are in the files"),
+    ]
+
+
+def test_an_archiver_and_a_compaction_meanwhile_cost_nothing(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = archived(table, ["ada", "bob"], ["bob", "ada"])
+
+    def beaten(*arguments: Any, **options: Any) -> LakeTable:
+        monkeypatch.setattr(erasing, "replace", replace)
+        Compaction(archived(table.reopened(), ["ada", "eve"])).run()
+        return replace(*arguments, **options)
+
+    monkeypatch.setattr(erasing, "replace", beaten)
+    Erasure(table, ADA).run()
+
+    after = table.reopened()
+    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob", b"eve"]
+    assert (chained_up_to(after, 0), audit_table(after, checksums=True)) == (6, [])
+
+
+def test_two_erasures_of_one_range_at_once_are_both_told(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = archived(table, ["ada", "bob", "ada", "bob"], days=(0, 1))
+
+    def beaten(*arguments: Any, **options: Any) -> LakeTable:
+        monkeypatch.setattr(erasing, "replace", replace)
+        Erasure(table.reopened(), key_set([b"bob"])).run()
+        return replace(*arguments, **options)
+
+    monkeypatch.setattr(erasing, "replace", beaten)
+    Erasure(table, ADA).run()
+
+    after = table.reopened()
+    assert rows_of(folder(table)) == []
+    assert (erased_count(after), audit_table(after, checksums=True)) == (4, [])
+
+
+# --- Old files --------------------------------------------------------------------------------------------
+
+
+def test_old_files_with_such_records_are_found_wherever_they_come_from_and_removed(table: LakeTable) -> None:
+    table = archived(table, ["bob"], ["ada", "bob"], ["ada"])
+    Compaction(table).run()
+    orphan = keyed(table, ["ada"])
+    table = erased(table.reopened())
+    torn = folder(table) / "date=2026-01-31" / "torn.parquet"
+    torn.write_bytes(b"PAR1 and then the power went")
+
+    found = {file.path: file for file in old_files(table, ADA)}
+
+    assert len(found) == 5
+    assert found[orphan.files[0].path].may_come
+    assert not found[f"date=2026-01-31/{torn.name}"].is_readable
+    going = [file for file in found.values() if file.is_removable]
+    remove(table, going)
+    assert len(going) == 3
+    assert {file.path for file in old_files(table, ADA)} == {
+        orphan.files[0].path,
+        f"date=2026-01-31/{torn.name}",
+    }
+    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob"]
+    table.commit([orphan])
+    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob", b"ada"]
+
+
+def test_nothing_of_the_key_is_in_any_byte_of_the_table_after_a_vacuum(
+    table: LakeTable, tmp_path: Path
+) -> None:
+    archived(table, ["ada-lovelace", "bob"], ["bob"])
+    arguments = [
+        "--at",
+        str(tmp_path / "lake"),
+        "-t",
+        TOPIC,
+        "-k",
+        "ada-lovelace",
+        "--offline",
+        "--vacuum-now",
+    ]
+
+    result = CliRunner().invoke(command, arguments)
+
+    assert (result.exit_code, result.output) == (
+        0,
+        "orders: 1 records erased from 1 files (partition 0: 1)\norders: 1 files of older versions were removed\n",
+    )
+    assert not [
+        file for file in folder(table).rglob("*") if file.is_file() and b"lovelace" in file.read_bytes()
+    ]
+
+
+# --- Killed -----------------------------------------------------------------------------------------------
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
+
+
+def die(*_arguments: object, **_options: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_afterwards(*arguments: Any, **options: Any) -> None:
+    replace(*arguments, **options)
+    die()
+
+
+def killed(place: Path, step: str) -> None:
+    """Erase, and end this very process at a step."""
+    vars(erasing)["replace"] = die if step == "before commit" else die_afterwards
+    Erasure(LakeTable.open(lake(place), TOPIC), ADA).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["before commit", "after commit"])
+def test_killed_at_any_step_it_is_finished_by_doing_it_again(
+    table: LakeTable, tmp_path: Path, step: str
+) -> None:
+    table = archived(table, ["ada", "bob"], ["ada"], ["bob"])
+    before = rows_of(folder(table))
+
+    process = PROCESSES.Process(target=killed, args=(tmp_path, step))
+    process.start()
+    process.join(60)
+
+    assert process.exitcode == -signal.SIGKILL
+    assert (rows_of(folder(table)) == before) == (step == "before commit")
+    result = CliRunner().invoke(
+        command,
+        ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline", "--vacuum-now", "--json"],
+    )
+    (told,) = json.loads(result.output)
+    assert (told["records"], told["old_files"], told["errors"]) == (
+        {"0": 2} if step == "before commit" else {},
+        0,
+        [],
+    )
+    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob"]
+    assert list(old_files(table.reopened(), ADA)) == []
+
+
+# --- The command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_did_and_what_is_left(table: LakeTable, tmp_path: Path) -> None:
+    archived(table, ["ada", "bob", "eve"])
+    keys = tmp_path / "keys"
+    keys.write_text("eve\n")
+    arguments = [
+        "--at",
+        str(tmp_path / "lake"),
+        "-t",
+        TOPIC,
+        "-k",
+        "ada",
+        "--key-file",
+        str(keys),
+        "--offline",
+    ]
+
+    dry = CliRunner().invoke(command, [*arguments, "--dry-run"])
+    done = CliRunner().invoke(command, arguments)
+
+    assert dry.output == "orders: 2 records would be erased from 1 files (partition 0: 2)\n"
+    first, second = done.output.splitlines()
+    assert first == "orders: 2 records erased from 1 files (partition 0: 2)"
+    assert second.startswith("orders: 1 old files of ")
+    assert "--vacuum-now removes them at once" in second
+
+
+def test_no_key_and_no_table_are_told_in_a_line(table: LakeTable, tmp_path: Path) -> None:
+    arguments = ["--at", str(tmp_path / "lake"), "--offline"]
+
+    none = CliRunner().invoke(command, [*arguments, "-t", TOPIC])
+    elsewhere = CliRunner().invoke(command, [*arguments, "-t", "nowhere", "-k", "ada"])
+
+    assert "There is no key; give --key, or --key-file with a key in each line." in none.output
+    assert elsewhere.exit_code == 1
+    assert "There is no Delta table at" in elsewhere.output
+
+
+def test_ranges_that_the_log_has_forgotten_are_erased_from_all_the_same(table: LakeTable) -> None:
+    table = archived(table, ["ada", "bob"])
+    table = table.commit([ArchivedRange(0, 2, 4)])
+    table = archived(table, ["bob", "ada"])
+    table.delta.create_checkpoint()
+    for version in range(3):
+        (folder(table) / "_delta_log" / f"{version:020d}.json").unlink()
+    Erasure(table.reopened(), ADA).run()
+    after = table.reopened()
+
+    assert (chained_up_to(after, 0), erased_count(after), audit_table(after, checksums=True)) == (6, 2, [])
