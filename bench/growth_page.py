@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from bench.growth_results import TOLERANCE, Growth, Line
 from bench.page import PAGE, described, rounded, table, write
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 PLOT = PAGE.with_name("growth.png")
 COLOURS = {"memory": "tab:blue", "batch": "tab:orange", "record": "tab:green"}
+# Beyond so many times the smallest size's, everything else would be a line at the bottom.
+LOGARITHMIC_FROM = 2.0
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -50,30 +58,34 @@ def plot(growth: Growth) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     dimensions = growth.dimensions
-    figure = Figure(figsize=(5 * len(dimensions), 8), layout="constrained")
+    figure = Figure(figsize=(5.5 * len(dimensions), 10), layout="constrained")
     axes = figure.subplots(2, len(dimensions), squeeze=False)
     for column, dimension in enumerate(dimensions):
         lines = growth.of(dimension)
-        for row, is_rate in enumerate((True, False)):
-            axis = axes[row][column]
-            shown = [line for line in lines if (line.unit == "records/s") is is_rate]
-            positions = {
-                size: at for at, size in enumerate(sorted({size for line in shown for size in line.medians}))
-            }
-            axis.axhspan(1 - TOLERANCE, 1 + TOLERANCE, color="0.9")
-            measures = list(dict.fromkeys(line.measure for line in shown))
-            for line in shown:
-                axis.plot(
-                    [positions[size] for size in line.relative],
-                    list(line.relative.values()),
-                    STYLES[measures.index(line.measure) % len(STYLES)],
-                    color=COLOURS.get(line.system),
-                    marker="o",
-                    label=f"{line.system}: {line.measure}",
-                )
-            axis.set_xticks(list(positions.values()), [f"{size:g}" for size in positions])
-            axis.set_xlabel(dimension)
-            axis.set_ylabel("throughput" if is_rate else "latency")
-            axis.set_ylim(0, None if is_rate else max(2.0, axis.get_ylim()[1]))
-            axis.legend(fontsize="small")
+        _draw(axes[0][column], dimension, "throughput", [line for line in lines if line.is_rate])
+        _draw(axes[1][column], dimension, "latency", [line for line in lines if not line.is_rate])
     figure.savefig(PLOT, dpi=80)
+
+
+def _draw(axis: Axes, dimension: str, what: str, lines: Sequence[Line]) -> None:
+    """Lines relative to the smallest size; sizes at equal distances, since they are powers of something."""
+    sizes = sorted({size for line in lines for size in line.medians})
+    measures = list(dict.fromkeys(line.measure for line in lines))
+    axis.axhspan(1 - TOLERANCE, 1 + TOLERANCE, color="0.9")
+    for line in lines:
+        axis.plot(
+            [sizes.index(size) for size in line.relative],
+            list(line.relative.values()),
+            STYLES[measures.index(line.measure) % len(STYLES)],
+            color=COLOURS.get(line.system),
+            marker="o",
+            label=f"{line.system}: {line.measure}",
+        )
+    axis.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
+    axis.set_xlabel(dimension)
+    axis.set_ylabel(what)
+    if max((max(line.relative.values()) for line in lines), default=0) > LOGARITHMIC_FROM:
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(0, 2)
+    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12))

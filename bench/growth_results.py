@@ -36,6 +36,10 @@ class Line:
     medians: Mapping[float, float]
 
     @property
+    def is_rate(self) -> bool:
+        return self.unit.endswith("/s")
+
+    @property
     def relative(self) -> dict[float, float]:
         """What each size reaches of what the smallest does."""
         first = self.medians[min(self.medians)]
@@ -44,7 +48,7 @@ class Line:
     def is_flat_at(self, size: float) -> bool:
         """Within the tolerance of the smallest, or better: more throughput, less latency."""
         ratio = self.relative[size]
-        return ratio >= 1 - TOLERANCE if self.unit == "records/s" else ratio <= 1 + TOLERANCE
+        return ratio >= 1 - TOLERANCE if self.is_rate else ratio <= 1 + TOLERANCE
 
 
 @define

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.cases import BROKERS, ECHO, RAW_BATCH, RAW_RECORD
-from bench.report import Case, Results, figure
+from bench.report import Case, Results, Verdict, figure
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 RATES = {"records/s", "requests/s"}
@@ -48,13 +48,12 @@ def sections(results: Results) -> Iterator[str]:
     yield from goals(results)
 
 
-def described(said: Mapping[str, str]) -> str:
-    """Machine, versions and date as one sentence a line."""
-    peers = ", ".join(said[name] for name in ("server", "peer", "client") if name in said)
-    return (
-        f"Measured on {said.get('date', '?')} with `{said.get('command', 'python -m bench')}`.\n"
-        f"{said.get('machine', '?')}; {said.get('python', '?')}, korvet {said.get('korvet', '?')}; {peers}."
-    )
+def described(about: Mapping[str, str]) -> str:
+    """When and how, and on what."""
+    names = ("machine", "python", "korvet", "server", "peer", "client")
+    versions = {**about, "korvet": f"korvet {about.get('korvet', '')}"}
+    on = "; ".join(versions[name] for name in names if name in about)
+    return f"Measured on {about.get('date', '?')} with `{about.get('command', 'python -m bench')}`.\n{on}."
 
 
 def processor_times(results: Results, rates: Sequence[Case]) -> Iterator[str]:
@@ -78,21 +77,23 @@ def goals(results: Results) -> Iterator[str]:
         if any(cells):
             rows.append([case.name, *cells])
     if rows:
-        yield f"Ratios to {results.peer} in the same run, and goals; **bold** is a goal that was not reached:"
+        yield "Ratios of the medians, and goals in brackets; **bold** is one that was not reached:"
         yield table(["", *systems], rows)
 
 
 def _goal_cell(results: Results, case: Case, system: str) -> str:
-    if results.median(case, system) is None:
-        return ""
+    cells = [_shown(case, each) for each in results.verdicts(case, system)]
     ratio = results.ratio(case, system, results.peer)
-    goal, missed = results.goal(case, system), results.missed(case, system)
-    shown = "" if ratio is None else figure(ratio)
-    if missed:
-        return f"{shown or figure(results.median(case, system) or 0)} (goal {goal}; **{', '.join(missed)}**)"
-    if goal:
-        return f"{shown or figure(results.median(case, system) or 0)} (goal {goal})"
-    return shown
+    if ratio is not None and not any(each.goal.of == results.peer for each in results.verdicts(case, system)):
+        cells.insert(0, f"{figure(ratio)} of {results.peer}")
+    return ", ".join(cells)
+
+
+def _shown(case: Case, verdict: Verdict) -> str:
+    unit = "" if verdict.goal.of else f" {case.unit}"
+    value = rounded(verdict.value) + unit
+    bold = value if verdict.is_reached else f"**{value}**"
+    return f"{bold}{verdict.of} ({verdict.sign} {rounded(verdict.goal.value)})"
 
 
 def present(results: Results, systems: Sequence[str]) -> list[str]:

@@ -35,6 +35,20 @@ class Goal:
     of: str | None = None
 
 
+@frozen
+class Verdict:
+    """What was reached of a goal."""
+
+    goal: Goal
+    sign: str
+    value: float
+    is_reached: bool
+
+    @property
+    def of(self) -> str:
+        return f" of {self.goal.of}" if self.goal.of else ""
+
+
 @define
 class Results:
     """Figures by case and system, in the order in which they first came."""
@@ -82,25 +96,15 @@ class Results:
         mine, others = self.median(case, system), self.median(case, other)
         return mine / others if mine is not None and others and other != system else None
 
-    def missed(self, case: Case, system: str) -> list[str]:
-        """What was reached instead of each goal that was not: empty where all were, or there is none."""
+    def verdicts(self, case: Case, system: str) -> list[Verdict]:
+        """Each goal, as far as what it is compared with was measured."""
         found = []
         for goal in self.goals.get((case, system), ()):
-            reached = self.ratio(case, system, goal.of) if goal.of else self.median(case, system)
-            if reached is not None and not (
-                reached >= goal.value if case.higher_is_better else reached <= goal.value
-            ):
-                found.append(f"{figure(reached)} of {goal.of}" if goal.of else figure(reached))
+            value = self.ratio(case, system, goal.of) if goal.of else self.median(case, system)
+            if value is not None:
+                is_reached = value >= goal.value if case.higher_is_better else value <= goal.value
+                found.append(Verdict(goal, "≥" if case.higher_is_better else "≤", value, is_reached))
         return found
-
-    def goal(self, case: Case, system: str) -> str:
-        """The goals in words, as far as what they are compared with was measured."""
-        sign = "≥" if case.higher_is_better else "≤"
-        return ", ".join(
-            f"{sign} {figure(goal.value)}{f' of {goal.of}' if goal.of else ''}"
-            for goal in self.goals.get((case, system), ())
-            if goal.of is None or self.median(case, goal.of) is not None
-        )
 
     # --- Showing ------------------------------------------------------------------------------------------
 
@@ -124,8 +128,8 @@ class Results:
 
     def _row(self, case: Case, system: str) -> tuple[str, ...]:
         figures = self.rounds[case, system]
-        goal = self.goal(case, system)
-        missed = self.missed(case, system)
+        verdicts = self.verdicts(case, system)
+        missed = [f"{figure(each.value)}{each.of}" for each in verdicts if not each.is_reached]
         return (
             system,
             *(figure(value) for value in (median(figures), min(figures), max(figures))),
@@ -133,8 +137,8 @@ class Results:
             _or_nothing(self.median(case.processor_time(), system)),
             "" if system in self.floors.values() else _or_nothing(self.ratio(case, system, self.peer)),
             _or_nothing(self.ratio(case, system, self.floors.get(system))),
-            goal,
-            (f"no: {', '.join(missed)}" if missed else "yes") if goal else "",
+            ", ".join(f"{each.sign} {figure(each.goal.value)}{each.of}" for each in verdicts),
+            (f"no: {', '.join(missed)}" if missed else "yes") if verdicts else "",
         )
 
     # --- Keeping ------------------------------------------------------------------------------------------

@@ -40,24 +40,33 @@ def test_ratios_are_of_the_medians() -> None:
 
 
 @pytest.mark.parametrize(
-    "goal, missed",
+    "goal, reached",
     [
-        (Goal(1.5, "peer"), []),
-        (Goal(1.6, "peer"), ["1.5 of peer"]),
-        (Goal(300.0), []),
-        (Goal(301.0), ["300"]),
+        (Goal(1.5, "peer"), [(1.5, True)]),
+        (Goal(1.6, "peer"), [(1.5, False)]),
+        (Goal(300.0), [(300.0, True)]),
+        (Goal(301.0), [(300.0, False)]),
         (Goal(9.0, "nobody"), []),
     ],
 )
-def test_a_rate_reaches_its_goal_from_below(goal: Goal, missed: list[str]) -> None:
-    assert missed == results(ours_in=(goal,)).missed(IN, "ours")
+def test_a_rate_reaches_its_goal_from_below(goal: Goal, reached: list[tuple[float, bool]]) -> None:
+    verdicts = results(ours_in=(goal,)).verdicts(IN, "ours")
+
+    assert reached == [(each.value, each.is_reached) for each in verdicts]
 
 
 @pytest.mark.parametrize(
-    "goal, missed", [(Goal(1.5, "peer"), []), (Goal(1.4, "peer"), ["1.5 of peer"]), (Goal(2.9), ["3"])]
+    "goal, reached",
+    [
+        (Goal(1.5, "peer"), [(1.5, True)]),
+        (Goal(1.4, "peer"), [(1.5, False)]),
+        (Goal(2.9), [(3.0, False)]),
+    ],
 )
-def test_a_time_reaches_its_goal_from_above(goal: Goal, missed: list[str]) -> None:
-    assert missed == results(ours_slow=(goal,)).missed(SLOW, "ours")
+def test_a_time_reaches_its_goal_from_above(goal: Goal, reached: list[tuple[float, bool]]) -> None:
+    verdicts = results(ours_slow=(goal,)).verdicts(SLOW, "ours")
+
+    assert reached == [(each.value, each.is_reached) for each in verdicts]
 
 
 def test_the_table_marks_a_goal_that_was_not_reached() -> None:
