@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
+from time import monotonic
 from typing import cast
 
 import trio
@@ -61,9 +62,13 @@ SLICE_BYTES = 1 << 19
 WORST_SLICE_BYTES = 32 << 20
 STEP_ENTRIES = 500
 STEP_BYTES = 1 << 18
-TAIL_ENTRIES = 1000
-# What may be left of the tail for the last step. Where others write faster than it shrinks, it may be more each time.
+# What may be left of the tail for the last step, some milliseconds' work, and what a step before it copies: more of it
+# while others write faster than it shrinks.
 FINISH_ENTRIES = 500
+FINISH_BYTES = 1 << 18
+MOST_AT_ONCE = 4  # times as much
+# With several who write it may not shrink even so. From then on there is no limit to what a step copies.
+PATIENCE_S = 30.0
 END_LIMIT_S = 1.0
 
 
@@ -331,9 +336,11 @@ class Compactor:
 
     async def _finish(self, run: Run, position: bytes, cleaned: Cleaned) -> int:
         """Copy the tail until it is short enough to come to the end; the bytes that are left."""
-        limit = FINISH_ENTRIES
+        factor = 1.0
+        began_s = monotonic()
         while True:
-            answer = await self._call(run, COMPACT_FINISH, position, limit, str(cleaned))
+            limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
+            answer = await self._call(run, COMPACT_FINISH, position, *limits, str(cleaned))
             if answer:
                 size, gone = map(int, answer)
                 if gone:
@@ -343,8 +350,10 @@ class Compactor:
                         gone,
                     )
                 return size
-            position = await self._copy_step(run, b"tail", position, max(TAIL_ENTRIES, limit))
-            limit += limit // 8
+            position = await self._copy_step(run, b"tail", position, *limits)
+            factor *= 1.25
+            if monotonic() < began_s + PATIENCE_S:
+                factor = min(factor, MOST_AT_ONCE)
 
     async def _call(self, run: Run, script: Script, *own: Argument) -> Answer:
         """A step's answer, without its first word. Raises KafkaStorageError where the run cannot go on."""

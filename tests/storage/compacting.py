@@ -37,7 +37,6 @@ async def compact(url: str, topic: str, steps: int) -> None:
     Compactor._call = counted  # type: ignore[method-assign]
     redis_compaction.STEP_ENTRIES = 20
     redis_compaction.FINISH_ENTRIES = 5
-    redis_compaction.TAIL_ENTRIES = 8
     redis_compaction.SLICE_ENTRIES = 100
     async with open_redis_storage(url) as storage:
         await storage.compact(TopicPartition(topic, 0))

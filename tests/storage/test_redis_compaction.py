@@ -488,11 +488,12 @@ async def test_a_full_redis_stays_as_it_is(
 async def test_writers_that_are_always_faster_do_not_keep_it_from_ending(
     storage: Storage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tail that is copied in the last step may be longer each time."""
+    """After some patience the tail that is copied in the last step may be longer each time."""
     assert topic.partitions == 1
     await fill(storage, 3)
     monkeypatch.setattr(redis_compaction, "FINISH_ENTRIES", 8)
-    monkeypatch.setattr(redis_compaction, "TAIL_ENTRIES", 1)
+    monkeypatch.setattr(redis_compaction, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(redis_compaction, "PATIENCE_S", 0.0)
     call = Compactor._call
     written = 0
 

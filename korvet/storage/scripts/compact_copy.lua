@@ -4,13 +4,14 @@
 -- ARGV    9 the run's token, 10 the step's number: repeated with the same, nothing is done twice
 --        11 "list": what is left of the part that is compacted, an ID each with the number of fields and values
 --           behind it, and these; none where the entry is to be copied as it is
---           "tail": 12 from where (as XRANGE takes it), 13 how many entries at most: all of them as they are
+--           "tail": 12 from where (as XRANGE takes it), 13 and 14 how many entries and bytes at most, but one at least:
+--           all of them as they are
 --
 -- Answers {'ok', from where a tail goes on}; {'large', ID}: an entry with more fields than a script can copy;
 -- {'superseded'}: another run has begun, or somebody has removed entries by hand; or {'nostate'}, {'othertopic'}.
 
 local MOST_FIELDS = 7000 -- `unpack` gives up near 8,000
-local TAIL_BYTES = 262144
+local READ_AT_ONCE = 100
 
 local s, refusal = load('compaction')
 if not s then return refusal end
@@ -66,12 +67,16 @@ if ARGV[11] == 'list' then
   save(new, 'step', ARGV[10], 'clean.bytes', new.bytes)
 else
   from = ARGV[12]
-  local begun = new.bytes
-  for _, entry in ipairs(call('XRANGE', KEYS[1], from, '+', 'COUNT', ARGV[13])) do
-    if not add(entry[1], entry[2]) then return {'large', entry[1]} end
-    from = '(' .. entry[1]
-    if new.bytes - begun > TAIL_BYTES then break end
-  end
+  local entries_end, bytes_end = new.length + tonumber(ARGV[13]), new.bytes + tonumber(ARGV[14])
+  local entries
+  repeat
+    entries = call('XRANGE', KEYS[1], from, '+', 'COUNT', READ_AT_ONCE)
+    for _, entry in ipairs(entries) do
+      if not add(entry[1], entry[2]) then return {'large', entry[1]} end
+      from = '(' .. entry[1]
+      if new.bytes > bytes_end then break end
+    end
+  until #entries < READ_AT_ONCE or new.length >= entries_end or new.bytes > bytes_end
   save(new, 'step', ARGV[10], 'from', from)
 end
 return {'ok', from}

@@ -1,15 +1,16 @@
 -- Put the new stream into the old one's place, with what was added meanwhile, and all that Redis knows of its groups.
 --
 -- KEYS    as of compact_begin
--- ARGV    9 the run's token, 10 from where entries are still to be copied (as XRANGE takes it), 11 how many at most
---        12 ends and times of compactions, for the state
+-- ARGV    9 the run's token, 10 from where entries are still to be copied (as XRANGE takes it), 11 and 12 how many, and how
+--           many bytes of them, at most; 13 ends and times of compactions, for the state
 --
 -- Answers {'ok', bytes that are left, pending entries that were compacted away}, also when that was done before;
--- {'more'}: more entries than that are to be copied first; {'pending', how many}: too many entries are pending to be
+-- {'more'}: more than that is to be copied first; {'pending', how many}: too many entries are pending to be
 -- taken over in one go; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
 -- {'nostate'}, {'othertopic'}.
 
 local MOST_FIELDS = 7000
+local READ_AT_ONCE = 100
 local MOST_PENDING = 5000 -- some 20 ms
 local MOST_BYTES = 16777216
 local token = ARGV[9]
@@ -32,11 +33,17 @@ local new = load('clean.bytes')
 if not new then return {'superseded'} end
 local clean_bytes = new.other
 
-local tail = call('XRANGE', old_stream, ARGV[10], '+', 'COUNT', ARGV[11] + 1)
-if #tail > tonumber(ARGV[11]) then return {'more'} end
-for _, entry in ipairs(tail) do
-  if #entry[2] > MOST_FIELDS then return {'large', entry[1]} end
-end
+local tail, tail_bytes, from = {}, 0, ARGV[10]
+repeat
+  local entries = call('XRANGE', old_stream, from, '+', 'COUNT', READ_AT_ONCE)
+  for _, entry in ipairs(entries) do
+    if #entry[2] > MOST_FIELDS then return {'large', entry[1]} end
+    tail[#tail + 1] = entry
+    tail_bytes = tail_bytes + measure(entry, 0)
+    from = '(' .. entry[1]
+    if #tail > tonumber(ARGV[11]) or tail_bytes > tonumber(ARGV[12]) then return {'more'} end
+  end
+until #entries < READ_AT_ONCE
 call('HSET', state_key, 'finishing', 1) -- what is written first is refused when Redis is full; nothing is, behind it
 now = math.max(s.chunk_appended, 1)
 for _, entry in ipairs(tail) do
@@ -165,6 +172,6 @@ for _, name in ipairs({'length', 'entries', 'bytes', 'trimmed', 'largest', 'chun
   'chunk_max', 'stretch_bytes', 'stretch_max'}) do
   s[name] = new[name]
 end
-save(s, 'cleaned', ARGV[12], 'cleaned.bytes', clean_bytes, 'compacted', token)
+save(s, 'cleaned', ARGV[13], 'cleaned.bytes', clean_bytes, 'compacted', token)
 call('HDEL', state_key, 'compaction')
 return {'ok', format('%.0f', s.bytes - s.trimmed), format('%d', gone)}
