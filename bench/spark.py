@@ -1,7 +1,8 @@
 """`python -m bench.spark`: topics read and written by Spark, with our data source, and by its own beside.
 
 A million records of 100 bytes in four partitions, on `local[2]`: all columns to nowhere, the sum of the values'
-lengths, all columns to Parquet, and Parquet back into a topic. One session for each data source, both alive all the
+lengths, all columns to Parquet, all of it archived into a new Delta table (which the other one cannot, and writes
+Parquet once more), and Parquet back into a topic. One session for each data source, both alive all the
 time, and a round of one after a round of the other; the first round of each warms it and does not count. With `--peer`
 the other one is Spark 4.0's own Kafka connector on Apache Kafka, which are downloaded at their first use. Processor
 time is that of Spark, its workers and the broker together: it says more than rates where others use the machine.
@@ -41,11 +42,12 @@ CASES = {
     "columns": Case("topic to DataFrame, all columns", "records/s"),
     "lengths": Case("topic to DataFrame, sum of lengths", "records/s"),
     "parquet": Case("topic to Parquet", "records/s"),
+    "delta": Case("topic archived to Delta; the other: to Parquet", "records/s"),
     "topic": Case("Parquet to topic", "records/s"),
 }
 USED = {case: Case(f"{case.name}, processor", "us/record", higher_is_better=False) for case in CASES.values()}
 #: What ours is to reach, as a multiple of Spark's own connector on Apache Kafka.
-GOALS = {"columns": 2.5, "lengths": 2.5, "parquet": 1.8, "topic": 1.2}
+GOALS = {"columns": 2.5, "lengths": 2.5, "delta": 1.8, "topic": 1.2}
 GOAL_LAYOUTS = ("memory", "batch")
 PEER = "Spark 4.0's own, Apache Kafka"
 
@@ -128,11 +130,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer", action="store_true", help="Spark's own connector on Apache Kafka beside it")
     parser.add_argument("--layouts", default="memory,batch,record", help="of memory, batch, record")
-    parser.add_argument("--cases", default="columns,lengths,parquet,topic")
+    parser.add_argument("--cases", default="columns,lengths,parquet,delta,topic")
     parser.add_argument("--to", type=Path, help="a JSON file for every round's figures")
     given = parser.parse_args()
     cases = given.cases.split(",")
-    goals = {(CASES[case], layout): (Goal(GOALS[case], PEER),) for case in cases for layout in GOAL_LAYOUTS}
+    goals = {
+        (CASES[case], layout): (Goal(GOALS[case], PEER),)
+        for case in cases
+        if case in GOALS
+        for layout in GOAL_LAYOUTS
+    }
     results = Results({"records": str(RECORDS), "bytes": str(RECORD_BYTES)}, goals, peer=PEER)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())

@@ -1,4 +1,4 @@
-"""One Spark session that is told what to measure, line by line; it needs pyspark and nothing of ours.
+"""One Spark session that is told what to measure, line by line; it needs pyspark and, but for archives, nothing else.
 
 Arguments: the data source (korvet or kafka), the session's settings as JSON, and a folder. Each line of standard input
 is a case, a broker's address and a topic; the answer is a line with the seconds it took.
@@ -21,6 +21,7 @@ class Program:
     def __init__(self, spark: SparkSession, source: str, folder: Path) -> None:
         self.spark = spark
         self.source = source
+        self.folder = folder
         self.table = str(folder / "table.parquet")
 
     def columns(self, rows: DataFrame) -> int:
@@ -37,6 +38,22 @@ class Program:
         rows.write.mode("overwrite").parquet(self.table)
         return -1
 
+    def delta(self, address: str, topic: str) -> int:
+        """All records into a new table."""
+        # Only here: the other session has nothing of this.
+        from korvet.lake.location import Location  # noqa: PLC0415
+        from korvet.pipeline.archive import Archive, ArchiveOptions  # noqa: PLC0415
+        from korvet.pipeline.archive_plan import Wanted  # noqa: PLC0415
+        from korvet.pipeline.archive_workers import SparkWorkers  # noqa: PLC0415
+        from korvet.pipeline.connecting import Connecting  # noqa: PLC0415
+
+        connecting = Connecting(address)
+        lake = Location.parse(str(self.folder / f"lake-{time.time_ns()}"))
+        workers = SparkWorkers(connecting, lambda: self.spark)
+        archive = Archive(ArchiveOptions(connecting, Wanted.parse(topic), lake), workers)
+        archive.run()
+        return archive.progress[topic].records
+
     def topic(self, address: str, topic: str) -> int:
         """The Parquet files' keys and values into a topic."""
         rows = self.spark.read.parquet(self.table).select("key", "value")
@@ -49,12 +66,15 @@ class Program:
         started = time.perf_counter()
         if case == "topic":
             counted = self.topic(address, topic)
+        elif case == "delta" and self.source == "korvet":
+            counted = self.delta(address, topic)
         else:
             reader = self.spark.read.format(self.source).option("kafka.bootstrap.servers", address)
             cases: dict[str, Callable[[DataFrame], int]] = {
                 "columns": self.columns,
                 "lengths": self.lengths,
                 "parquet": self.parquet,
+                "delta": self.parquet,
             }
             counted = cases[case](reader.option("subscribe", topic).load())
         return time.perf_counter() - started, counted
