@@ -17,6 +17,8 @@ answered as any consumer's.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from korvet.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
 from korvet.protocol.errors import (
     ErrorCode,
@@ -81,6 +83,7 @@ class _Fetch:
         "names",
         "outcomes",
         "request",
+        "size",
         "wanted",
     )
 
@@ -94,6 +97,7 @@ class _Fetch:
         self.names: list[str] = []  # of the request's topics, in order; the id where there is no name
         self.wanted: dict[TopicPartition, FetchPartition] = {}
         self.outcomes: dict[TopicPartition, Outcome] = {}
+        self.size = 0  # of the records that were read
 
     # --- Topics -----------------------------------------------------------------------------------------
 
@@ -145,28 +149,32 @@ class _Fetch:
 
     async def _read_as_they_grow(self, watch: Watch) -> bool:
         while True:
-            await watch.wait()
-            if await self._read():
+            grown = await watch.wait()
+            # While there is nothing at all yet, the others still have nothing. Where there is something, what comes
+            # now may have to stand back for it.
+            if await self._read(None if self.size else grown):
                 return True
 
-    async def _read(self) -> bool:
-        """Read every partition; whether that is an answer."""
+    async def _read(self, only: Collection[TopicPartition] | None = None) -> bool:
+        """Read every partition, or those alone; whether that is an answer."""
         requests = {
             tp: ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
             for tp, partition in self.wanted.items()
+            if only is None or tp in only
         }
         results = await self.broker.log.read(
             requests, max_bytes=self.max_bytes, isolation_level=self.isolation_level
         )
-        size, is_answer = 0, False
+        is_answer = False
+        self.size = 0
         for tp, result in results.items():
             outcome = await self._checked(tp, self.wanted[tp], result)
             self.outcomes[tp] = outcome
             if isinstance(outcome, ReadResult):
-                size += outcome.size
+                self.size += outcome.size
             else:
                 is_answer = True
-        return is_answer or size >= self.min_bytes
+        return is_answer or self.size >= self.min_bytes
 
     async def _checked(
         self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError

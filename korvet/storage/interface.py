@@ -222,10 +222,11 @@ class StorageUsageError(Exception):
 class Watch(Protocol):
     """Tells when watched topic-partitions grew. Made by `Storage.watch`; ends with its `with` block."""
 
-    async def wait(self) -> None:
-        """Return once any of them has grown (or was deleted) since the block was entered or the last return.
+    async def wait(self) -> Collection[TopicPartition]:
+        """Return those that have grown (or were deleted) since the block was entered or the last return.
 
-        May return early, so read again after it. Never misses growth: register, then read, then wait.
+        Returns once there is any. Some may not have grown, so read again after it. Never misses growth: register, then
+        read, then wait.
         """
 
 

@@ -76,7 +76,7 @@ def now_in_ms() -> int:
 class MemoryWatch:
     """A watch that appends to its partitions set off. Also a context manager, as cheap as one can be."""
 
-    __slots__ = ("_event", "_tps", "_watches")
+    __slots__ = ("_event", "_grown", "_tps", "_watches")
 
     def __init__(
         self, watches: dict[TopicPartition, set[MemoryWatch]], tps: Collection[TopicPartition]
@@ -84,6 +84,7 @@ class MemoryWatch:
         self._watches = watches
         self._tps = frozenset(tps)
         self._event = trio.Event()
+        self._grown: set[TopicPartition] = set()
 
     def __enter__(self) -> Self:
         for tp in self._tps:
@@ -99,12 +100,15 @@ class MemoryWatch:
             if not watching:
                 del self._watches[tp]
 
-    def notify(self) -> None:
+    def notify(self, tp: TopicPartition) -> None:
+        self._grown.add(tp)
         self._event.set()
 
-    async def wait(self) -> None:
+    async def wait(self) -> Collection[TopicPartition]:
         await self._event.wait()
         self._event = trio.Event()
+        grown, self._grown = self._grown, set()
+        return grown
 
 
 @define
@@ -334,7 +338,7 @@ class MemoryStorage(Storage):
 
     def _wake(self, tp: TopicPartition) -> None:
         for watch in self._watches.get(tp, ()):
-            watch.notify()
+            watch.notify(tp)
 
     def _enforce_retention(self) -> None:
         """What a full store tries before it refuses: every partition, also those that nobody writes to.

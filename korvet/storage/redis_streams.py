@@ -15,12 +15,12 @@ The verbs are in the modules beside this one; here they are joined, opened and c
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from uuid import UUID
 
 import trio
-from attrs import evolve
+from attrs import evolve, frozen
 
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
@@ -59,7 +59,7 @@ from korvet.storage.redis_partitions import Partitions
 from korvet.storage.redis_read import Reader
 from korvet.storage.redis_scripts import ALL, TRIM
 from korvet.storage.redis_seek import Seeker
-from korvet.storage.redis_watch import Change, Watcher
+from korvet.storage.redis_watch import Change, StreamWatch, Watcher
 from korvet.storage.redis_writers import WaitingConnections
 
 
@@ -87,6 +87,17 @@ async def open_redis_storage(
             with refused(connection):
                 await nursery.start(storage.run)
             yield storage
+
+
+@frozen
+class PartitionWatch:
+    """A watch on streams, told by their partitions."""
+
+    streams: StreamWatch
+    names: Mapping[bytes, TopicPartition]
+
+    async def wait(self) -> Collection[TopicPartition]:
+        return {self.names[key] for key in await self.streams.wait()}
 
 
 class RedisStreamsStorage(Storage):
@@ -180,8 +191,11 @@ class RedisStreamsStorage(Storage):
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         return await self._reader.read(requests, max_bytes)
 
-    def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
-        return self._watcher.watch([self._keyspace.stream(tp) for tp in tps])
+    @contextmanager
+    def watch(self, tps: Collection[TopicPartition]) -> Iterator[Watch]:
+        names = {self._keyspace.stream(tp): tp for tp in tps}
+        with self._watcher.watch(names) as watch:
+            yield PartitionWatch(watch, names)
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
         return await self._seeker.earliest(tp)

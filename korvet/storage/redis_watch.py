@@ -65,31 +65,32 @@ class WatchedStream:
     def wake(self) -> None:
         """Wake everybody who watches it."""
         for watch in self.watches:
-            watch.wake()
+            watch.wake(self.key)
 
 
 @define(eq=False)
 class StreamWatch:
-    """The `Watch` on some streams; see `korvet.storage.interface`."""
+    """As `Watch` (see `korvet.storage.interface`), on some streams by their keys."""
 
     watcher: Watcher
     streams: Sequence[WatchedStream]
-    has_grown: bool = False
+    grown: set[bytes] = field(factory=set)
     parked: trio.Event | None = None
 
-    async def wait(self) -> None:
-        """Return once any of the streams has grown since the watch was made, or since the last return."""
-        if self.has_grown:
+    async def wait(self) -> set[bytes]:
+        """Return the streams that have grown since the watch was made, or since the last return; one at least."""
+        if self.grown:
             await trio.lowlevel.checkpoint()
         else:
             self.watcher.await_growth(self.streams)
             self.parked = trio.Event()
             await self.parked.wait()
-        self.has_grown = False
+        grown, self.grown = self.grown, set()
+        return grown
 
-    def wake(self) -> None:
-        """Something has grown."""
-        self.has_grown = True
+    def wake(self, key: bytes) -> None:
+        """That stream has grown."""
+        self.grown.add(key)
         if self.parked is not None:
             self.parked.set()
             self.parked = None

@@ -307,6 +307,31 @@ async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
     assert 0.0 == trio.current_time()
 
 
+async def test_reads_only_what_has_grown_while_there_is_nothing_of_the_others(
+    broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, partitions=2)
+    read, seen = broker.storage.read, []
+
+    async def noted(requests: Any, **options: Any) -> Any:
+        seen.append(list(requests))
+        return await read(requests, **options)
+
+    monkeypatch.setattr(broker.storage, "read", noted)
+
+    async def append_later() -> None:
+        for tp in (T1, T0):
+            await trio.sleep(0.1)
+            await append(broker, tp)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append_later)
+        response = await fetch(broker, {T0: 0, T1: 0}, wait_ms=10_000, min_bytes=BATCH + 1)
+
+    assert [[T0, T1], [T1], [T0, T1]] == seen
+    assert [[0], [0]] == [base_offsets(partition) for partition in response.responses[0].partitions]
+
+
 async def test_an_error_met_while_waiting_is_answered_at_once(
     broker: Broker, autojump_clock: MockClock
 ) -> None:

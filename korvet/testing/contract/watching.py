@@ -58,6 +58,17 @@ class WatchContract(Contract):
                 with trio.fail_after(SOON_S):
                     await watch.wait()
 
+    async def test_those_that_have_grown_are_told_and_told_once(self, storage: Storage, topic: Topic) -> None:
+        first, second, third = (TopicPartition(topic.name, number) for number in range(3))
+        with storage.watch([first, second, third]) as watch, trio.fail_after(SOON_S):
+            await append(storage, first, numbered(1))
+            await append(storage, third, numbered(1))
+            both = set(await watch.wait())
+            await append(storage, second, numbered(1))
+            one = set(await watch.wait())
+
+        assert ({first, third}, {second}) == (both, one)
+
     async def test_everybody_who_waits_is_woken(self, storage: Storage, tp: TopicPartition) -> None:
         woken = []
 
