@@ -119,6 +119,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
     from korvet.config import ConfigError
     from korvet.lake.errors import InvalidLocation, LakeError
     from korvet.listeners import ListenError
+    from korvet.processes.forking import ForkerEnded
     from korvet.processes.parent import WorkersFail
     from korvet.protocol.errors import KafkaError
     from korvet.storage.interface import StorageUsageError
@@ -127,7 +128,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
         return 2, "\n".join(f"korvet: {line}" for line in error.errors)
     if isinstance(error, (StorageUsageError, InvalidLocation)):
         return 2, f"korvet: {error}"
-    if isinstance(error, (ListenError, LakeError, WorkersFail)):
+    if isinstance(error, (ListenError, LakeError, WorkersFail, ForkerEnded)):
         return 1, f"korvet: {error}"
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"

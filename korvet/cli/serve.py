@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.config import Config, Setting
+    from korvet.processes.forking import Forker
 
 # Variables of the other commands; the broker would take them for misspelt settings.
 NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_TRACEBACK")
@@ -127,7 +128,7 @@ def command(
 
     config = read_config(file, texts, storage=storage, listeners=listeners, processes=processes)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    trio.run(serve, config)
+    trio.run(serve, config, None if config.processes == 1 else new_forker())
 
 
 def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None) -> Config:
@@ -139,12 +140,23 @@ def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None
     return load_config(file=file, environ=environ, flags=flags)
 
 
-async def serve(config: Config) -> None:
-    """Serve until a signal ends it; say what was started once it answers."""
+def new_forker() -> Forker:
+    """Where the processes of a broker that is several of them come from. Trio must not run yet."""
+    from korvet.processes.forking import Forker
+    from korvet.processes.worker import main
+
+    return Forker.start(main)
+
+
+async def serve(config: Config, forker: Forker | None) -> None:
+    """Serve until a signal ends it, from processes of that forker or from this one; say what was started."""
     import trio
 
     async with trio.open_nursery() as nursery:
-        lines, address = await (started_parent if config.processes > 1 else started_server)(config, nursery)
+        if forker is None:
+            lines, address = await started_server(config, nursery)
+        else:
+            lines, address = await started_parent(config, forker, nursery)
         for line in lines:
             click.echo(line)
         if sys.stdout.isatty():
@@ -163,11 +175,11 @@ async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequenc
     return start_lines(server), server.listeners[0].advertised.address
 
 
-async def started_parent(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
+async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
     """The same for several processes, of which this one is the parent."""
     from korvet.processes.parent import run
 
-    ready = await nursery.start(run, config)
+    ready = await nursery.start(run, config, forker)
     return ready.lines, ready.address
 
 

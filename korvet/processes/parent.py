@@ -11,11 +11,8 @@ A signal drains all of them. Each goes on answering the others' questions about 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -27,6 +24,7 @@ from attrs import define, evolve, field
 from korvet.config import Config
 from korvet.listeners import held_ports
 from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.processes.forking import Forker, Process
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +85,19 @@ class Worker:
         if self._control is not None:
             await self._control.send(message)
 
-    async def _run(self) -> trio.Process:
+    async def _run(self) -> Process:
         """Start a process, and return when it has ended. Ends it when cancelled."""
-        process, self._control = await start_process()
+        ours, theirs = socket.socketpair()
+        self._control = Control.on(ours)
+        with theirs:
+            process = await self.family.forker.fork(theirs)
         self.pid = process.pid
         try:
-            await self._control.send(self.setup)
-            await self._listen(self._control)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._kill_when_overdue, process)
+                await self._control.send(self.setup)
+                await self._listen(self._control)
+                nursery.cancel_scope.cancel()
         finally:
             await self._see_it_end(process)
         return process
@@ -113,19 +117,25 @@ class Worker:
                 case Drained():
                     await self.family.has_drained(self)
 
-    async def _see_it_end(self, process: trio.Process) -> None:
+    async def _kill_when_overdue(self, process: Process) -> None:
+        await self.family.stopping.wait()
+        await self._kill_late(process)
+
+    async def _kill_late(self, process: Process) -> None:
+        await trio.sleep(self.setup.config.shutdown_deadline_ms / 1000 + GRACE_S)
+        logger.error("%s (%d) does not end, and is killed", self.name, process.pid)
+        process.kill()
+
+    async def _see_it_end(self, process: Process) -> None:
         """Without its other end of the sockets a process drains by itself; one that does not is killed."""
-        limit_s = self.setup.config.shutdown_deadline_ms / 1000 + GRACE_S
         with trio.CancelScope(shield=True):
             if self._control is not None:
                 await self._control.stream.aclose()
                 self._control = None
-            with trio.move_on_after(limit_s) as limit:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._kill_late, process)
                 await process.wait()
-            if limit.cancelled_caught:
-                logger.error("process %d does not end, and is killed", process.pid)
-                process.kill()
-                await process.wait()
+                nursery.cancel_scope.cancel()
             await self.family.has_gone(self)
 
 
@@ -133,6 +143,7 @@ class Worker:
 class Family:
     """All workers of a broker."""
 
+    forker: Forker
     workers: list[Worker] = field(factory=list)
     stopping: trio.Event = field(factory=trio.Event)
     _ready: dict[int, Ready] = field(factory=dict)
@@ -143,6 +154,7 @@ class Family:
     async def run(self, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep all workers running until a signal ends them; reports what there is to say once all serve."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.forker.run)
             nursery.start_soon(self._obey_signals, task_status)
             async with trio.open_nursery() as running:
                 for worker in self.workers:
@@ -191,14 +203,17 @@ class Family:
                 await self.stop()
 
 
-async def run(config: Config, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+async def run(
+    config: Config, forker: Forker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Serve with `config.processes` workers until a signal ends it. Reports what to say once all of them serve.
 
-    Raises ListenError, StorageUsageError and WorkersFail, whose messages are one line for the operator.
+    `forker` was started before Trio was, with `korvet.processes.worker.main`. Raises ListenError, StorageUsageError,
+    WorkersFail and ForkerEnded, whose messages are one line for the operator.
     """
     with held_ports(config) as found, private_folder() as folder:
         async with shared_storage(found) as shared:
-            family = Family()
+            family = Family(forker)
             family.workers = [
                 Worker(Setup(shared, index, folder), family) for index in range(config.processes)
             ]
@@ -232,19 +247,6 @@ def private_folder() -> Iterator[Path]:
             path.unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
-
-
-async def start_process() -> tuple[trio.Process, Control]:
-    """A worker's process, which waits to be told what to be."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "korvet.processes.worker", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    return process, Control.on(ours)
 
 
 def how(returncode: int | None) -> str:

@@ -1,4 +1,4 @@
-"""One of a broker's processes: `python -m korvet.processes.worker DESCRIPTOR`, as the parent starts it.
+"""One of a broker's processes, as it goes on after it was forked (`korvet.processes.forking`).
 
 It is told by its parent what to be and when to end, and ends as well when the parent is no more, however that came
 about. Ctrl-C in a terminal reaches every process there, and is the parent's business; SIGTERM drains this one alone,
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
@@ -22,8 +21,10 @@ from korvet.groups.leading import LedGroups
 from korvet.links import Link, answer_links
 from korvet.listeners import ListenError, Use, open_listeners
 from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.processes.forking import call_myself
 from korvet.server import Server, check_advertised, keep_what_is_there, opened, start_lines
 from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  all have it: imported before the fork
 
 
 @define(eq=False)
@@ -122,8 +123,11 @@ async def work(sock: socket.socket) -> None:
     setup = await control.receive()
     if not isinstance(setup, Setup):
         return
+    call_myself(f"korvet {setup.index + 1}/{setup.config.processes}")
     logging.basicConfig(
-        level=logging.INFO, format=f"%(asctime)s %(levelname)s [{setup.index + 1}] %(message)s"
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s [{setup.index + 1}] %(message)s",
+        force=True,
     )
     worker = Worker(setup, control)
     try:
@@ -149,11 +153,7 @@ def _first(group: BaseExceptionGroup) -> BaseException:
     return error
 
 
-def main() -> None:
-    """Be a worker of the process that has the other end of the socket named on the command line."""
+def main(sock: socket.socket) -> None:
+    """Be a worker of the parent that has the other end of `sock`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trio.run(work, socket.socket(fileno=int(sys.argv[1])))
-
-
-if __name__ == "__main__":
-    main()
+    trio.run(work, sock)

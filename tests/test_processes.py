@@ -1,0 +1,265 @@
+"""The parent of a broker's processes, with workers that do what a test wants; and what both say to each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from korvet.config import Config, Listener
+from korvet.listeners import ListenError, Use, held_ports, open_listeners
+from korvet.processes.control import Control, Drain, Drained, End, Message, Ready, Refused, Setup
+from korvet.processes.parent import how, private_folder
+from korvet.storage.interface import StorageUsageError
+
+LIMIT_S = 30.0
+
+# A broker of two processes whose workers are functions of the test's own.
+PROGRAM = """
+import logging, os, signal, socket, sys
+import trio
+from korvet.cli import report, innermost
+from korvet.config import Config, Listener
+from korvet.processes import parent
+from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused
+from korvet.processes.forking import Forker
+from korvet.storage.interface import StorageUsageError
+
+{worker}
+
+async def main(forker):
+    async with trio.open_nursery() as nursery:
+        listeners = (Listener("PLAINTEXT", "127.0.0.1", 0),)
+        config = Config(storage="unix:///nowhere", processes=2, listeners=listeners, shutdown_deadline_ms=1000)
+        ready = await nursery.start(parent.run, config, forker)
+        print("ready", *ready.lines, flush=True)
+
+parent.FIRST_PAUSE_S = parent.LONGEST_PAUSE_S = 0.01
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+try:
+    trio.run(main, Forker.start(lambda sock: trio.run(work, sock)))
+except BaseException as error:
+    sys.exit(report(innermost(error)))
+"""
+
+OBEYS = """
+async def work(sock):
+    control = Control.on(sock)
+    setup = await control.receive()
+    await control.send(Ready([f"line of {setup.index}"], "127.0.0.1:1"))
+    while (message := await control.receive()) is not None:
+        print("told", setup.index, message, flush=True)
+        if isinstance(message, Drain):
+            await control.send(Drained())
+        if isinstance(message, End):
+            return
+"""
+
+
+@contextmanager
+def program(worker: str) -> Iterator[subprocess.Popen[str]]:
+    """A broker of such workers; nothing of it is left on leaving."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(worker=worker)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its status and what it said, once it and all it started have ended."""
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
+    """What it has said, up to a line that begins so."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith(wanted):
+            return lines
+    raise AssertionError(lines)
+
+
+# --- The parent -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_all_are_drained_before_any_is_told_to_end() -> None:
+    with program(OBEYS) as process:
+        lines_until(process, "ready line of 0")
+        process.send_signal(signal.SIGTERM)
+        status, out, err = ended(process)
+
+    assert (0, "") == (status, err)
+    assert ["Drain", "Drain", "End", "End"] == [
+        line.split()[2].split("(")[0] for line in out.splitlines() if line.startswith("told")
+    ]
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_again_and_again_ends_the_broker_with_a_line() -> None:
+    with program("async def work(sock): os._exit(7)") as process:
+        status, out, err = ended(process)
+
+    assert status == 1
+    assert "starting it again" in out
+    assert err.endswith("has ended: with status 7, for the 6th time in a row; so korvet ends\n"), err
+
+
+@pytest.mark.slow
+def test_what_a_worker_is_refused_is_the_brokers_last_line() -> None:
+    refused = """
+async def work(sock):
+    control = Control.on(sock)
+    await control.receive()
+    await control.send(Refused(StorageUsageError("there is no such folder")))
+"""
+    with program(refused) as process:
+        status, _, err = ended(process)
+
+    assert (2, "korvet: there is no such folder\n") == (status, err)
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_end_is_killed() -> None:
+    deaf = OBEYS.replace("    while (", "    await trio.sleep_forever()\n    while (")
+    with program(deaf.replace("async def", "parent.GRACE_S = 0\n\nasync def")) as process:
+        lines_until(process, "ready")
+        process.send_signal(signal.SIGTERM)
+        status, out, _ = ended(process)
+
+    assert status == 0
+    assert out.count("does not end, and is killed") == 2
+
+
+@pytest.mark.slow
+def test_without_the_process_it_forks_from_the_broker_ends_with_a_line() -> None:
+    with program(OBEYS) as process:
+        lines_until(process, "ready")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        status, _, err = ended(process)
+
+    assert status == 1
+    assert err == "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n"
+
+
+def test_says_how_a_process_ended() -> None:
+    assert ["killed by SIGKILL", "with status 3"] == [how(-9), how(3)]
+
+
+def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() -> None:
+    with private_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "1.sock").touch()
+
+    assert not folder.exists()
+
+
+# --- Messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Setup(Config(storage="unix:///s", processes=3, node_id=7), 2, Path("folder")),
+        Ready(("one", "two"), "localhost:9092"),
+        Drain(),
+        Drain(at_once=True),
+        Drained(),
+        End(),
+    ],
+    ids=repr,
+)
+async def test_messages_arrive_whole_one_after_the_other(message: Message) -> None:
+    ours, theirs = socket.socketpair()
+    sending, receiving = Control.on(ours), Control.on(theirs)
+    async with sending.stream, receiving.stream, trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(sending.send, message)
+        assert [message] * 3 == [await receiving.receive() for _ in range(3)]
+
+
+async def test_errors_are_sent_with_their_words() -> None:
+    ours, theirs = socket.socketpair()
+    sending, receiving = Control.on(ours), Control.on(theirs)
+    async with sending.stream, receiving.stream:
+        await sending.send(Refused(StorageUsageError("no")))
+        message = await receiving.receive()
+
+    assert isinstance(message, Refused)
+    assert (StorageUsageError, "no") == (type(message.error), str(message.error))
+
+
+async def test_an_end_that_has_gone_is_told_and_what_is_sent_to_it_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    control = Control.on(ours)
+    async with control.stream:
+        theirs.close()
+        await control.send(Drained())
+        await control.send(Drained())
+
+        assert await control.receive() is None
+
+
+async def test_half_a_message_is_none() -> None:
+    ours, theirs = socket.socketpair()
+    control = Control.on(ours)
+    async with control.stream, trio.open_nursery() as nursery:
+        received: list[Message | None] = []
+
+        async def receive() -> None:
+            received.append(await control.receive())
+
+        nursery.start_soon(receive)
+        theirs.send(b"\0\0\0\x10abc")
+        await wait_all_tasks_blocked()
+        assert not received
+        theirs.close()
+
+    assert [None] == received
+
+
+# --- Ports ------------------------------------------------------------------------------------------------
+
+
+def test_a_held_port_is_shared_by_those_who_say_so_alone() -> None:
+    with held_ports(Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))) as found:
+        assert found.listeners[0].port > 0
+        shared = [open_listeners(found, Use.SHARED) for _ in range(3)]
+        with pytest.raises(ListenError, match="in use"):
+            open_listeners(found)
+        with pytest.raises(ListenError, match="in use"), held_ports(found):
+            pass
+        for bound in shared:
+            bound[0].close()
+
+
+def test_a_held_port_takes_no_connections_before_anybody_listens() -> None:
+    with held_ports(Config(listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),))) as found:
+        address = ("127.0.0.1", found.listeners[0].port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        (bound,) = open_listeners(found, Use.SHARED)
+        socket.create_connection(address).close()
+        bound.close()
