@@ -14,6 +14,8 @@ from korvet.cli.lake_options import (
     lake_location,
     needing_extra,
     parsed_location,
+    spark_options,
+    spark_settings,
     storage_options,
 )
 from korvet.cli.lake_running import ended_by_signals
@@ -59,7 +61,7 @@ def duration_s(_context: click.Context, _parameter: click.Parameter, text: str |
     "--group", default="korvet-lake", show_default=True, metavar="NAME",
     help="The group whose offsets tell how far the archive is.",
 )  # fmt: skip
-@click.option("--master", metavar="URL", help="The Spark cluster. [this machine, all cores]")
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @config_file
 def command(
@@ -72,6 +74,7 @@ def command(
     accept_gap: bool,
     group: str,
     master: str | None,
+    spark_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Archive topics to tables, once or all the time.
@@ -83,6 +86,7 @@ def command(
         raise click.UsageError("One of --once and --every is needed.")
     check_addresses(servers)
     location = parsed_location(lake, storage_texts)
+    settings = spark_settings(spark_texts)
     logging.basicConfig(format="korvet: %(message)s")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells with tracebacks that Java has ended
     with needing_extra():
@@ -103,7 +107,7 @@ def command(
             find_java()  # before anything is written
 
         def start() -> SparkSession:
-            return spark_session("korvet lake archive", master=master, quick_java=True)
+            return spark_session("korvet lake archive", master=master, settings=settings, quick_java=True)
 
         workers = SparkWorkers(options.connecting, start)
         archive = Archive(options, workers, display.show)

@@ -14,6 +14,8 @@ from korvet.cli.lake_options import (
     lake_location,
     needing_extra,
     parsed_location,
+    spark_options,
+    spark_settings,
     storage_options,
 )
 from korvet.cli.lake_running import ended_by_signals
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     "--show", is_flag=True, help="Only show the columns that the first records want, and what is bad."
 )
 @click.option("--accept-gap", is_flag=True, help="Go on where the archive has lost rows.")
-@click.option("--master", metavar="URL", help="The Spark cluster. [this machine, all cores]")
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @config_file
 def command(
@@ -93,6 +95,7 @@ def command(
     show: bool,
     accept_gap: bool,
     master: str | None,
+    spark_texts: tuple[str, ...],
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -121,7 +124,8 @@ def command(
         preview([Decoding(each, archive, typed, Here()) for each in specifications])
         return
     try:
-        spark = spark_session("korvet lake decode", master=master)  # for DDL, too: only Spark reads that
+        # For DDL, too: only Spark reads that.
+        spark = spark_session("korvet lake decode", master=master, settings=spark_settings(spark_texts))
         try:
             decodings = [
                 Decoding(each, archive, typed, OnSpark(spark), accept_gap=accept_gap, once=once)

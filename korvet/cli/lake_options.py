@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from korvet.lake.location import Location
 
 F = TypeVar("F", bound=Callable[..., object])
+
+STORE_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ALLOW_HTTP",
+)
 
 
 def lake_location(*names: str) -> Callable[[F], F]:
@@ -37,6 +48,36 @@ storage_options = click.option(
     multiple=True,
     help="How to reach the store, as AWS_ENDPOINT_URL=…; may be repeated. Or the environment's variables.",
 )
+
+
+_master = click.option(
+    "--master",
+    metavar="URL",
+    help="The Spark cluster: spark://host:7077, k8s://https://…, yarn. [this machine]",
+)
+_spark_conf = click.option(
+    "--spark-conf",
+    "spark_texts",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting of Spark's, as spark.executor.memory=4g; may be repeated.",
+)
+
+
+def spark_options(command: F) -> F:
+    """The options that say where Spark works, and how; the parameters are called `master` and `spark_texts`."""
+    return _master(_spark_conf(command))
+
+
+def spark_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """What --spark-conf gives. Raises BadParameter."""
+    settings = assignments(texts, "--spark-conf")
+    for name in settings:
+        if not name.startswith("spark."):
+            raise click.BadParameter(
+                f"{name!r} is no setting of Spark's: they begin with spark.", param_hint="--spark-conf"
+            )
+    return settings
 
 
 def configured(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
@@ -84,7 +125,9 @@ def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
     with needing_extra():
         from korvet.lake.location import Location
 
-    return Location.parse(text, assignments(storage_texts, "--storage-option"))
+    # Workers on other machines have another environment.
+    ours = {name: value for name in STORE_VARIABLES if (value := os.environ.get(name))}
+    return Location.parse(text, {**ours, **assignments(storage_texts, "--storage-option")})
 
 
 def archives(location: Location, topics: str | None) -> list[str]:

@@ -18,6 +18,8 @@ from korvet.cli.lake_options import (
     lake_location,
     needing_extra,
     parsed_location,
+    spark_options,
+    spark_settings,
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
@@ -37,7 +39,7 @@ from korvet.cli.output import print_table
 @click.option("--archived", is_flag=True, help="Only what is archived; no broker is asked.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
-@click.option("--master", metavar="URL", help="The Spark cluster. [this machine, all cores]")
+@spark_options
 @config_file
 def command(
     sql: str,
@@ -49,6 +51,7 @@ def command(
     as_json: bool,
     as_csv: bool,
     master: str | None,
+    spark_texts: tuple[str, ...],
 ) -> None:
     """Run Spark SQL over topics.
 
@@ -67,7 +70,7 @@ def command(
     place = None if typed is None else parsed_location(typed, storage_texts)
     tables = Lake(location, None if archived else servers, place, security())
     with told_in_a_line():
-        spark = spark_session("korvet lake query", master=master)
+        spark = spark_session("korvet lake query", master=master, settings=spark_settings(spark_texts))
         try:
             create_views(spark, tables, sql)
             result = spark.sql(sql)

@@ -15,6 +15,8 @@ from korvet.cli.lake_options import (
     lake_location,
     needing_extra,
     parsed_location,
+    spark_options,
+    spark_settings,
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Records per second. [no limit]")
 @click.option("--dry-run", is_flag=True, help="Count what would be sent, and send nothing.")
 @click.option("--id", "replay_id", metavar="NAME", help="What this replay is called. [made of the options]")
-@click.option("--master", metavar="URL", help="The Spark cluster. [this machine, all cores]")
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @config_file
 def command(
@@ -64,6 +66,7 @@ def command(
     dry_run: bool,
     replay_id: str | None,
     master: str | None,
+    spark_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Send archived records of TOPIC into a topic again.
@@ -102,7 +105,7 @@ def command(
             dry_run,
             security(),
         )
-        spark = spark_session("korvet lake replay", master=master)
+        spark = spark_session("korvet lake replay", master=master, settings=spark_settings(spark_texts))
         line = ProgressLine()
         try:
             replayed = replay_all(spark, replay, selections, told_by(line))

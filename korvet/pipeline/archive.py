@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 import trio
@@ -57,6 +58,10 @@ class Workers(Protocol):
 
 class MissingOffsets(LakeError):  # noqa: N818  it says what is wrong
     """Offsets that were to be archived are not in the log any more."""
+
+
+class NotShared(LakeError):  # noqa: N818  it says what is wrong
+    """The lake is a folder of each machine's own."""
 
 
 @frozen
@@ -286,6 +291,7 @@ class Archive:
             errors += [outcome.error for outcome in several if outcome.error]
         try:
             if ranges:
+                refuse_unshared(plan.table, ranges)
                 plan.table = self._tables[topic] = plan.table.commit(ranges)
         except CommitConflict as error:
             self._conflict(progress, error)
@@ -350,6 +356,19 @@ class Archive:
             error, (UnknownTopicOrPartition, TopicAuthorizationFailed)
         )
         progress.goes_on = False
+
+
+def refuse_unshared(table: LakeTable, ranges: Iterable[ArchivedRange]) -> None:
+    """Raise NotShared where the files that workers wrote are not in the folder that this machine sees."""
+    if not table.location.is_local:
+        return
+    for file in (file for item in ranges for file in item.files):
+        path = Path(table.absolute(file))
+        if not path.exists() or path.stat().st_size != file.size:
+            raise NotShared(
+                f"a worker has written {path}, which is not on this machine: workers on other machines need a lake "
+                "that all of them share, a mounted folder or s3://bucket/prefix."
+            )
 
 
 def following(table: LakeTable, partition: int, outcomes: Iterable[Outcome]) -> list[ArchivedRange]:

@@ -91,5 +91,10 @@ def work(
 def _reason(error: BaseException) -> str:
     """The line of Spark's long story that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lacking = [line for line in lines if "No module named" in line or "Cannot run program" in line]
+    if lacking:
+        return (
+            f"{lacking[0]} (korvet[spark] has to be where the workers' Python is; PYSPARK_PYTHON names that)"
+        )
     telling = [line for line in lines if "Caused by:" in line or "exited unexpectedly" in line]
     return (telling or lines or [type(error).__name__])[0]

@@ -45,14 +45,15 @@ def spark_session(
 ) -> SparkSession:
     """The running session, or a new one, on this machine's cores unless `master` or spark-submit says otherwise.
 
-    `settings` win over what is set here, and with `quick_java` a Java that is started compiles less. Raises
-    JavaNotFound. The caller stops it.
+    `settings` win over what is set here, and with `quick_java` a Java that is started compiles less. Workers elsewhere
+    run the Python that PYSPARK_PYTHON names, or else one at the path of ours. Raises JavaNotFound. The caller stops it.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started a Java already
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started a Java already
+    if not submitted:
         find_java()
         master = master or os.environ.get("MASTER") or "local[*]"
     if master is not None:
@@ -60,11 +61,14 @@ def spark_session(
     java = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     chosen = {"spark.driver.extraJavaOptions": f"{java} {QUICK_JAVA}" if quick_java else java}
     chosen |= SETTINGS
+    # Otherwise workers are whatever `python3` the search path finds first.
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        # Otherwise workers are whatever `python3` the search path finds first.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         chosen |= LOCAL_SETTINGS
+    elif not submitted:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen |= settings or {}
     for name, value in chosen.items():
         builder = builder.config(name, value)

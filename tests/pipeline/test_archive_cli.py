@@ -40,6 +40,11 @@ def broker(memory: Cluster) -> KorvetProcess:
         (["--topics", "a", "--to", "lake", "--once", "-b", "nowhere:0"], "is no broker address"),
         (["--topics", "a", "--to", "s3://b/l", "--once", "--storage-option", "x"], "'x' is not NAME=VALUE"),
         (["--to", "lake", "--once"], "Missing option '-t' / '--topics'"),
+        (["--topics", "a", "--to", "lake", "--once", "--spark-conf", "x=1"], "'x' is no setting of Spark's"),
+        (
+            ["--topics", "a", "--to", "lake", "--once", "--command-config", "/dev/null/none"],
+            "File '/dev/null/none' does not exist",
+        ),
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(
@@ -55,6 +60,49 @@ def test_what_is_asked_wrongly_is_told_in_one_line(
     assert (outcome.status, outcome.err.count("\n")) == (2, 1)
     assert message in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("security.protocol=SASL_SSL\n", "client.properties: sasl.mechanism is missing; accepted are PLAIN"),
+        (
+            "security.protocol=SSL\nssl.truststore.location=/none.jks\n",
+            "cannot be read: /none.jks: No such file",
+        ),
+        (
+            "security.protocol=SASL\nsasl.password=hush\n",
+            "security.protocol is 'SASL'; accepted are PLAINTEXT",
+        ),
+    ],
+)
+def test_properties_that_do_not_hold_are_told_in_one_line(
+    korvet: Korvet, text: str, message: str, tmp_path: Path
+) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text(text)
+    given = ["--topics", "a", "--to", str(tmp_path / "lake"), "--once", "--command-config", str(properties)]
+    outcome = korvet("lake", "archive", *given)
+
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
+    assert message in outcome.err
+    assert "hush" not in outcome.err
+
+
+def test_the_properties_may_name_the_servers_and_options_go_before_them(
+    korvet: Korvet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("bootstrap.servers=127.0.0.1:1\n")
+    monkeypatch.delenv("KORVET_BOOTSTRAP_SERVERS", raising=False)
+    named = korvet("topics", "list", "--command-config", str(properties))
+    given = korvet("topics", "list", "-b", "127.0.0.1:2", "--command-config", str(properties))
+    monkeypatch.setenv("KORVET_COMMAND_CONFIG", str(properties))
+    found = korvet("topics", "list")
+
+    assert ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"] == [
+        outcome.err.removeprefix("korvet: ").partition(": ")[0] for outcome in (named, given, found)
+    ]
 
 
 def test_without_a_broker_one_line_says_so(
@@ -133,7 +181,9 @@ def test_a_file_with_something_unknown_is_refused(korvet: Korvet, tmp_path: Path
     outcome = korvet("lake", "archive", "--config", str(settings))
 
     assert outcome.status == 2
-    assert "there is no topcs; accepted are accept-gap, bootstrap-servers, command-config, every" in outcome.err
+    assert (
+        "there is no topcs; accepted are accept-gap, bootstrap-servers, command-config, every" in outcome.err
+    )
 
 
 def test_status_audit_and_vacuum_of_an_archive(
