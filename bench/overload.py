@@ -1,0 +1,232 @@
+"""More than the broker can do: `python -m bench.overload` asks for twice as much, and looks at what becomes of it.
+
+First connections that wait for each answer show how many requests there can be in a second. Then twice as many are
+due, on a timetable that does not wait for answers, for as long as was asked for; what cannot be sent yet is sent as
+soon as the broker reads on. Told are latencies from when a request was due, the share of each connection, the broker's
+resident memory during and after the load, and whether each acknowledged record is there, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import selectors
+import socket
+import struct
+import time
+from collections import Counter, deque
+from statistics import median, quantiles
+
+from attrs import define, field, frozen
+
+from bench.processes import Broker, broker, connect, resident_mb, temporary_folder
+from bench.wire import (
+    Wire,
+    create_topic,
+    delete_topic,
+    fetch_request,
+    fetched,
+    frame_of,
+    produce_request,
+    produced,
+)
+from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
+
+SYSTEMS = {
+    "memory": ("memory", {}),
+    "batch": ("embedded", {"storage.layout": "batch"}),
+    "record": ("embedded", {"storage.layout": "record"}),
+}
+CONNECTIONS = 40
+RECORD_BYTES = 200
+FACTOR = 2.0
+CALIBRATED_S = 2.0
+# After the load: how long what was sent may take to be answered, and the broker to rest.
+DRAINED_S = 60.0
+RESTED_S = 3.0
+MEMORY_GOAL = 1.2
+SIZE = struct.Struct(">i")
+
+
+@define(eq=False)
+class Load:
+    """One connection: requests that are due, sent and answered."""
+
+    sock: socket.socket
+    number: int
+    record_bytes: int
+    due: deque[float] = field(factory=deque)  # when those are due that were not handed to the socket yet
+    sent: deque[tuple[float, bytes]] = field(factory=deque)  # when they were due, and the record
+    unsent: memoryview = field(factory=lambda: memoryview(b""))
+    received: bytearray = field(factory=bytearray)
+    acknowledged: list[bytes] = field(factory=list)
+    count: int = 0
+
+    def send(self) -> None:
+        """As much of what is due as the socket takes."""
+        while self.unsent or self.due:
+            if not self.unsent:
+                record = b"%d-%d" % (self.number, self.count)
+                self.count += 1
+                self.sent.append((self.due.popleft(), record))
+                self.unsent = memoryview(request_of(record, self.record_bytes))
+            try:
+                self.unsent = self.unsent[self.sock.send(self.unsent) :]
+            except BlockingIOError:
+                return
+
+    def receive(self, latencies_s: list[float]) -> None:
+        """Answers; raises the error in one."""
+        self.received += self.sock.recv(65536)
+        while len(self.received) >= 4:
+            size = SIZE.unpack_from(self.received)[0]
+            if len(self.received) < 4 + size:
+                return
+            produced(self.received[4 : 4 + size])
+            del self.received[: 4 + size]
+            due, record = self.sent.popleft()
+            latencies_s.append(time.monotonic() - due)
+            self.acknowledged.append(record)
+
+
+def request_of(record: bytes, record_bytes: int) -> bytes:
+    """A produce of one record."""
+    batch = build_batch([(0, int(time.time() * 1000), None, record.ljust(record_bytes), ())])
+    return frame_of(produce_request("loaded", batch))
+
+
+@frozen
+class Outcome:
+    """What became of a load."""
+
+    rate: float  # answers in a second
+    latencies_s: list[float]
+    shares: list[int]
+    highest_mb: float
+    acknowledged: list[bytes]
+
+
+@frozen
+class Measured:
+    """A load, and what there was before and after."""
+
+    system: str
+    possible: float  # requests in a second
+    outcome: Outcome
+    idle_mb: float
+    after_mb: float
+    lost: int  # of the acknowledged records
+    twice: int
+
+    def __str__(self) -> str:
+        times_ms = [each * 1000 for each in self.outcome.latencies_s]
+        shares = self.outcome.shares
+        return (
+            f"{self.system:<7} {self.possible:,.0f} requests/s possible, {FACTOR * self.possible:,.0f} due,"
+            f" {self.outcome.rate:,.0f} answered; latency p50 {median(times_ms):,.0f}"
+            f" p99 {quantiles(times_ms, n=100)[98]:,.0f} ms;"
+            f" shares of a connection {min(shares):,} to {max(shares):,};"
+            f" resident {self.idle_mb:.0f} MB before, up to {self.outcome.highest_mb:.0f},"
+            f" {self.after_mb:.0f} after; {self.lost} of {len(self.outcome.acknowledged):,} acknowledged"
+            f" lost, {self.twice} twice"
+        )
+
+
+def run(running: Broker, loads: list[Load], rate: float, seconds: float) -> Outcome:
+    """Let `rate` requests be due in a second, of all connections in turn; 0: the next whenever one is answered."""
+    latencies_s: list[float] = []
+    before = [len(load.acknowledged) for load in loads]
+    began = looked = time.monotonic()
+    highest_mb = resident_mb(running.pid)
+    made = 0
+    with selectors.DefaultSelector() as selector:
+        for load in loads:
+            selector.register(load.sock, selectors.EVENT_READ, load)
+        while (now := time.monotonic()) < began + seconds or any(load.sent for load in loads):
+            is_over = now >= began + seconds
+            if now > began + seconds + DRAINED_S:
+                raise RuntimeError("what was sent is not answered")
+            if not rate and not is_over:
+                for load in loads:
+                    if not load.sent and not load.due:
+                        load.due.append(now)
+            while rate and not is_over and began + made / rate < now:
+                loads[made % len(loads)].due.append(began + made / rate)
+                made += 1
+            for load in loads:
+                if is_over:
+                    load.due.clear()
+                if load.due or load.unsent:
+                    load.send()
+            for key, _ in selector.select(0.001):
+                key.data.receive(latencies_s)
+            if now > looked + 0.25:
+                looked, highest_mb = now, max(highest_mb, resident_mb(running.pid))
+    shares = [len(load.acknowledged) - count for load, count in zip(loads, before, strict=True)]
+    acknowledged = [record for load in loads for record in load.acknowledged]
+    return Outcome(
+        len(latencies_s) / (time.monotonic() - began), latencies_s, shares, highest_mb, acknowledged
+    )
+
+
+def stored(port: int) -> Counter[bytes]:
+    """How often each record is there."""
+    found: Counter[bytes] = Counter()
+    offset = 0
+    with Wire(port) as wire:
+        while True:
+            wire.send(frame_of(fetch_request("loaded", offset, max_wait_ms=0, max_bytes=4 << 20)))
+            batches = parse_batches(fetched(wire.receive()))
+            if not batches:
+                return found
+            for batch in batches:
+                found.update(bytes(value or b"").rstrip() for _, _, _, value, _ in decode_records(batch))
+            offset = batches[-1].last_offset + 1
+
+
+def measure(name: str, seconds: float, connections: int, record_bytes: int = RECORD_BYTES) -> Measured:
+    """One system."""
+    kind, settings = SYSTEMS[name]
+    with temporary_folder() as folder:
+        storage = "memory://" if kind == "memory" else f"embedded:{folder / 'data'}"
+        with broker(storage, "memory.max.bytes=3000000000") as running:
+            create_topic(running.port, "loaded", settings=settings)
+            loads = [
+                Load(connect(("127.0.0.1", running.port)), number, record_bytes)
+                for number in range(connections)
+            ]
+            for load in loads:
+                load.sock.settimeout(0)  # which is how not to block
+            possible = run(running, loads, 0.0, CALIBRATED_S)
+            idle_mb = resident_mb(running.pid)
+            outcome = run(running, loads, FACTOR * possible.rate, seconds)
+            for load in loads:
+                load.sock.close()
+            there = stored(running.port)
+            delete_topic(running.port, "loaded")
+            time.sleep(RESTED_S)
+            after_mb = resident_mb(running.pid)
+    return Measured(
+        name,
+        possible.rate,
+        outcome,
+        idle_mb,
+        after_mb,
+        lost=sum(not there[record] for record in outcome.acknowledged),
+        twice=sum(count > 1 for count in there.values()),
+    )
+
+
+def main() -> None:
+    """A line for each system."""
+    parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--connections", type=int, default=CONNECTIONS)
+    parser.add_argument("--record-bytes", type=int, default=RECORD_BYTES)
+    options = parser.parse_args()
+    for name in options.systems:
+        print(measure(name, options.seconds, options.connections, options.record_bytes), flush=True)
+
+
+if __name__ == "__main__":
+    main()

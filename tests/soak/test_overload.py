@@ -1,0 +1,21 @@
+"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bench import overload
+
+SECONDS = 300.0
+
+
+@pytest.mark.parametrize("system", overload.SYSTEMS)
+def test_too_many_requests_wait_and_nothing_else_happens(system: str, say: Callable[[str], None]) -> None:
+    found = overload.measure(system, SECONDS, overload.CONNECTIONS)
+    say(str(found))
+
+    assert 0 == found.lost == found.twice
+    assert found.after_mb <= overload.MEMORY_GOAL * found.idle_mb
+    assert max(found.outcome.shares) < 2 * min(found.outcome.shares)
