@@ -37,6 +37,7 @@ READ_UNCOMMITTED = 0
 #: Options of both directions, of reading, and of writing, as they are written.
 COMMON = ("includeHeaders",)
 READING = (
+    "includeTimestampMs",
     "assign",
     "subscribe",
     "subscribePattern",
@@ -122,6 +123,7 @@ class ReadOptions:
     ending: Position
     fail_on_data_loss: bool
     include_headers: bool
+    include_timestamp_ms: bool
     isolation_level: int
     fetch_bytes: int
     min_partitions: int | None
@@ -178,6 +180,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ending=ending,
         fail_on_data_loss=taken.boolean("failOnDataLoss", default=True),
         include_headers=taken.boolean("includeHeaders", default=False),
+        include_timestamp_ms=taken.boolean("includeTimestampMs", default=False),
         isolation_level=taken.one_of(
             "kafka.isolation.level",
             {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED},

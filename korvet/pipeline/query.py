@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from korvet.client import PLAINTEXT, Security
 from korvet.lake.errors import NoTable
 from korvet.lake.location import Location
-from korvet.lake.schema import FILE_SCHEMA
+from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.connecting import Connecting
@@ -126,7 +126,7 @@ def not_archived(spark: SparkSession, table: LakeTable, connecting: Connecting) 
     """The rows that a broker has from the snapshot's numbers on."""
     partitions = partitions_of(connecting, table.topic)
     starts = {str(number): table.archived_up_to.get(number, EARLIEST) for number in partitions}
-    return (
+    rows = (
         spark.read.format("korvet")
         .option("kafka.bootstrap.servers", connecting.bootstrap_servers)
         .options(**{f"kafka.{name}": text for name, text in connecting.security.settings().items()})
@@ -134,9 +134,12 @@ def not_archived(spark: SparkSession, table: LakeTable, connecting: Connecting) 
         .option("subscribe", table.topic)
         .option("startingOffsets", json.dumps({table.topic: starts}))
         .option("includeHeaders", "true")
+        .option("includeTimestampMs", "true")
         .load()
-        .withColumn("timestamp_ms", sf.unix_millis("timestamp"))
-        .withColumn("date", sf.to_date("timestamp"))
+    )
+    representable = sf.col("timestamp_ms").between(FIRST_MS, LAST_MS)
+    return rows.withColumn("timestamp", sf.when(representable, sf.col("timestamp"))).withColumn(
+        "date", sf.to_date("timestamp")
     )
 
 

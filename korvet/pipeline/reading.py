@@ -39,6 +39,7 @@ FIELDS = [
     pa.field("timestampType", pa.int32()),
 ]
 HEADERS_FIELD = pa.field("headers", pa.list_(HEADER_TYPE))
+TIMESTAMP_MS_FIELD = pa.field("timestamp_ms", pa.int64())
 
 
 class DataLost(Exception):  # noqa: N818  it says what happened
@@ -64,13 +65,19 @@ class RangePartition(InputPartition):
         self.range = wanted
 
 
-def arrow_schema(*, headers: bool) -> pa.Schema:
-    return pa.schema([*FIELDS, HEADERS_FIELD] if headers else FIELDS)
+def arrow_schema(options: ReadOptions) -> pa.Schema:
+    """The columns that are asked for."""
+    fields = [*FIELDS]
+    if options.include_headers:
+        fields.append(HEADERS_FIELD)
+    if options.include_timestamp_ms:
+        fields.append(TIMESTAMP_MS_FIELD)
+    return pa.schema(fields)
 
 
 def read_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a range. Raises DataLost, where that is to be an error, or a KafkaError."""
-    schema = arrow_schema(headers=options.include_headers)
+    schema = arrow_schema(options)
     for columns in read_columns(options, wanted):
         yield to_arrow(columns, wanted.tp, schema)
 
@@ -144,6 +151,8 @@ def to_arrow(columns: Columns, tp: TopicPartition, schema: pa.Schema) -> pa.Reco
     ]
     if columns.headers is not None:
         arrays.append(columns.headers)
+    if TIMESTAMP_MS_FIELD.name in schema.names:
+        arrays.append(pa.array(columns.timestamps))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -209,8 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def source_schema(options: ReadOptions) -> StructType:
-    """The columns of Spark's Kafka source."""
-    return from_arrow_schema(arrow_schema(headers=options.include_headers))
+    """The columns of Spark's Kafka source, and one of ours if it is asked for."""
+    return from_arrow_schema(arrow_schema(options))
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -69,7 +69,8 @@ def on_the_wire(rows: list[Row]) -> list[Row]:
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.sampled_from([1, 300, 1_000_000]))
 def test_all_rows_are_found_in_the_batches_in_their_order(rows: list[Row], max_bytes: int) -> None:
-    expected, found, table = on_the_wire(rows), [], arrow(rows)
+    found: list[Row] = []
+    expected, table = on_the_wire(rows), arrow(rows)
     while len(found) < len(expected):
         before = len(found)
         for buffer, next_offset in batches_of(table.slice(before), max_bytes, at_least_one=True):

@@ -60,6 +60,39 @@ def test_every_record_comes_once_whatever_is_archived_of_it(
         assert (row.topic, row.timestampType, str(row.date)) == (topic, 0, "2026-01-31")
 
 
+def test_times_that_no_timestamp_holds_are_the_same_archived_and_not(
+    spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    times = [-1, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1]
+    records = [Record(b"%d" % time, timestamp=time) for time in times]
+    memory.create(topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    for record in records:  # in batches of their own: two times may lie further apart than a batch can say
+        memory.produce(topic, [record])
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    for record in records:
+        memory.produce(topic, [record])
+
+    rows = (
+        united(spark, lake_at(tmp_path, memory), topic)
+        .orderBy("offset")
+        .selectExpr(
+            "cast(value as string) as value",
+            "timestamp_ms",
+            "cast(timestamp as string) as at",
+            "date is null as no_date",
+        )
+        .collect()
+    )
+
+    assert [tuple(row) for row in rows[:4]] == [tuple(row) for row in rows[4:]]
+    assert [int(row.value) for row in rows] == [row.timestamp_ms for row in rows]
+    assert (
+        [row.at is None for row in rows[:4]]
+        == [row.no_date for row in rows[:4]]
+        == [False, False, True, True]
+    )
+
+
 def test_views_have_the_names_of_their_topics(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
