@@ -143,17 +143,22 @@ class _Fetch:
             is_answer = False
             with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
                 is_answer = await self._read_as_they_grow(watch)
-            if not is_answer:
-                # What came in the last moment, or while the wait was ended from outside, is not left behind.
-                await self._read()
+            # What came in the last moment, or while the wait was ended from outside, is not left behind.
+            if not is_answer and (grown := watch.grown()):
+                await self._read_grown(grown)
 
     async def _read_as_they_grow(self, watch: Watch) -> bool:
         while True:
-            grown = await watch.wait()
-            # While there is nothing at all yet, the others still have nothing. Where there is something, what comes
-            # now may have to stand back for it.
-            if await self._read(None if self.size else grown):
+            if await self._read_grown(await watch.wait()):
                 return True
+
+    async def _read_grown(self, grown: Collection[TopicPartition]) -> bool:
+        """Read again after growth; whether that is an answer.
+
+        While there is nothing at all yet, the others still have nothing. Where there is something, what comes now may
+        have to stand back for it.
+        """
+        return await self._read(None if self.size else grown)
 
     async def _read(self, only: Collection[TopicPartition] | None = None) -> bool:
         """Read every partition, or those alone; whether that is an answer."""

@@ -229,6 +229,9 @@ class Watch(Protocol):
         read, then wait.
         """
 
+    def grown(self) -> Collection[TopicPartition]:
+        """What `wait` would return at once: nothing if it would wait."""
+
 
 class Storage(ABC):
     """Where records, positions and small documents are kept.

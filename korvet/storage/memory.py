@@ -110,6 +110,9 @@ class MemoryWatch:
         grown, self._grown = self._grown, set()
         return grown
 
+    def grown(self) -> Collection[TopicPartition]:
+        return self._grown
+
 
 @define
 class GroupPositions:

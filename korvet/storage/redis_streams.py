@@ -99,6 +99,9 @@ class PartitionWatch:
     async def wait(self) -> Collection[TopicPartition]:
         return {self.names[key] for key in await self.streams.wait()}
 
+    def grown(self) -> Collection[TopicPartition]:
+        return {self.names[key] for key in self.streams.grown}
+
 
 class RedisStreamsStorage(Storage):
     """See the module. Made by `open_redis_storage`."""

@@ -63,11 +63,13 @@ class WatchContract(Contract):
         with storage.watch([first, second, third]) as watch, trio.fail_after(SOON_S):
             await append(storage, first, numbered(1))
             await append(storage, third, numbered(1))
+            known = set(watch.grown())
             both = set(await watch.wait())
+            nothing = set(watch.grown())
             await append(storage, second, numbered(1))
             one = set(await watch.wait())
 
-        assert ({first, third}, {second}) == (both, one)
+        assert ({first, third}, {first, third}, set(), {second}) == (known, both, nothing, one)
 
     async def test_everybody_who_waits_is_woken(self, storage: Storage, tp: TopicPartition) -> None:
         woken = []
