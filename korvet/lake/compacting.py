@@ -14,7 +14,7 @@ far larger than all that is behind it is left as it is, so that little by little
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -116,11 +116,15 @@ def _chunks(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[Tabl
     yield chunk
 
 
-def groups_of(table: LakeTable, target_bytes: int) -> list[Group]:
-    """What is to be joined, by partition and offset; nothing in a table that is compact."""
+def groups_of(table: LakeTable, target_bytes: int, ends: Mapping[int, int] | None = None) -> list[Group]:
+    """What is to be joined, by partition and offset; nothing in a table that is compact.
+
+    `ends` are offsets not to go beyond, by partition.
+    """
     groups = []
-    for partition in table.archived_up_to:
-        for ranges in _together(held_ranges(table, partition), target_bytes):
+    for partition, end in (table.archived_up_to if ends is None else ends).items():
+        there = [each for each in held_ranges(table, partition) if each.end <= end]
+        for ranges in _together(there, target_bytes):
             group = Group(tuple(ranges), target_bytes)
             if group.is_worthwhile:
                 groups.append(group)
@@ -204,6 +208,11 @@ class Compaction:
     on_progress: Callable[[int], None] = lambda _: None
     done: Compacted = field(factory=Compacted)
     _damaged: set[tuple[int, int]] = field(factory=set, init=False)
+    #: An archiver that never rests is not run after.
+    _ends: Mapping[int, int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ends = self.table.archived_up_to
 
     def run(self) -> Compacted:
         """Join until there is nothing more to join. Raises LakeError; `done` says what was committed before."""
@@ -221,7 +230,7 @@ class Compaction:
         )
 
     def groups(self) -> list[Group]:
-        return groups_of(self.table, self.target_bytes)
+        return groups_of(self.table, self.target_bytes, self._ends)
 
     def _round(self, groups: Sequence[Group]) -> None:
         waiting: list[tuple[Group, list[DataFile], Told]] = []

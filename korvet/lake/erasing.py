@@ -13,6 +13,7 @@ removes them. Whatever is killed, to do it again does what is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -102,13 +103,12 @@ class Erasure:
         """Erase until no file of the newest version has any. Raises LakeError; `done` has what was committed."""
         refuse_deletion_vectors(self.table)
         for _ in range(ROUNDS):
+            self.table = self.table.reopened()
             files = [file for file in self.table.files if file.path not in self._clean]
             if not files:
                 return self.done
-            try:
+            with suppress(CommitConflict, FileNotFoundError):
                 self._round(files)
-            except (CommitConflict, FileNotFoundError):
-                self.table = self.table.reopened()
         raise CommitConflict(
             f"{self.table.location}: others replace the same files all the time; try again later."
         )
@@ -124,8 +124,6 @@ class Erasure:
                 waiting, size = [], 0
         if waiting:
             self._commit(waiting)
-        else:
-            self.table = self.table.reopened()  # what was archived meanwhile
 
     def _found(
         self, files: Sequence[TableFile], errors: list[str]

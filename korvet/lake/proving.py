@@ -7,7 +7,7 @@ each range: the records are those that were committed, by number and checksum, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -58,8 +58,9 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
             damaged.append(_of_file(file, ""))
         on_progress(file.size)
     for partition, each in sums.items():
-        unknown = [Stretch(wrong.start, wrong.end) for wrong in damaged if wrong.partition in {partition, -1}]
-        yield from each.wrongs([*unknown, *missing_stretches(table, partition)])
+        skipped = [Stretch(wrong.start, wrong.end) for wrong in damaged if wrong.partition in {partition, -1}]
+        skipped.append(Stretch(INT64_MIN, table.start(partition) or 0))  # dropped, when it was old
+        yield from each.wrongs([*skipped, *missing_stretches(table, partition)])
 
 
 def absent(table: LakeTable) -> Iterator[Wrong]:
@@ -176,9 +177,8 @@ class _Sums:
         np.add.at(self.counts, places[known], 1)
         np.add.at(self.checksums, places[known], mixes(rows)[known])
 
-    def wrongs(self, unknown: Iterable[Stretch]) -> Iterator[Wrong]:
+    def wrongs(self, skipped: Sequence[Stretch]) -> Iterator[Wrong]:
         """The ranges that are others than was told, but for those that touch stretches of which more is known."""
-        skipped = list(unknown)
         for each, count, checksum in zip(
             self.told, self.counts.tolist(), self.checksums.tolist(), strict=True
         ):

@@ -128,10 +128,10 @@ def test_a_large_file_is_not_written_again_for_a_small_one(
     assert names(table) == [(0, 40_000, 1, 1, "2026-01-31"), (40_000, 40_030, 1, 1, "2026-01-31")]
 
 
-def test_hundreds_of_dates_in_a_batch_become_a_file_each(table: LakeTable) -> None:
-    table = compacted(archived(table, list(range(200)), list(range(200)), size=400))
+def test_many_dates_in_a_batch_become_a_file_each(table: LakeTable) -> None:
+    table = compacted(archived(table, list(range(60)), list(range(60)), size=120))
 
-    assert len(table.files) == 200
+    assert len(table.files) == 60
     assert {file.count for file in table.files} == {4}
 
 
@@ -202,7 +202,7 @@ def test_an_archivers_commit_in_between_costs_neither_anything(table: LakeTable)
 
     assert (stale.archived_up_to, chained_up_to(stale, 0)) == ({0: 40}, 40)
     assert [row.offset for row in rows_of(folder(table))] == list(range(40))
-    assert names(stale) == [(0, 30, 1, 1, "2026-01-31"), (30, 40, 1, 1, "2026-01-31")]
+    assert [name[:2] for name in names(stale)] == [(0, 20), (20, 30), (30, 40)]
 
 
 def test_of_two_who_replace_the_same_files_one_does(table: LakeTable) -> None:
