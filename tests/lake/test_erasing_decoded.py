@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from korvet.cli.lake_erase import command
+from korvet.lake.erasing_decoded import DecodedErasure
+from tests.pipeline.decoding import Lake
+
+pytestmark = pytest.mark.slow
+
+VALUES: list[Any] = [{"id": 1}, {"id": 2}, b"no JSON", {"id": 4}, b"none either", {"id": 6}]
+KEYS = ["ada", "bob", "ada", "bob", "bob", "ada"]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def erase(lake: Lake, *more: str) -> str:
+    """What the command says, of a lake whose typed tables are elsewhere."""
+    places = ["--at", str(lake.folder / "raw"), "--typed", str(lake.folder / "typed")]
+    result = CliRunner().invoke(command, [*places, "-t", "orders", "-k", "ada", "--offline", *more])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_rows_are_erased_from_typed_and_dlq_tables_by_where_their_records_were(lake: Lake) -> None:
+    lake.archive(VALUES, keys=KEYS)
+    lake.archive([{"id": 7}], partition=1, keys=["bob"])
+    lake.decode()
+
+    dry = erase(lake, "--dry-run")
+    done = erase(lake)
+
+    typed = lake.folder / "typed"
+    assert f"{typed}/orders: 2 rows would be erased\n" in dry
+    assert f"{typed}/orders~dlq: 1 rows would be erased\n" in dry
+    assert f"{typed}/orders: 2 rows erased\n{typed}/orders~dlq: 1 rows erased\n" in done
+    assert lake.values("_partition", "id") == [(0, 2), (0, 4), (1, 7)]
+    assert list(lake.bad()) == [4]
+
+
+def test_what_is_decoded_behind_an_erasure_is_erased_when_it_is_done_again(lake: Lake) -> None:
+    lake.archive([{"id": 1}, {"id": 2}], keys=["ada", "bob"])
+    late = lake.decoding()
+
+    def too_late(step: str) -> None:
+        if step == "before commit":
+            erase(lake)
+
+    late.on_step = too_late
+    late.round()
+    assert lake.values("id") == [1, 2]
+
+    erase(lake)
+
+    assert lake.values("id") == [2]
+
+
+def test_a_table_with_a_row_for_each_key_loses_that_of_the_key(lake: Lake) -> None:
+    settings: dict[str, Any] = {"upsert": True}
+    lake.archive([{"id": 1}, {"id": 2}, {"id": 3}], keys=["ada", "bob", "ada"])
+    lake.decode(**settings)
+    erase(lake)
+
+    assert lake.values("id") == [2]
+    lake.archive([{"id": 4}], keys=["ada"])
+    lake.decode(**settings)
+    assert lake.values("id") == [2, 4]
+
+
+def test_older_versions_are_gone_when_that_is_asked_for(lake: Lake) -> None:
+    lake.archive([{"name": "lovelace"}, {"name": "babbage"}], keys=["ada", "bob"])
+    lake.decode()
+    erase(lake, "--vacuum-now")
+
+    table = lake.folder / "typed" / "orders"
+    assert len(list(table.glob("*.parquet"))) == 1
+    assert not [path for path in table.rglob("*") if path.is_file() and b"lovelace" in path.read_bytes()]
+
+
+def test_many_places_of_several_partitions_go_bit_by_bit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.lake.erasing_decoded.PLACES_AT_ONCE", 3)
+    for partition in (0, 1):
+        lake.archive([{"id": number} for number in range(10)], partition=partition)
+    lake.decode()
+    places = {0: np.arange(0, 10, 2), 1: np.arange(0, 1000)}
+    erasure = DecodedErasure(lake.location("typed").child("orders"), "orders", places)
+
+    assert (erasure.is_ours(), erasure.find(), erasure.run(), erasure.find()) == (True, 15, 15, 0)
+    assert lake.values("_partition", "id") == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)]
