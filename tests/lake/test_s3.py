@@ -5,9 +5,12 @@ from collections.abc import Iterator
 import pyarrow.fs as pafs
 import pytest
 
+from korvet.lake.compacting import Compaction
+from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
 from korvet.lake.location import Location
 from korvet.lake.probing import refuse_unsafe_store
+from korvet.lake.proving import absent, wrongs
 from korvet.lake.table import LakeTable
 from tests.lake.s3 import s3_store
 from tests.lake.support import TOPIC, TOPIC_ID, written
@@ -64,3 +67,20 @@ def test_a_bucket_that_is_not_there_is_told(lake: Location) -> None:
 
     with pytest.raises(Unreachable, match="s3://no-such-bucket/tables"):
         refuse_unsafe_store(elsewhere)
+
+
+def test_files_are_joined_erased_from_and_proved(lake: Location) -> None:
+    table = LakeTable.open_or_create(lake, "upkept", TOPIC_ID)
+    for start in (0, 10, 20):
+        table = table.commit([written(table, start, start + 10)])
+    compaction = Compaction(table)
+
+    compaction.run()
+    erasure = Erasure(compaction.table, key_set([b"nobody"]))
+    erasure.run()
+
+    assert [file.count for file in erasure.table.files] == [30]
+    assert [*absent(erasure.table), *wrongs(erasure.table)] == []
+    path = erasure.table.absolute(erasure.table.files[0])
+    lake.filesystem().delete_file(path)
+    assert [wrong.what for wrong in absent(erasure.table)] == [f"s3://{path} is not there"]

@@ -5,8 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from korvet.cli.lake_audit import command as audit_command
+from korvet.cli.lake_erase import command as erase_command
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Wanted
@@ -73,6 +76,45 @@ def test_an_audit_names_what_a_restore_and_a_foreign_delete_have_taken(
         f"{topic}-0 offsets 20 to 29: archived, and not in the table's files",
         f"{topic}-0 offsets 3 to 29: 11 are on the broker, and not in the table",
     ]
+
+
+def test_what_was_erased_and_is_on_the_broker_still_is_told_and_is_no_finding(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(3, first=5))
+    where = ["--at", str(tmp_path), "-t", topic, "-b", memory.bootstrap_servers]
+
+    erased = CliRunner().invoke(erase_command, [*where, "-k", "key 6"])
+    proved = CliRunner().invoke(audit_command, [*where, "--checksums"])
+
+    told = erased.output.splitlines()
+    assert told[0] == f"{topic}: 1 records erased from 1 files (partition 0: 1)"
+    assert f"{topic}-0: the broker has 2 such records in its log, from offset 6 to 11" in told[-1]
+    assert (proved.exit_code, proved.output) == (
+        0,
+        f"{topic}: 10 offsets, all accounted for; 1 records of them erased\n",
+    )
+    assert audited(memory, topic, tmp_path) == []
+
+
+def test_an_audit_names_a_file_that_was_damaged(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    (path,) = (tmp_path / topic).glob("date=*/*.parquet")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 16
+    path.write_bytes(content)
+
+    proved = CliRunner().invoke(audit_command, ["--at", str(tmp_path), "--offline", "--checksums"])
+
+    first, last = proved.output.splitlines()
+    assert proved.exit_code == 1
+    assert first.startswith(f"{topic}-0 offsets 0 to 9: {path} is damaged: ")
+    assert last == f"{topic}: 10 offsets, 1 findings"
 
 
 def test_vacuum_removes_what_a_killed_archiver_has_left(memory: Cluster, topic: str, tmp_path: Path) -> None:
