@@ -81,7 +81,7 @@ class RdkafkaPerformance:
         if (produced, delivered, failed) != (records, records, 0):
             message = f"{records} records to produce, but: {output}"
             raise WrongCount(message)
-        return records / elapsed_ms * 1000
+        return records / max(1, elapsed_ms) * 1000
 
     def consume(self, port: int, topic: str, *, partitions: int, records: int, record_bytes: int) -> float:
         """Consume the topic, which must hold exactly so many records; records per second."""
@@ -95,7 +95,7 @@ class RdkafkaPerformance:
         if (consumed, consumed_bytes) != (records, records * record_bytes):
             message = f"{records} records to consume, but: {output}"
             raise WrongCount(message)
-        return records / elapsed_ms * 1000
+        return records / max(1, elapsed_ms) * 1000
 
     def _run(self, arguments: Sequence[str]) -> str:
         finished = subprocess.run(
