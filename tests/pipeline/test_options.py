@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.client.model import TopicPartition
+from korvet.client.security import Sasl, Security
 from korvet.pipeline.offsets import (
     Bound,
     SpecificOffsets,
@@ -114,6 +115,34 @@ def test_settings_that_only_tune_kafkas_clients_are_without_effect() -> None:
     given = {"kafka.session.timeout.ms": "1", "kafka.group.id": "g", "groupIdPrefix": "p"}
 
     assert plain == read_options({**SERVERS, "subscribe": "a", **given}, streaming=False)
+
+
+LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="hush";'
+
+
+def test_both_directions_take_kafkas_settings_of_security() -> None:
+    given = {
+        **SERVERS,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": LOGIN,
+        "kafka.sasl.login.read.timeout.ms": "1",
+    }
+    expected = Security(sasl=Sasl("SCRAM-SHA-512", "alice", "hush"))
+    options = read_options({**given, "subscribe": "a"}, streaming=True)
+
+    assert expected == options.connecting.security
+    assert expected == write_options({**given, "topic": "a"}).connecting.security
+    assert "hush" not in repr(options)
+
+
+def test_what_is_wrong_with_them_is_told_under_the_options_names() -> None:
+    with pytest.raises(WrongOption, match="kafka.sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM-SHA"):
+        write_options({**SERVERS, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
+    with pytest.raises(
+        WrongOption, match="there is no option kafka.sasl.mechanisms .did you mean kafka.sasl"
+    ):
+        write_options({**SERVERS, "kafka.sasl.mechanisms": "PLAIN"})
 
 
 def test_writing_has_its_own_options() -> None:
