@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,11 +16,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.config import Config, Listener
+from korvet.broker import open_broker
+from korvet.config import Config, ConfigError, Listener
 from korvet.listeners import ListenError, Use, held_ports, open_listeners
 from korvet.processes.control import Control, Drain, Drained, End, Message, Ready, Refused, Setup
 from korvet.processes.parent import how, private_folder
+from korvet.server import Server
 from korvet.storage.interface import StorageUsageError
+from korvet.storage.memory import MemoryStorage
 
 LIMIT_S = 30.0
 
@@ -57,7 +61,7 @@ async def work(sock):
     setup = await control.receive()
     await control.send(Ready([f"line of {setup.index}"], "127.0.0.1:1"))
     while (message := await control.receive()) is not None:
-        print("told", setup.index, message, flush=True)
+        os.write(1, f"told {setup.index} {message}\\n".encode())  # whole, beside those of others
         if isinstance(message, Drain):
             await control.send(Drained())
         if isinstance(message, End):
@@ -113,7 +117,7 @@ def test_all_are_drained_before_any_is_told_to_end() -> None:
     assert (0, "") == (status, err)
     assert ["Drain", "Drain", "End", "End"] == [
         line.split()[2].split("(")[0] for line in out.splitlines() if line.startswith("told")
-    ]
+    ], out
 
 
 @pytest.mark.slow
@@ -174,6 +178,36 @@ def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() ->
         (folder / "1.sock").touch()
 
     assert not folder.exists()
+
+
+def test_a_folder_whose_path_no_socket_can_have_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with (
+        pytest.raises(ListenError, match="too long for them; let TMPDIR name another place"),
+        private_folder(),
+    ):
+        pass
+
+    assert not list(deep.iterdir())
+
+
+@pytest.mark.parametrize("limit, expected", [(10, 4), (9, 3), (1, 1)])
+async def test_each_process_has_its_share_of_the_limits(limit: int, expected: int) -> None:
+    config = Config(storage="unix:///nowhere", processes=3, max_connections=limit)
+    server = Server(await open_broker(MemoryStorage(), config), [])
+
+    assert expected == server._limit.limit
+    assert server._share_of(-1) == -1
+
+
+@pytest.mark.parametrize("storage", ["memory://", "memory://?max_bytes=5"])
+def test_memory_is_one_process(storage: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\$\.processes: 2 processes cannot share"):
+        Config(storage=storage, processes=2)
 
 
 # --- Messages ---------------------------------------------------------------------------------------------

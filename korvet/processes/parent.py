@@ -11,6 +11,7 @@ A signal drains all of them. Each goes on answering the others' questions about 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import tempfile
@@ -22,7 +23,7 @@ import trio
 from attrs import define, evolve, field
 
 from korvet.config import Config
-from korvet.listeners import held_ports
+from korvet.listeners import ListenError, held_ports
 from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
 from korvet.processes.forking import Forker, Process
 
@@ -35,6 +36,8 @@ RECOVERED_AFTER_S = 60.0
 ENDS_AT_MOST = 6
 # Beyond the deadline of a drain, how long a worker may take to end before it is killed.
 GRACE_S = 5.0
+# What the systems' 103 bytes and more for a Unix socket's path leave beside its name.
+LONGEST_FOLDER = 90
 
 
 class WorkersFail(Exception):  # noqa: N818  what the operator is told
@@ -238,8 +241,13 @@ async def shared_storage(config: Config) -> AsyncIterator[Config]:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A new folder that nobody else may enter, for this block."""
+    """A new folder that nobody else may enter, for this block. Raises ListenError where its path is too long."""
     folder = Path(tempfile.mkdtemp(prefix="korvet-"))
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        folder.rmdir()
+        raise ListenError(
+            f"processes need sockets in {folder}, whose path is too long for them; let TMPDIR name another place"
+        )
     try:
         yield folder
     finally:
