@@ -126,7 +126,7 @@ def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
 
     `prefix` stands before names in errors. Raises ValueError that says which setting is wrong, and what is accepted.
     """
-    given = _Settings({name: text.strip() for name, text in settings.items()}, prefix)
+    given = _Settings(settings, prefix)
     given.refuse_unknown()
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
@@ -143,7 +143,9 @@ class _Settings:
     prefix: str
 
     def get(self, name: str, default: str = "") -> str:
-        return self.values.get(name, default)
+        """As Kafka takes it: spaces around it are not meant, but in a password."""
+        text = self.values.get(name, default)
+        return text if name.endswith(".password") else text.strip()
 
     def fail(self, name: str, what: str) -> NoReturn:
         raise ValueError(f"{self.prefix}{name} {what}.")

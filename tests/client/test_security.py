@@ -66,6 +66,17 @@ def test_a_login_may_be_written_as_users_of_java_or_of_librdkafka_do(settings: d
     assert Security(sasl=Sasl("PLAIN", "alice", "hush")) == security_of(settings)
 
 
+def test_spaces_belong_to_a_password_and_to_nothing_else() -> None:
+    given = {
+        "security.protocol": " SASL_PLAINTEXT ",
+        "sasl.mechanism": "PLAIN ",
+        "sasl.username": " alice",
+        "sasl.password": " hush ",
+    }
+
+    assert Security(sasl=Sasl("PLAIN", "alice", " hush ")) == security_of(given)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
