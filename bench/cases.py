@@ -12,11 +12,12 @@ KAFKA = "Apache Kafka"
 MEMORY = "memory"
 BATCH = "Redis, batch layout"
 RECORD = "Redis, record layout"
+TWO = "Redis, batch layout, 2 processes"
 ECHO = "echo"
 RAW_BATCH = "raw Redis, batches"
 RAW_RECORD = "raw Redis, records"
 
-BROKERS = (MEMORY, BATCH, RECORD, KAFKA)
+BROKERS = (MEMORY, BATCH, RECORD, TWO, KAFKA)
 #: What stands for the floor of a broker's figures.
 FLOORS = {MEMORY: ECHO, BATCH: RAW_BATCH, RECORD: RAW_RECORD}
 

@@ -81,6 +81,7 @@ class Sized:
             commit_us, beat_us = group_latencies_us(self.members, REPETITIONS)
             yield "offset commit, p50", "us", commit_us
             yield "heartbeat, p50", "us", beat_us
+        self.settle()
 
 
 # --- Growing ----------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", nargs="+", type=int, default=[1, 100, 1_000])
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["memory", "batch"])
     parser.add_argument("--only", nargs="+", choices=list(GROWING), default=list(GROWING), help="what grows")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=1_000, help="of 100 kB, for one figure")
     parser.add_argument("--json", type=Path, help="where every round is kept (default bench/results/)")
     parser.add_argument(

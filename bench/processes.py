@@ -21,6 +21,7 @@ from korvet.storage.embedded import ALLOCATOR
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
+SERVER = "valkey-server"
 
 
 class DidNotStart(Exception):  # noqa: N818  says which process, with its output
@@ -36,12 +37,16 @@ class Broker:
     started: float  # when the process was started, by `time.perf_counter`
 
     def resident_mb(self) -> float:
-        """Resident memory of the broker's process alone, in MB."""
-        return resident_mb(self.pid)
+        """Resident memory of the broker, in MB: of all its processes, where it is several."""
+        return sum(resident_mb(pid) for pid, name in family(self.pid).items() if name != SERVER)
+
+    def server_resident_mb(self) -> float:
+        """Resident memory of the private server it started, in MB; 0 without one."""
+        return sum(resident_mb(pid) for pid, name in family(self.pid).items() if name == SERVER)
 
     def cpu_s(self) -> float:
         """Processor time used so far by the broker and the private server it started (0 outside Linux)."""
-        return sum((cpu_s(pid) for pid in (self.pid, *children(self.pid))), 0.0)
+        return sum(map(cpu_s, family(self.pid)), 0.0)
 
 
 @contextmanager
@@ -154,6 +159,17 @@ def children(pid: int) -> list[int]:
     """The processes a process started, also those that left its session."""
     table = (line.split() for line in _ps(["-A", "-o", "pid=,ppid="]).splitlines())
     return [int(child) for child, parent in table if int(parent) == pid]
+
+
+def family(pid: int) -> dict[int, str]:
+    """A process and all that it started, and these, with the names of their programs."""
+    table = [line.split(maxsplit=2) for line in _ps(["-A", "-o", "pid=,ppid=,comm="]).splitlines()]
+    names = {int(child): name.rpartition("/")[2] for child, _, name in table}
+    found = {pid: names.get(pid, "")}
+    for member in (members := [pid]):
+        members += [int(child) for child, parent, _ in table if int(parent) == member]
+        found[member] = names.get(member, "")
+    return found
 
 
 def _ps(arguments: Sequence[str]) -> str:

@@ -48,13 +48,14 @@ from bench.cases import (
     SEEK_P99,
     SHORT_LOADS,
     START,
+    TWO,
     Load,
 )
 from bench.kafka import apache_kafka
-from bench.processes import Broker, broker, children, plain_valkey, resident_mb, temporary_folder
+from bench.processes import Broker, broker, plain_valkey, temporary_folder
 from bench.report import Case, Results
 
-LAYOUTS = {BATCH: "batch", RECORD: "record"}
+LAYOUTS = {BATCH: "batch", RECORD: "record", TWO: "batch"}
 # Two partitions of five million records are more than the default gigabyte.
 MEMORY_SETTING = "memory.max.bytes=4000000000"
 SETTLE_LIMIT_S = 30.0
@@ -93,8 +94,11 @@ class Bench:
     _names: Iterator[int] = field(factory=count)
 
     def in_turn(self, number: int) -> list[str]:
-        """All brokers, beginning with another one each round."""
-        return in_turn(list(self.brokers), number)
+        """All brokers that one client can tell apart, beginning with another one each round.
+
+        A client has one connection, which is served by one process, whether there are two or not.
+        """
+        return in_turn([system for system in self.brokers if system != TWO], number)
 
     @contextmanager
     def topic(self, system: str, *, partitions: int = 1) -> Iterator[str]:
@@ -229,7 +233,7 @@ def latencies(bench: Bench, repetitions: int, number: int) -> None:
 
 def many_connections(bench: Bench, client: Client, seconds: float, number: int) -> None:
     """One round of many producers at once; what they produced is consumed."""
-    for system in bench.in_turn(number):
+    for system in in_turn(list(bench.brokers), number):
         running = bench.brokers[system]
         with bench.topic(system, partitions=CONNECTIONS_PARTITIONS) as topic:
             before = running.cpu_s()
@@ -292,7 +296,8 @@ def started(system: str, folder: Path) -> Iterator[Broker]:
     elif system == MEMORY:
         opened = broker("memory://", MEMORY_SETTING)
     else:
-        opened = broker(f"embedded:{folder}", f"storage.layout={LAYOUTS[system]}")
+        several = ("processes=2",) if system == TWO else ()
+        opened = broker(f"embedded:{folder}", f"storage.layout={LAYOUTS[system]}", *several)
     with opened as running:
         yield running
 
@@ -315,7 +320,7 @@ def resident(results: Results, system: str, running: Broker, own: Case, servers:
     """Note the memory of a broker, and of the server it has started."""
     results.add(own, system, running.resident_mb())
     if system in LAYOUTS:
-        results.add(servers, system, sum(map(resident_mb, children(running.pid))))
+        results.add(servers, system, running.server_resident_mb())
 
 
 # --- All of it --------------------------------------------------------------------------------------------
@@ -326,7 +331,7 @@ def everything(results: Results, client: Client, systems: Sequence[str]) -> Iter
     """Everything that takes part, started; and stopped at the end."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        folders = {system: folder / LAYOUTS[system] for system in systems if system in LAYOUTS}
+        folders = {system: folder / str(number) for number, system in enumerate(systems) if system in LAYOUTS}
         yield Bench(
             results=results,
             client=client,
