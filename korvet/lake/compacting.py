@@ -15,12 +15,13 @@ far larger than all that is behind it is left as it is, so that little by little
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow.fs as pafs
 from attrs import Factory, define, field, frozen
 
+from korvet.lake.at_once import results
 from korvet.lake.chain import Stretch, without
 from korvet.lake.errors import CommitConflict, DamagedFile
 from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path
@@ -204,7 +205,7 @@ class Compaction:
 
     table: LakeTable
     target_bytes: int = TARGET_BYTES
-    #: Called with the bytes that were read, file by file.
+    #: Called with bytes that were read, now and then.
     on_progress: Callable[[int], None] = lambda _: None
     done: Compacted = field(factory=Compacted)
     _damaged: set[tuple[int, int]] = field(factory=set, init=False)
@@ -233,68 +234,84 @@ class Compaction:
         return groups_of(self.table, self.target_bytes, self._ends)
 
     def _round(self, groups: Sequence[Group]) -> None:
-        waiting: list[tuple[Group, list[DataFile], Told]] = []
+        waiting: list[Joined] = []
         size = 0
-        for group in groups:
-            try:
-                files, told = self._joined(group)
-            except DamagedFile as error:
+        for group, joined in results(partial(_joined_or_damaged, self.table), groups):
+            read = sum(file.size for file in group.files)
+            self.on_progress(read)
+            if isinstance(joined, DamagedFile):
                 self._damaged.add((group.partition, group.start))
-                self.done.errors.append(str(error))
+                self.done.errors.append(str(joined))
                 continue
-            waiting.append((group, files, told))
-            size += sum(file.size for file in group.files)
+            waiting.append(joined)
+            size += read
             if size >= COMMIT_BYTES:
                 self._commit(waiting)
                 waiting, size = [], 0
         if waiting:
             self._commit(waiting)
 
-    def _commit(self, joined: Sequence[tuple[Group, list[DataFile], Told]]) -> None:
-        gone = [file for group, _, _ in joined for file in group.files]
-        new = [file for _, files, _ in joined for file in files]
-        told = {ANEW: [each.to_list() for _, _, each in joined]}
+    def _commit(self, several: Sequence[Joined]) -> None:
+        gone = [file for joined in several for file in joined.group.files]
+        new = [file for joined in several for file in joined.files]
+        told = {ANEW: [joined.told.to_list() for joined in several]}
         self.table = replace(self.table, gone, new, data_change=False, told=lambda _: told)
         self.done.files_before += len(gone)
         self.done.files_after += len(new)
         self.done.bytes_before += sum(file.size for file in gone)
         self.done.bytes_after += sum(file.size for file in new)
 
-    def _joined(self, group: Group) -> tuple[list[DataFile], Told]:
-        """The files of a group, written, and what they hold. Raises DamagedFile."""
-        tally = Tally(group.partition)
-        filesystem = self.table.location.filesystem()
-        files = []
-        for number, chunk in enumerate(group.chunks, 1):
-            erased = sum(file.held.erased for file in chunk if file.held is not None)
-            held = FileRange(group.partition, group.start, group.end, number, len(group.chunks), erased)
-            files.append(self._written(chunk, held, tally, filesystem))
-        if self.table.location.is_local:
-            for folder in {file.path.partition("/")[0] for file in files}:
-                sync(f"{self.table.location.path}/{folder}")
-        told = Told(group.partition, group.start, group.end, tally.count, tally.checksum)
-        expected = expectation(self.table, group.partition, group.start, group.end)
-        if expected is not None and expected != told:
-            raise DamagedFile(
-                f"{self.table.location}: offsets {group.start} to {group.end - 1} of partition {group.partition} are "
-                "not the records that were committed, so their files stay as they are; korvet lake audit "
-                "--checksums says more."
-            )
-        return files, told
 
-    def _written(
-        self, chunk: Sequence[TableFile], held: FileRange, tally: Tally, filesystem: pafs.FileSystem
-    ) -> DataFile:
-        path = file_path(held, chunk[0].date)
-        erased = np.unique(np.concatenate([erased_from(self.table, file, filesystem) for file in chunk]))
-        last = -1
-        with FileWriter.open(self.table.location, path, chunk[0].date, filesystem=filesystem) as writer:
-            for file in chunk:
-                for rows in row_groups(self.table, file, filesystem):
-                    last = tally.add_in_order(rows, last, f"{self.table.location}/{file.path}")
-                    writer.write(rows)
-                self.on_progress(file.size)
-            return writer.close({ERASED: erased_text(erased)} if held.erased else None)
+@frozen
+class Joined:
+    """The files of a group, written, and what they hold."""
+
+    group: Group
+    files: list[DataFile]
+    told: Told
+
+
+def _joined_or_damaged(table: LakeTable, group: Group) -> Joined | DamagedFile:
+    try:
+        return _joined(table, group)
+    except DamagedFile as error:
+        return error
+
+
+def _joined(table: LakeTable, group: Group) -> Joined:
+    """Write a group's files. Raises DamagedFile, Unreachable, and FileNotFoundError where a vacuum was faster."""
+    tally = Tally(group.partition)
+    filesystem = table.location.filesystem()
+    files = []
+    for number, chunk in enumerate(group.chunks, 1):
+        erased = sum(file.held.erased for file in chunk if file.held is not None)
+        held = FileRange(group.partition, group.start, group.end, number, len(group.chunks), erased)
+        files.append(_written(table, chunk, held, tally, filesystem))
+    if table.location.is_local:
+        for folder in {file.path.partition("/")[0] for file in files}:
+            sync(f"{table.location.path}/{folder}")
+    told = Told(group.partition, group.start, group.end, tally.count, tally.checksum)
+    expected = expectation(table, group.partition, group.start, group.end)
+    if expected is not None and expected != told:
+        raise DamagedFile(
+            f"{table.location}: offsets {group.start} to {group.end - 1} of partition {group.partition} are not the "
+            "records that were committed, so their files stay as they are; korvet lake audit --checksums says more."
+        )
+    return Joined(group, files, told)
+
+
+def _written(
+    table: LakeTable, chunk: Sequence[TableFile], held: FileRange, tally: Tally, filesystem: pafs.FileSystem
+) -> DataFile:
+    path = file_path(held, chunk[0].date)
+    erased = np.unique(np.concatenate([erased_from(table, file, filesystem) for file in chunk]))
+    last = -1
+    with FileWriter.open(table.location, path, chunk[0].date, filesystem=filesystem) as writer:
+        for file in chunk:
+            for rows in row_groups(table, file, filesystem):
+                last = tally.add_in_order(rows, last, f"{table.location}/{file.path}")
+                writer.write(rows)
+        return writer.close({ERASED: erased_text(erased)} if held.erased else None)
 
 
 def expectation(table: LakeTable, partition: int, start: int, end: int) -> Told | None:

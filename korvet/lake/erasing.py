@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from attrs import define, evolve, field, frozen
 
+from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict, DamagedFile
 from korvet.lake.files import ERASED, NULL_DATE_FOLDER, DataFile, erased_text, file_path, file_range
 from korvet.lake.location import sync
@@ -129,17 +130,20 @@ class Erasure:
         self, files: Sequence[TableFile], errors: list[str]
     ) -> Iterator[tuple[TableFile, list[Place]]]:
         """The files that have such records, and where; the others are clean from now on."""
-        for file in files:
-            try:
-                places = self._places(file)
-            except DamagedFile as error:
-                errors.append(f"{error} It may hold such records.")
-                places = []
+        for file, places in results(self._places_or_damaged, files):
             self.on_progress(file.size)
-            if places:
+            if isinstance(places, DamagedFile):
+                errors.append(f"{places} It may hold such records.")
+            elif places:
                 yield file, places
-            else:
-                self._clean.add(file.path)
+                continue
+            self._clean.add(file.path)
+
+    def _places_or_damaged(self, file: TableFile) -> list[Place] | DamagedFile:
+        try:
+            return self._places(file)
+        except DamagedFile as error:
+            return error
 
     def _places(self, file: TableFile) -> list[Place]:
         """Where a file has such records; only keys are read of row groups that have none."""
@@ -265,21 +269,31 @@ def old_files(
     with store_errors(table.location):
         selector = pafs.FileSelector(table.location.path, recursive=True, allow_not_found=True)
         infos = [info for info in filesystem.get_file_info(selector) if info.path.endswith(".parquet")]
-    for info in infos:
-        path = info.path.removeprefix(table.location.path).lstrip("/")
-        if path in there or path.startswith("_"):
-            continue
-        held = file_range(path)
-        file = TableFile(path, info.size, None, None, None, None, None, None, None, held)
-        may_come = held is not None and held.end > table.archived_up_to.get(held.partition, 0)
-        try:
-            if any(has_any(rows, keys) for rows in row_groups(table, file, filesystem, ["key"])):
-                yield OldFile(path, info.size, may_come)
-        except FileNotFoundError:
-            continue
-        except DamagedFile:
-            yield OldFile(path, info.size, may_come, is_readable=False)
-        on_progress(info.size)
+    files = {info.path.removeprefix(table.location.path).lstrip("/"): info.size for info in infos}
+    beside = [(path, size) for path, size in files.items() if path not in there and not path.startswith("_")]
+
+    def looked_into(file: tuple[str, int]) -> OldFile | None:
+        return _old_file(table, keys, filesystem, *file)
+
+    for (_, size), found in results(looked_into, beside):
+        on_progress(size)
+        if found is not None:
+            yield found
+
+
+def _old_file(
+    table: LakeTable, keys: pa.Array, filesystem: pafs.FileSystem, path: str, size: int
+) -> OldFile | None:
+    held = file_range(path)
+    may_come = held is not None and held.end > table.archived_up_to.get(held.partition, 0)
+    file = TableFile(path, size, None, None, None, None, None, None, None, held)
+    try:
+        is_found = any(has_any(rows, keys) for rows in row_groups(table, file, filesystem, ["key"]))
+    except FileNotFoundError:
+        return None
+    except DamagedFile:
+        return OldFile(path, size, may_come, is_readable=False)
+    return OldFile(path, size, may_come) if is_found else None
 
 
 def remove(table: LakeTable, files: Iterable[OldFile]) -> None:

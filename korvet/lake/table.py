@@ -87,6 +87,8 @@ class LakeTable:
             found_id = _check(location, delta, topic, topic_id)
             known = None
             if previous is not None and previous.delta.metadata().id == delta.metadata().id:
+                if previous.version == delta.version() and isinstance(previous, cls):
+                    return previous
                 known = (previous.version, previous.transactions)
             transactions = DeltaLog(location).transactions(delta.version(), since=known)
         return cls(location, topic, found_id, delta.version(), delta, transactions)
