@@ -72,11 +72,12 @@ class Worker:
                 return
             if trio.current_time() - began_s > RECOVERED_AFTER_S:
                 ends, pause_s = 0, FIRST_PAUSE_S
-            ends += 1
+            was_told_to = process.returncode == 0
+            ends = 0 if was_told_to else ends + 1
             what = f"{self.name} ({process.pid}) has ended: {how(process.returncode)}"
             if ends == ENDS_AT_MOST:
                 raise WorkersFail(f"{what}, for the {ENDS_AT_MOST}th time in a row; so korvet ends")
-            logger.error("%s; starting it again", what)
+            logger.log(logging.INFO if was_told_to else logging.ERROR, "%s; starting it again", what)
             with trio.move_on_after(pause_s):
                 await self.family.stopping.wait()
             if self.family.stopping.is_set():
