@@ -34,6 +34,10 @@ class ListenError(Exception):
     """An address that cannot be listened on; the message is one line for the operator."""
 
 
+class PortInUse(ListenError):  # noqa: N818  what is the matter with it
+    """Somebody else has the port."""
+
+
 @frozen
 class BoundListener:
     """A listener with the port it got, its sockets, and what its clients are told to connect to."""
@@ -80,7 +84,7 @@ def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
 def held_ports(config: Config) -> Iterator[Config]:
     """Hold the ports of the settings, for processes that share them; the settings that name the ports they are.
 
-    Raises ListenError where somebody else has one.
+    Raises PortInUse where somebody else has one, and ListenError.
     """
     # That a port is taken shows only to those who do not offer to share it.
     probed = open_listeners(config, Use.PROBED)
@@ -128,7 +132,7 @@ def _open(listener: Listener, config: Config, use: Use) -> list[socket.socket]:
             if error.errno != errno.EADDRINUSE:
                 raise ListenError(f"cannot listen on {listener.address}: {error.strerror}") from None
             if listener.port:
-                raise ListenError(
+                raise PortInUse(
                     f"cannot listen on {listener.address}: port {listener.port} is in use"
                 ) from None
     raise ListenError(f"cannot listen on {listener.address}: no port is free in both families")

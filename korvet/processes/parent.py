@@ -16,14 +16,14 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import trio
 from attrs import define, evolve, field
 
 from korvet.config import Config
-from korvet.listeners import ListenError, held_ports
+from korvet.listeners import ListenError, PortInUse, held_ports
 from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
 from korvet.processes.forking import Forker, Process
 
@@ -36,6 +36,8 @@ RECOVERED_AFTER_S = 60.0
 ENDS_AT_MOST = 6
 # Beyond the deadline of a drain, how long a worker may take to end before it is killed.
 GRACE_S = 5.0
+PORT_PATIENCE_S = 1.0
+LOOK_AGAIN_S = 0.05
 # What the systems' 103 bytes and more for a Unix socket's path leave beside its name.
 LONGEST_FOLDER = 90
 
@@ -215,13 +217,29 @@ async def run(
     `forker` was started before Trio was, with `korvet.processes.worker.main`. Raises ListenError, StorageUsageError,
     WorkersFail and ForkerEnded, whose messages are one line for the operator.
     """
-    with held_ports(config) as found, private_folder() as folder:
-        async with shared_storage(found) as shared:
+    with private_folder() as folder:
+        async with ports_of_its_own(config) as found, shared_storage(found) as shared:
             family = Family(forker)
             family.workers = [
                 Worker(Setup(shared, index, folder), family) for index in range(config.processes)
             ]
             await family.run(task_status=task_status)
+
+
+@asynccontextmanager
+async def ports_of_its_own(config: Config) -> AsyncIterator[Config]:
+    """Hold the ports, once the workers of a parent that was killed just now have let go of them."""
+    patience_ends = trio.current_time() + PORT_PATIENCE_S
+    with ExitStack() as stack:
+        while True:
+            try:
+                found = stack.enter_context(held_ports(config))
+                break
+            except PortInUse:
+                if trio.current_time() > patience_ends:
+                    raise
+                await trio.sleep(LOOK_AGAIN_S)
+        yield found
 
 
 @asynccontextmanager
