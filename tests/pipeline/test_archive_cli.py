@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from korvet.cli.lake_options import parsed_location
 from tests.cli.conftest import Korvet, korvet  # noqa: F401  a fixture
 from tests.pipeline.archiving import archived, values
 from tests.pipeline.support import Cluster
@@ -60,6 +61,21 @@ def test_what_is_asked_wrongly_is_told_in_one_line(
     assert (outcome.status, outcome.err.count("\n")) == (2, 1)
     assert message in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_elsewhere_are_told_what_the_environment_says_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("AWS_REGION", "here")
+    location = parsed_location("s3://bucket/lake", ("AWS_REGION=there",))
+    monkeypatch.undo()
+
+    assert {
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "AWS_REGION": "there",
+    }.items() <= location.storage_options().items()
+    assert "hush" not in repr(location)
 
 
 @pytest.mark.parametrize(
