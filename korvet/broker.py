@@ -22,6 +22,7 @@ from korvet.compaction import CompactionWorker
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.groups.coordinator import GroupCoordinator
+from korvet.limits import AnswerBudget
 from korvet.producers import ProducerIds
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -111,6 +112,7 @@ class RequestContext:
     listener_name: str = "PLAINTEXT"
     peer: str = ""
     is_submitted: bool = False
+    answer_bytes: int = 0  # what the answer's records have of the budget, until it is sent
     parked: trio.CancelScope | None = None
 
     @property
@@ -146,6 +148,7 @@ class Broker:
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
     cold: ColdStore | None = None  # what is archived, where `lake.url` says that there is such a thing
     log: Tiers = field(init=False, repr=False)
+    answers: AnswerBudget = field(init=False, repr=False)
     groups: GroupCoordinator = field(init=False, repr=False)
     retention: RetentionWorker = field(init=False, repr=False)
     compaction: CompactionWorker = field(init=False, repr=False)
@@ -156,6 +159,7 @@ class Broker:
     _draining: bool = False
 
     def __attrs_post_init__(self) -> None:
+        self.answers = AnswerBudget(self.config.queued_max_response_bytes)
         self.groups = GroupCoordinator(self.storage, self.config, self.clock)
         self.log = Tiers(self.storage, self.config, self.cold)
         self.retention = RetentionWorker(self.storage, self.config, self.groups.leases, self.log)

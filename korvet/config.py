@@ -411,6 +411,13 @@ class Config:
         "requests that are received or worked on, all together, before further ones wait; -1 without limit",
         unit="bytes",
     )
+    queued_max_response_bytes: int = _setting(
+        long(at_least=-1),
+        268_435_456,
+        "records in answers that are read or sent, all together; the less is left, the smaller answers are; -1 without"
+        " limit",
+        unit="bytes",
+    )
     fetch_max_bytes: int = _bytes(57_671_680, "largest answer to a fetch", at_least=1024)
     batch_max_records: int = _setting(
         integer(at_least=1), 1_000_000, "records in a batch; producers send larger ones again in parts"

@@ -1,13 +1,16 @@
-"""What all connections together may take: bytes of requests, and their own number.
+"""What all connections together may take: bytes of requests and of answers, and their own number.
 
 Whoever asks for more than there is waits, and is served in the order of asking. Not reading is what keeps a client
-from sending more.
+from sending more. With answers it is different, since one that a client is slow to read may take for ever: they become
+smaller, and nobody waits.
 """
 
 from __future__ import annotations
 
 import trio
 from attrs import define, field
+
+SMALLEST_ANSWER_BYTES = 64 * 1024
 
 
 @define(eq=False)
@@ -20,6 +23,7 @@ class ByteBudget:
 
     limit: int
     taken: int = 0
+    highest: int = 0  # of `taken`, since somebody set it back
     _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
@@ -29,12 +33,13 @@ class ByteBudget:
     def take_now(self, size: int) -> None:
         """Count bytes that are here already."""
         self.taken += size
+        self.highest = max(self.highest, self.taken)
 
     async def take(self, size: int) -> None:
         """Wait until something is left, and take `size`. Returns at once, without a checkpoint, if it can."""
         while self.is_spent:
             await self._waiting.park()
-        self.taken += size
+        self.take_now(size)
         self._wake_next()
 
     def give_back(self, size: int) -> None:
@@ -44,6 +49,31 @@ class ByteBudget:
     def _wake_next(self) -> None:
         if self._waiting and not self.is_spent:
             self._waiting.unpark()
+
+
+@define(eq=False)
+class AnswerBudget:
+    """`queued.max.response.bytes`: records in answers that are being read or sent. -1 is without limit.
+
+    An answer may take a quarter of what is left, so that many slow clients cannot leave nothing for the others; and
+    something always, so that consumers get on. Whoever has reserved that gives it back, and takes what it has read.
+    """
+
+    limit: int
+    taken: int = 0
+    highest: int = 0  # as above, of what was read
+
+    def reserve(self, wanted: int) -> int:
+        """Take up to `wanted` bytes; how many they are."""
+        if self.limit >= 0:
+            wanted = min(wanted, max((self.limit - self.taken) // 4, SMALLEST_ANSWER_BYTES))
+        self.taken += wanted
+        return wanted
+
+    def change(self, difference: int) -> None:
+        """Take so much more, or give it back."""
+        self.taken += difference
+        self.highest = max(self.highest, self.taken)
 
 
 @define(eq=False)

@@ -29,6 +29,7 @@ from korvet.cold import ColdStore, open_cold_store
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.handlers import APIS
+from korvet.heap import Heap
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, ServedConnection, Shared
@@ -77,11 +78,16 @@ class Server:
     sweep_interval_s: float = SWEEP_INTERVAL_S
     _connections: set[ServedConnection] = field(factory=set)
     _limit: ConnectionLimit = field(init=False)
+    _budget: ByteBudget = field(init=False)
+    _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
-        self._limit = ConnectionLimit(self._share_of(self.broker.config.max_connections))
+        config = self.broker.config
+        self._limit = ConnectionLimit(self._share_of(config.max_connections))
+        self._budget = ByteBudget(self._share_of(config.queued_max_request_bytes))
+        self.broker.answers.limit = self._share_of(config.queued_max_response_bytes)
         self.broker.advertised = {
             bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in self.listeners
         }
@@ -104,8 +110,7 @@ class Server:
         with self._scope:
             # Connections live in the outer nursery: accepting ends first, and they may still finish.
             async with trio.open_nursery() as connections:
-                budget = ByteBudget(self._share_of(self.broker.config.queued_max_request_bytes))
-                shared = Shared(self.broker, APIS, budget, connections.start_soon)
+                shared = Shared(self.broker, APIS, self._budget, connections.start_soon)
                 try:
                     await self._accept_until_stopped(shared, task_status)
                 finally:
@@ -188,6 +193,7 @@ class Server:
             await trio.sleep(self.sweep_interval_s)
             self._end_overdue()
             self._wake_abandoned()
+            await self._give_memory_back()
 
     def _end_overdue(self) -> None:
         config, now = self.broker.config, monotonic()
@@ -196,6 +202,13 @@ class Server:
             if reason := connection.overdue(now, idle_s=idle_s, progress_s=progress_s):
                 logger.info("%s: connection closed: %s", connection.peer, reason)
                 connection.end()
+
+    async def _give_memory_back(self) -> None:
+        """Once the large requests and answers are gone that there were."""
+        budgets = (self._budget, self.broker.answers)
+        await self._heap.look(sum(each.highest for each in budgets), sum(each.taken for each in budgets))
+        for each in budgets:
+            each.highest = each.taken
 
     def _wake_abandoned(self) -> None:
         """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""

@@ -228,6 +228,7 @@ class ServedConnection:
             raise
         finally:
             self.shared.budget.give_back(held)
+            self.shared.broker.answers.change(-context.answer_bytes)
             if self._offering is reader:
                 self._offering = None
         self._answer_next()

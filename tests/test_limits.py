@@ -3,7 +3,7 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.limits import ByteBudget, ConnectionLimit
+from korvet.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit
 
 
 async def test_a_budget_gives_more_than_is_left_but_only_once() -> None:
@@ -70,3 +70,35 @@ async def test_connections_wait_until_one_goes() -> None:
         limit.closed()
 
     assert [True] == accepted
+
+
+def test_an_answer_may_take_a_quarter_of_what_is_left() -> None:
+    budget = AnswerBudget(4_000_000)
+    granted = [budget.reserve(2_000_000) for _ in range(3)]
+
+    assert granted == [1_000_000, 750_000, 562_500]
+    assert budget.taken == sum(granted)
+
+
+def test_a_small_answer_is_not_made_smaller_and_something_is_always_left() -> None:
+    budget = AnswerBudget(4_000_000)
+    small = budget.reserve(1000)
+    budget.change(10_000_000)
+
+    assert (1000, SMALLEST_ANSWER_BYTES) == (small, budget.reserve(50_000_000))
+
+
+def test_answers_without_limit_are_only_counted() -> None:
+    budget = AnswerBudget(-1)
+
+    assert 2**40 == budget.reserve(2**40) == budget.taken
+
+
+async def test_a_budget_remembers_the_most_there_was() -> None:
+    requests, answers = ByteBudget(1000), AnswerBudget(1000)
+    await requests.take(300)
+    requests.give_back(300)
+    answers.change(500)
+    answers.change(-400)
+
+    assert [(0, 300), (100, 500)] == [(each.taken, each.highest) for each in (requests, answers)]

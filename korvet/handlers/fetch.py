@@ -6,6 +6,8 @@ its size, so that consumers get on. With fewer bytes than `min_bytes` it waits, 
 partitions to grow; any error is answered at once. The partitions are watched before they are read, so nothing that is
 appended in between is missed, and nothing is polled. Records are never null in the answer, only empty.
 
+Answers that are being read and sent share `queued.max.response.bytes`: where little of it is left they are smaller.
+
 Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, truncation
 told by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the leader to go to from v16. Up
 to v5 KAFKA_STORAGE_ERROR is told as NOT_LEADER_OR_FOLLOWER, which those clients retry.
@@ -167,9 +169,15 @@ class _Fetch:
             for tp, partition in self.wanted.items()
             if only is None or tp in only
         }
-        results = await self.broker.log.read(
-            requests, max_bytes=self.max_bytes, isolation_level=self.isolation_level
-        )
+        answers = self.broker.answers
+        wanted = min(self.max_bytes, sum(each.max_bytes for each in requests.values()))
+        max_bytes = answers.reserve(wanted)
+        try:
+            results = await self.broker.log.read(
+                requests, max_bytes=max_bytes, isolation_level=self.isolation_level
+            )
+        finally:
+            answers.change(-max_bytes)
         is_answer = False
         self.size = 0
         for tp, result in results.items():
@@ -179,7 +187,10 @@ class _Fetch:
                 self.size += outcome.size
             else:
                 is_answer = True
-        return is_answer or self.size >= self.min_bytes
+        answers.change(self.size - self.context.answer_bytes)
+        self.context.answer_bytes = self.size
+        # What the budget has cut short is not waited to become more.
+        return is_answer or self.size >= (self.min_bytes if max_bytes == wanted else 1)
 
     async def _checked(
         self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError

@@ -8,6 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from korvet.broker import Broker
+from korvet.handlers import APIS
+from korvet.limits import SMALLEST_ANSWER_BYTES
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.fetch import (
     FetchPartition,
@@ -592,3 +594,27 @@ async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
     broker.storage = broker.log.storage = Shim(broker.storage, topic=away)
 
     assert error == (await one(broker, 0, version=version)).error_code
+
+
+# --- What all answers together may take -------------------------------------------------------------------------
+
+
+async def test_an_answer_is_smaller_when_little_is_left_for_it_and_is_not_waited_to_become_more() -> None:
+    broker = await new_broker(queued_max_response_bytes=4 * SMALLEST_ANSWER_BYTES)
+    await create(broker)
+    for _ in range(8):
+        await append(broker, T0, b"x" * (SMALLEST_ANSWER_BYTES // 2 - 200))
+    seen = context(12)
+    answer = await APIS[1].handle(broker, request({T0: 0}, min_bytes=1_000_000, wait_ms=60_000), seen)
+    size = sum(map(len, answer.responses[0].partitions[0].records))
+
+    assert SMALLEST_ANSWER_BYTES // 2 < size <= SMALLEST_ANSWER_BYTES
+    assert size == seen.answer_bytes == broker.answers.taken
+
+
+async def test_a_fetch_that_finds_nothing_takes_nothing() -> None:
+    broker = await new_broker()
+    await create(broker)
+    await ask(broker, 1, 12, request({T0: 0}))
+
+    assert 0 == broker.answers.taken

@@ -1,0 +1,96 @@
+"""As much memory as clients can make a broker take: its budgets bound it, and afterwards it is given back."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from bench.processes import connect, resident_mb
+from bench.wire import Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
+from korvet.protocol.record_batch import build_batch
+from tests.failures.conftest import StartBroker
+
+MB = 1_000_000
+BUDGET = 24 * MB
+FRAME = 8 * MB
+STORED = 24 * MB
+CLIENTS = 16
+# What a process takes besides: a request above the budget, buffers, pages that are not full.
+SLACK_MB = 40
+LIMIT_S = 20.0
+SETTINGS = {"queued.max.request.bytes": str(BUDGET), "queued.max.response.bytes": str(BUDGET)}
+
+
+def test_neither_large_frames_nor_slow_readers_exceed_the_budgets(
+    start_broker: StartBroker, embedded_folder: Path, say: Callable[[str], None]
+) -> None:
+    broker = start_broker(f"embedded:{embedded_folder}", SETTINGS)
+    create_topic(broker.port, "large", settings={"storage.layout": "batch"})
+    batch = bytes(build_batch([(0, 1, None, b"x" * 900_000, ())]))
+    with Wire(broker.port) as wire:
+        for _ in range(STORED // len(batch)):
+            wire.send(frame_of(produce_request("large", batch)))
+            produced(wire.receive())
+    idle_mb = resident_mb(broker.pid)
+    with unfinished_frames(broker.port):
+        frames_mb = highest_mb(broker.pid)
+    with slow_readers(broker.port):
+        readers_mb = highest_mb(broker.pid)
+        with Wire(broker.port) as wire:
+            wire.send(frame_of(fetch_request("large", 0, max_wait_ms=100)))
+            assert fetched(wire.receive())
+    after_mb = awaited_mb(broker.pid, 1.2 * idle_mb)
+    say(
+        f"resident: idle {idle_mb:.0f} MB, frames {frames_mb:.0f}, readers {readers_mb:.0f}, after {after_mb:.0f}"
+    )
+
+    assert frames_mb < idle_mb + BUDGET / MB + SLACK_MB < idle_mb + CLIENTS * FRAME / MB
+    assert readers_mb < idle_mb + BUDGET / MB + CLIENTS + SLACK_MB < idle_mb + CLIENTS * STORED / MB
+    assert after_mb <= 1.2 * idle_mb
+
+
+@contextmanager
+def unfinished_frames(port: int) -> Iterator[None]:
+    """Clients that send all of a large request but its end."""
+    with ExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = stack.enter_context(closing(connect(("127.0.0.1", port))))
+            client.settimeout(0.2)
+            with suppress(TimeoutError):  # it is not read any more
+                client.sendall(struct.pack(">i", FRAME) + b"\0\0\0\x0b" + bytes(FRAME - 1000))
+        yield
+
+
+@contextmanager
+def slow_readers(port: int) -> Iterator[None]:
+    """Clients that ask for everything and read nothing."""
+    request = frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=2 * STORED))
+    with ExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = stack.enter_context(closing(connect(("127.0.0.1", port))))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            client.sendall(request)
+        yield
+
+
+def highest_mb(pid: int) -> float:
+    """The most that is resident until it has not become more for a second."""
+    highest, since = 0.0, time.monotonic()
+    while time.monotonic() < since + 1:
+        now = resident_mb(pid)
+        if now > highest + 1:
+            highest, since = now, time.monotonic()
+        time.sleep(0.02)  # the system has no event for it
+    return highest
+
+
+def awaited_mb(pid: int, wanted: float) -> float:
+    """What is resident, once it is as little as that or the time is over."""
+    ends = time.monotonic() + LIMIT_S
+    while (now := resident_mb(pid)) > wanted and time.monotonic() < ends:
+        time.sleep(0.05)  # as above
+    return now
