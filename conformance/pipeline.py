@@ -32,8 +32,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conformance.part import Result, Target
 from conformance.secured_kafka import MECHANISMS, USERS, SecuredKafka, jaas, secured_kafka
-from korvet.client import open_client, security_of
+from korvet.client import LATEST, OffsetAndMetadata, open_client, security_of
+from korvet.client import TopicPartition as Partition
 from korvet.pipeline.session import spark_session
+from korvet.protocol.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.lake.replay import rows_of
 
 TARGET = "Apache Kafka, secured"
@@ -118,6 +121,7 @@ class Checks:
         yield "rows are written and read in batches", self.batch
         yield "a stream reads, another writes", self.streams
         yield "who may read one topic reads it, and is told of others", self.one_topic_only
+        yield "what the brokers tell a login that may read one topic", self.told
         yield "a log that ends in an aborted transaction", self.transactions
         yield "a compacted topic, with gaps", self.compacted
         yield "times of the producer and of the broker", self.times
@@ -202,6 +206,36 @@ class Checks:
             "Not authorised for the topic",
             lambda: self.save(self.spark.createDataFrame([("1",)], "value string"), "orders", user="reader"),
         )
+
+    def told(self) -> None:
+        """Metadata for all, DescribeCluster and ListOffsets answer; what was not granted is refused by name."""
+        orders, secret = (Partition(topic, 0) for topic in ("orders", "secret"))
+
+        async def main() -> None:
+            security = security_of(self.kafka.login("reader", "SCRAM-SHA-256"))
+            async with open_client(self.kafka.at("SASL_SSL"), security=security) as client:
+                expect(["orders"], list(await client.topics()))
+                expect([orders], list(await client.list_offsets({orders: LATEST})))
+                answer = await client.request(
+                    DescribeClusterRequest(include_cluster_authorized_operations=False),
+                    DescribeClusterResponse,
+                )
+                expect((0, 1), (answer.error_code, len(answer.brokers)))
+                for refused, ask in (
+                    (TopicAuthorizationFailed, partial(client.list_offsets, {secret: LATEST})),
+                    (TopicAuthorizationFailed, partial(client.create_topic, "mine")),
+                    (
+                        GroupAuthorizationFailed,
+                        partial(client.commit, "korvet-lake", {orders: OffsetAndMetadata(0)}),
+                    ),
+                ):
+                    try:
+                        await ask()
+                    except refused:
+                        continue
+                    raise AssertionError(f"it was allowed; expected is {refused.__name__}")
+
+        trio.run(main)
 
     def transactions(self) -> None:
         """Two transactions that are committed around one that is aborted, and one more aborted at the end."""
