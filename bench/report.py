@@ -60,18 +60,18 @@ class Results:
     #: Whom all others are compared with.
     peer: str = ""
     rounds: dict[tuple[Case, str], list[float]] = field(factory=dict)
+    warms_up: bool = False
 
     def add(self, case: Case, system: str, value: float) -> None:
         """Keep one round's figure, and print it."""
         figures = self.rounds.setdefault((case, system), [])
         figures.append(value)
-        print(
-            f"round {len(figures)}  {case.name:<46} {system:<24} {figure(value):>12} {case.unit}", flush=True
-        )
+        when = "warm-up" if self.warms_up else f"round {len(figures)}"
+        print(f"{when:<8} {case.name:<46} {system:<24} {figure(value):>12} {case.unit}", flush=True)
 
     def quietly(self) -> Self:
         """The same without any figures: for rounds that warm up, and do not count."""
-        return evolve(self, rounds={})
+        return evolve(self, rounds={}, warms_up=True)
 
     # --- Reading ------------------------------------------------------------------------------------------
 

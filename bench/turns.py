@@ -187,7 +187,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, write)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config = read_config(None, tuple(settings), storage=storage, listeners=listeners)
-    trio.run(serve, config, instruments=[noted])
+    trio.run(serve, config, None, instruments=[noted])
 
 
 if __name__ == "__main__":
