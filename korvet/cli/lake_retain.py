@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,11 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 
+if TYPE_CHECKING:
+    from korvet.lake.location import Location
+
+# How often a compaction may be faster.
+ATTEMPTS = 10
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -45,17 +51,31 @@ def command(
     The files are removed by korvet lake vacuum.
     """
     location = parsed_location(lake, storage_texts)
-    with needing_extra():
-        from korvet.lake.retention import drop_before, expired_up_to
-        from korvet.lake.table import LakeTable
     cutoff_ms = time.time_ns() // 1_000_000 - older_than
-    names = archives(location, topics)
-    for name in names:
-        table = LakeTable.open(location, name)
-        starts = expired_up_to(table, cutoff_ms)
-        if starts and not dry_run:
-            drop_before(table, starts)
+    for name in archives(location, topics):
+        starts = retained(location, name, cutoff_ms, dry_run=dry_run)
         for partition, start in starts.items():
             click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
         if not starts:
             click.echo(f"{name}: nothing is that old")
+
+
+def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -> dict[int, int]:
+    """Drop what is older; where partitions begin that have lost something. Raises LakeError."""
+    with needing_extra():
+        from korvet.lake.errors import CommitConflict
+        from korvet.lake.retention import drop_before, expired_up_to
+        from korvet.lake.table import LakeTable
+    for attempt in range(ATTEMPTS):
+        table = LakeTable.open(location, topic)
+        starts = expired_up_to(table, cutoff_ms)
+        if not starts or dry_run:
+            return starts
+        try:
+            drop_before(table, starts)
+        except CommitConflict:  # its files were joined meanwhile
+            if attempt + 1 == ATTEMPTS:
+                raise
+        else:
+            return starts
+    return {}

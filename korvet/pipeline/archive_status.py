@@ -10,6 +10,7 @@ from attrs import frozen
 
 from korvet.client import EARLIEST, LATEST, Client, TopicPartition
 from korvet.lake.chain import Stretch, missing_stretches, without
+from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, WrongTable
 from korvet.lake.location import Location
@@ -174,20 +175,17 @@ def audit_table(
 
 def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
     """Ranges whose files have another number of rows than their commits said, by the files' statistics."""
-    found: dict[tuple[int, int], int] = {}
-    for file in table.index.named(partition):
-        if file.held is not None and file.count is not None:
-            key = file.held.start, file.held.end
-            found[key] = found.get(key, 0) + file.count
     ranges = table.ranges_of(partition)
     findings = []
-    for (start, end), count in sorted(found.items()):
-        inside = ranges.within(start, end)
+    for held in held_ranges(table, partition):
+        counts = [file.count for file in held.files if file.count is not None]
+        inside = ranges.within(held.start, held.end)
         committed = sum(each.count for each in inside)
         # Of ranges that the log has forgotten nothing can be said.
-        if count != committed and inside and inside[0].start <= start:
-            what = f"{count} rows, where {committed} were committed"
-            findings.append(Finding(table.topic, partition, start, end, what))
+        is_known = len(counts) == len(held.files) and inside and inside[0].start <= held.start
+        if is_known and sum(counts) != committed:
+            what = f"{sum(counts)} rows, where {committed} were committed"
+            findings.append(Finding(table.topic, partition, held.start, held.end, what))
     return findings
 
 

@@ -145,6 +145,17 @@ def test_files_that_somebody_else_has_written_are_erased_from_too(table: LakeTab
     assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
 
 
+def test_a_range_that_somebody_else_has_written_in_part_is_counted_in_all_of_its_files(
+    table: LakeTable,
+) -> None:
+    table = archived(table, ["ada", "bob", "eve"], ["ada", "bob"], days=(0, 1))
+    table.delta.optimize.compact(partition_filters=[("date", "=", "2026-01-31")])
+    table = table.reopened()
+
+    assert sorted(file.held is None for file in table.files) == [False, False, True]
+    assert audit_table(table, checksums=True) == []
+
+
 def test_what_is_empty_grows_old_with_what_is_around_it(table: LakeTable) -> None:
     table = erased(archived(table, ["ada"], ["bob"], ["ada", "ada"]))
 
