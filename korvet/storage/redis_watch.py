@@ -22,6 +22,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import cast
 
 import trio
@@ -359,6 +360,8 @@ def id_after(entry_id: bytes) -> bytes:
     return b"%d-%d" % (milliseconds, sequence + 1)
 
 
+# Of a thousand streams in an XREAD few have grown since the last one: the others' IDs are asked for again.
+@lru_cache(maxsize=1 << 14)
 def id_before(entry_id: bytes) -> bytes:
     """The highest ID that is lower; there is none below 0-0."""
     milliseconds, sequence = numbers(entry_id)
