@@ -12,11 +12,12 @@ Declined: features (KIP-584). None are finalized, so clients stay with what the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from attrs import Factory, frozen
+
 from korvet.broker import Broker, RequestContext
-from korvet.protocol.connection import Api
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
@@ -25,20 +26,32 @@ SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, Any, ApiVersionsResponse]]
 
 
-def handler(apis: Mapping[int, Api]) -> Handler:
-    """The handler that tells of these APIs; the table holds it itself, so it is filled in later."""
+@frozen
+class Served:
+    """An API by key and name, and the versions of it that are served."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    # What is told; below `min_version` only for Produce.
+    advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
+
+
+def handler(served: Sequence[Served]) -> Handler:
+    """The handler that tells of these APIs."""
 
     async def handle(
         _broker: Broker, request: ApiVersionsRequest, context: RequestContext
     ) -> ApiVersionsResponse:
         if context.version >= 3 and not _names_software(request):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        return ApiVersionsResponse(api_keys=[_described(api) for api in apis.values()])
+        return ApiVersionsResponse(api_keys=[_described(api) for api in served])
 
     return handle
 
 
-def _described(api: Api) -> ApiVersion:
+def _described(api: Served) -> ApiVersion:
     return ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version)
 
 
