@@ -46,6 +46,7 @@ async def main(forker):
         config = Config(storage="unix:///nowhere", processes=2, listeners=listeners, shutdown_deadline_ms=1000)
         ready = await nursery.start(parent.run, config, forker)
         print("ready", *ready.lines, flush=True)
+        {then}
 
 parent.FIRST_PAUSE_S = parent.LONGEST_PAUSE_S = 0.01
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -70,10 +71,10 @@ async def work(sock):
 
 
 @contextmanager
-def program(worker: str) -> Iterator[subprocess.Popen[str]]:
+def program(worker: str, then: str = "") -> Iterator[subprocess.Popen[str]]:
     """A broker of such workers; nothing of it is left on leaving."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(worker=worker)],
+        [sys.executable, "-c", PROGRAM.format(worker=worker, then=then)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -154,6 +155,15 @@ def test_a_worker_that_does_not_end_is_killed() -> None:
 
     assert status == 0
     assert out.count("does not end, and is killed") == 2
+
+
+@pytest.mark.slow
+def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
+    with program(OBEYS, 'raise OSError(5, "no such terminal")') as process:
+        status, out, err = ended(process)
+
+    assert (1, "korvet: no such terminal\n") == (status, err)
+    assert "is killed" not in out
 
 
 @pytest.mark.slow

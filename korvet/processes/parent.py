@@ -155,17 +155,25 @@ class Family:
     _ready: dict[int, Ready] = field(factory=dict)
     _all_ready: trio.Event = field(factory=trio.Event)
     _drained: set[Worker] = field(factory=set)
-    _are_told_to_end: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep all workers running until a signal ends them; reports what there is to say once all serve."""
+        # Whatever ends this, the workers end first, and it is the forker that tells when they have.
+        hearing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.forker.run)
+            nursery.start_soon(self._hear_the_forker, hearing)
             nursery.start_soon(self._obey_signals, task_status)
-            async with trio.open_nursery() as running:
-                for worker in self.workers:
-                    running.start_soon(worker.keep_running)
+            try:
+                async with trio.open_nursery() as running:
+                    for worker in self.workers:
+                        running.start_soon(worker.keep_running)
+            finally:
+                hearing.cancel()
             nursery.cancel_scope.cancel()
+
+    async def _hear_the_forker(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self.forker.run()
 
     async def stop(self) -> None:
         """Have all drain; the second time, end at once."""
