@@ -25,7 +25,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -63,16 +63,20 @@ LOOK_AFTER_ADOPTED_S = 0.5
 
 @asynccontextmanager
 async def embedded_server(
-    folder: str | Path, *, appendfsync: str = "everysec", binary: str | None = None
+    folder: str | Path,
+    *,
+    appendfsync: str = "everysec",
+    binary: str | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[EmbeddedServer]:
-    """Run the server of that folder until the block ends; started when it serves.
+    """Run the server of that folder until the block ends; started when it serves. `meanwhile` is called before that.
 
     `binary` is the configured program, if any. Raises StorageUsageError where the folder is another broker's, or
     cannot be used, or no server can read it. The server is stopped also when the block is cancelled.
     """
     path = prepare_folder(Path(folder))
     with broker_lock(path):
-        server = EmbeddedServer(path, appendfsync, binary)
+        server = EmbeddedServer(path, appendfsync, binary, meanwhile)
         try:
             await server.obtain()
             async with background_nursery() as nursery:
@@ -85,12 +89,19 @@ async def embedded_server(
 class EmbeddedServer:
     """The server of a folder, whether we started it or found it running."""
 
-    def __init__(self, folder: Path, appendfsync: str, configured_binary: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        appendfsync: str,
+        configured_binary: str | None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
         self.socket = folder / "redis.sock"
         self.pid = 0
         self._appendfsync = appendfsync
         self._configured_binary = configured_binary
+        self._meanwhile = meanwhile
         self._process: trio.Process | None = None  # None where it is not our child
 
     def __repr__(self) -> str:
@@ -163,6 +174,7 @@ class EmbeddedServer:
         before = server_json.read_bytes() if server_json.exists() else None
         note_writer(self.folder, version)
         await self._start_process(self._command(binary))
+        self._meanwhile()
         try:
             await self._wait_until_it_serves()
         except StorageUsageError:

@@ -51,16 +51,22 @@ async def open_storage(
                 yield storage
         case "embedded":
             from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see the module
-            from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
 
             folder, appendfsync = embedded_folder(url), embedded_appendfsync
-            async with (
-                embedded_server(folder, appendfsync=appendfsync, binary=embedded_binary) as server,
-                open_redis_storage(server.url, defaults=defaults, mapping=mapping) as storage,
-            ):
-                yield storage
+            async with embedded_server(
+                folder, appendfsync=appendfsync, binary=embedded_binary, meanwhile=import_redis_storage
+            ) as server:
+                from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
+
+                async with open_redis_storage(server.url, defaults=defaults, mapping=mapping) as storage:
+                    yield storage
         case _:
             raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")
+
+
+def import_redis_storage() -> None:
+    """Import it: a tenth of a second in which a server can start."""
+    import korvet.storage.redis_streams  # noqa: F401, PLC0415
 
 
 def embedded_folder(url: str) -> Path:
