@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 
-import numpy as np
 import pyarrow.fs as pafs
 from attrs import Factory, define, field, frozen
 
 from korvet.lake.at_once import results
 from korvet.lake.chain import Stretch, without
 from korvet.lake.errors import CommitConflict, DamagedFile
-from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path
+from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path, united
 from korvet.lake.location import sync
 from korvet.lake.reading import erased_from, row_groups
 from korvet.lake.replacing import refuse_deletion_vectors, replace
@@ -217,7 +216,7 @@ class Compaction:
 
     def run(self) -> Compacted:
         """Join until there is nothing more to join. Raises LakeError; `done` says what was committed before."""
-        refuse_deletion_vectors(self.table)
+        refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             groups = [group for group in self.groups() if (group.partition, group.start) not in self._damaged]
             if not groups:
@@ -304,7 +303,7 @@ def _written(
     table: LakeTable, chunk: Sequence[TableFile], held: FileRange, tally: Tally, filesystem: pafs.FileSystem
 ) -> DataFile:
     path = file_path(held, chunk[0].date)
-    erased = np.unique(np.concatenate([erased_from(table, file, filesystem) for file in chunk]))
+    erased = united(erased_from(table, file, filesystem) for file in chunk)
     last = -1
     with FileWriter.open(table.location, path, chunk[0].date, filesystem=filesystem) as writer:
         for file in chunk:

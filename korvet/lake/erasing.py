@@ -25,7 +25,7 @@ from attrs import define, evolve, field, frozen
 
 from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict, DamagedFile
-from korvet.lake.files import ERASED, NULL_DATE_FOLDER, DataFile, erased_text, file_path, file_range
+from korvet.lake.files import ERASED, NULL_DATE_FOLDER, DataFile, erased_text, file_path, file_range, united
 from korvet.lake.location import sync
 from korvet.lake.reading import erased_from, row_groups
 from korvet.lake.replacing import refuse_deletion_vectors, replace
@@ -102,7 +102,7 @@ class Erasure:
 
     def run(self) -> Erased:
         """Erase until no file of the newest version has any. Raises LakeError; `done` has what was committed."""
-        refuse_deletion_vectors(self.table)
+        refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             self.table = self.table.reopened()
             files = [file for file in self.table.files if file.path not in self._clean]
@@ -162,13 +162,13 @@ class Erasure:
 
     def _written(self, file: TableFile, places: Sequence[Place]) -> DataFile:
         """A file in the place of another one, without such records."""
-        gone = [place.offsets for place in places]
-        erased = np.unique(np.concatenate([erased_from(self.table, file, self._filesystem), *gone]))
+        before = erased_from(self.table, file, self._filesystem)
+        erased = united([before, *({place.partition: place.offsets} for place in places)])
         if file.held is None:
             folder = NULL_DATE_FOLDER if file.date is None else f"date={file.date}"
             path = f"{folder}/part-{uuid4().hex}.parquet"
         else:
-            more = sum(len(offsets) for offsets in gone)
+            more = sum(len(place.offsets) for place in places)
             path = file_path(evolve(file.held, erased=file.held.erased + more), file.date)
         location = self.table.location
         with FileWriter.open(location, path, file.date, filesystem=self._filesystem) as writer:
@@ -217,22 +217,14 @@ def _among(rows: pa.Table, keys: pa.Array) -> pa.ChunkedArray:
 # --- What was erased --------------------------------------------------------------------------------------
 
 
-def erased_places(table: LakeTable, partition: int | None = None) -> dict[int, Int64s]:
+def erased_places(table: LakeTable) -> dict[int, Int64s]:
     """By partition, the offsets of all records that were erased, as far as the snapshot stands for them; sorted.
 
-    Of several partitions' records in one file of somebody else's, the footer does not say whose they are: they are
-    told of each that may be in it. Raises LakeError.
+    Reads the footers of files that records were erased from. Raises LakeError.
     """
     filesystem = table.location.filesystem()
-    found: dict[int, list[Int64s]] = {}
-    wanted = table.archived_up_to if partition is None else [partition]
     with store_errors(table.location):
-        for number in wanted:
-            for file in [*table.index.named(number), *table.index.foreign]:
-                offsets = erased_from(table, file, filesystem)
-                if len(offsets):
-                    found.setdefault(number, []).append(offsets)
-    return {number: np.unique(np.concatenate(several)) for number, several in found.items()}
+        return united(erased_from(table, file, filesystem) for file in table.files)
 
 
 def erased_count(table: LakeTable) -> int:

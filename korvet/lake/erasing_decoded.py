@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from attrs import define, field
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
+from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.schema import Int64s
 from korvet.lake.table import KIND, TOPIC, first_line, store_errors
 
@@ -50,6 +56,7 @@ class DecodedErasure:
             found = self._found(delta)
             if not found:
                 return total
+            refuse_deletion_vectors(self.location, delta)
             predicate, count = self._predicate(delta, found)
             with store_errors(self.location):
                 try:
@@ -72,18 +79,32 @@ class DecodedErasure:
 
     def _found(self, delta: DeltaTable) -> dict[int, Int64s]:
         """By partition, the offsets of the rows that are to go, each as often as there is a row of it."""
+        filesystem = self.location.filesystem()
+        files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         found: dict[int, list[Int64s]] = {}
-        for batch in self._places_in(delta):
-            partitions, offsets = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
-            for partition, wanted in self.places.items():
-                some = offsets[(partitions == partition) & np.isin(offsets, wanted)]
-                if len(some):
-                    found.setdefault(partition, []).append(some)
+        with store_errors(self.location):
+            for _, (partitions, offsets) in results(partial(self._places_in, delta, filesystem), files):
+                for partition, wanted in self.places.items():
+                    some = offsets[(partitions == partition) & np.isin(offsets, wanted)]
+                    if len(some):
+                        found.setdefault(partition, []).append(some)
         return {partition: np.concatenate(several) for partition, several in found.items()}
 
-    def _places_in(self, delta: DeltaTable) -> Iterator[pa.RecordBatch]:
-        with store_errors(self.location):
-            yield from delta.to_pyarrow_dataset().scanner(columns=list(self._columns(delta))).to_batches()
+    def _places_in(
+        self, delta: DeltaTable, filesystem: pafs.FileSystem, file: Mapping[str, Any]
+    ) -> tuple[Int64s, Int64s]:
+        """Partition and offset of each row of a file; a column that the table is partitioned by is not in it."""
+        names = self._columns(delta)
+        inside = [name for name in names if f"partition.{name}" not in file]
+        with filesystem.open_input_file(f"{self.location.path}/{unquote(file['path'])}") as source:
+            parquet = pq.ParquetFile(source)
+            count = parquet.metadata.num_rows
+            rows = parquet.read(columns=inside)
+        partitions, offsets = (
+            rows[name].to_numpy() if name in inside else np.full(count, file[f"partition.{name}"])
+            for name in names
+        )
+        return partitions, offsets
 
     def _columns(self, delta: DeltaTable) -> tuple[str, str]:
         told: Mapping[str, Any] = delta.metadata().configuration

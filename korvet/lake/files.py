@@ -11,15 +11,16 @@ records have no file: the next file's range begins where the last one ended.
 
 Files that were joined hold several ranges that follow each other, and are named as one range. Several of them may be
 of one date. A file that records were erased from says how many, before the random part of its name; which offsets
-these were, its footer says, as the value of korvet.erased:
+these were, its footer says by partition, as the value of korvet.erased. (Where somebody else has put several
+partitions into one file, there are semicolons between them.)
 
-    00007-00000000000000000100-00000000000000000200-1of2-3erased-<random>.parquet      korvet.erased = 104,110-111
+    00007-00000000000000000100-00000000000000000200-1of2-3erased-<random>.parquet      korvet.erased = 7:104,110-111
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -65,18 +66,35 @@ def file_range(path: str) -> FileRange | None:
     return FileRange(*(int(number or 0) for number in match.groups()))
 
 
-def erased_text(offsets: Int64s) -> bytes:
-    """Sorted offsets as a footer tells them: 104,110-111."""
+def erased_text(places: Mapping[int, Int64s]) -> bytes:
+    """Sorted offsets by partition, as a footer tells them: 7:104,110-111;8:5."""
+    return ";".join(f"{partition}:{_runs_text(offsets)}" for partition, offsets in places.items()).encode()
+
+
+def _runs_text(offsets: Int64s) -> str:
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     runs = (run for run in np.split(offsets, breaks) if len(run))
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs).encode()
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def erased_offsets(text: bytes) -> Int64s:
+def erased_offsets(text: bytes) -> dict[int, Int64s]:
     """What `erased_text` has written."""
-    bounds = [run.partition("-") for run in text.decode().split(",") if run]
-    runs = [np.arange(int(first), int(last or first) + 1, dtype=np.int64) for first, _, last in bounds]
-    return np.concatenate([np.empty(0, np.int64), *runs])
+    found = {}
+    for part in filter(None, text.decode().split(";")):
+        partition, _, runs = part.partition(":")
+        bounds = [run.partition("-") for run in runs.split(",")]
+        offsets = [np.arange(int(first), int(last or first) + 1, dtype=np.int64) for first, _, last in bounds]
+        found[int(partition)] = np.concatenate(offsets)
+    return found
+
+
+def united(several: Iterable[Mapping[int, Int64s]]) -> dict[int, Int64s]:
+    """The offsets of all of these, by partition, sorted, each once."""
+    found: dict[int, list[Int64s]] = {}
+    for places in several:
+        for partition, offsets in places.items():
+            found.setdefault(partition, []).append(offsets)
+    return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in sorted(found.items())}
 
 
 @frozen

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -61,9 +60,9 @@ def row_group(
     return rows.cast(schema)
 
 
-def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Int64s:
-    """The offsets of the records that were erased from a file, sorted."""
+def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> dict[int, Int64s]:
+    """By partition, the offsets of the records that were erased from a file, sorted. Raises as `opened`."""
     if file.held is not None and not file.held.erased:
-        return np.empty(0, np.int64)
+        return {}
     with opened(table, file, filesystem) as parquet:
         return erased_offsets((parquet.metadata.metadata or {}).get(ERASED, b""))

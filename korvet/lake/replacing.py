@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -20,6 +20,7 @@ from korvet.lake.actions import add_action, remove_action
 from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import CommitConflict, NewerFormat
 from korvet.lake.files import DataFile
+from korvet.lake.location import Location
 from korvet.lake.table import COMMIT_ID, LakeTable, first_line, store_errors
 from korvet.lake.table_files import TableFile
 
@@ -87,9 +88,9 @@ def _refuse_gone(table: LakeTable, gone: Sequence[TableFile]) -> None:
             )
 
 
-def refuse_deletion_vectors(table: LakeTable) -> None:
+def refuse_deletion_vectors(location: Location, delta: DeltaTable) -> None:
     """Raise where rows may be deleted that are in the files still: to write them anew would bring them back."""
-    if "deletionVectors" in (table.delta.protocol().reader_features or ()):
+    if "deletionVectors" in (delta.protocol().reader_features or ()):
         raise NewerFormat(
-            f"{table.location} has deletion vectors, of somebody else's making, and its files cannot be written anew."
+            f"{location} has deletion vectors, of somebody else's making, and its files cannot be written anew."
         )

@@ -228,7 +228,7 @@ async def _compared(
         cold = set(table.offsets_of(tp.partition, position, upto).tolist())
         if hot - cold:
             if erased is None:
-                places = erased_places(table, tp.partition).get(tp.partition)
+                places = erased_places(table).get(tp.partition)
                 erased = set() if places is None else set(places.tolist())
             hot -= erased - cold
         for offsets, what in (

@@ -141,6 +141,8 @@ def test_files_that_somebody_else_has_written_are_erased_from_too(table: LakeTab
     table.delta.optimize.compact()
     after = erased(table.reopened())
 
+    places = {partition: offsets.tolist() for partition, offsets in erased_places(after).items()}
+    assert places == {0: [0, 2, 4], 1: [1]}
     assert all(file.held is None for file in after.files)
     assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
 

@@ -85,6 +85,16 @@ def test_older_versions_are_gone_when_that_is_asked_for(lake: Lake) -> None:
     assert not [path for path in table.rglob("*") if path.is_file() and b"lovelace" in path.read_bytes()]
 
 
+def test_a_table_that_is_partitioned_by_columns_and_days_is_erased_from(lake: Lake) -> None:
+    lake.archive(
+        [{"name": "a b", "id": 1}, {"name": "c/d", "id": 2}, {"name": "a b", "id": 3}], keys=KEYS[:3]
+    )
+    lake.decode(partition_by=["name", "days"])
+    erase(lake)
+
+    assert lake.values("name", "id") == [("c/d", 2)]
+
+
 def test_many_places_of_several_partitions_go_bit_by_bit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.lake.erasing_decoded.PLACES_AT_ONCE", 3)
     for partition in (0, 1):
