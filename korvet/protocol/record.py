@@ -26,7 +26,7 @@ RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 # be an empty header, so memory has to be bounded by this as well.
 OBJECT_BYTES = 128
 # Finding a record by its time takes less than decoding it.
-LOOKED_AT_A_STEP = 6 * RECORDS_A_STEP
+LOOKED_AT_A_STEP = 4 * RECORDS_A_STEP
 
 
 def decode(
