@@ -158,6 +158,15 @@ def test_a_range_that_somebody_else_has_written_in_part_is_counted_in_all_of_its
     assert audit_table(table, checksums=True) == []
 
 
+def test_what_somebody_else_has_written_may_be_erased_to_the_last_record(table: LakeTable) -> None:
+    table = table.commit([keyed(table, ["ada"]), keyed(table, ["bob", "ada"], partition=1)])
+    table = archived(table, ["ada"])
+    table.delta.optimize.compact()
+    after = erased(erased(table.reopened()), key_set([b"bob"]))
+
+    assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
+
+
 def test_what_is_empty_grows_old_with_what_is_around_it(table: LakeTable) -> None:
     table = erased(archived(table, ["ada"], ["bob"], ["ada", "ada"]))
 
