@@ -13,7 +13,7 @@ import trio
 from attrs import define
 
 # Giving back takes some tenths of a millisecond a megabyte, during which nobody gets memory.
-WORTH_BYTES = 64 * 1024 * 1024
+WORTH_BYTES = 16 * 1024 * 1024
 
 
 @define

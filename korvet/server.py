@@ -205,9 +205,10 @@ class Server:
                 connection.end()
 
     async def _give_memory_back(self) -> None:
-        """Once the large requests and answers are gone that there were."""
-        budgets = (self._budget, self.broker.answers)
-        await self._heap.look(sum(each.highest for each in budgets), sum(each.taken for each in budgets))
+        """Once the large requests and answers, or records in memory, are gone that there were."""
+        budgets, stored = (self._budget, self.broker.answers), self.broker.storage.held_bytes
+        highest = stored + sum(each.highest for each in budgets)
+        await self._heap.look(highest, stored + sum(each.taken for each in budgets))
         for each in budgets:
             each.highest = each.taken
 

@@ -245,6 +245,11 @@ class Storage(ABC):
     #: One phrase for the start line: what an acknowledgement is worth when the broker, or the machine, dies.
     durability: str
 
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in the memory of this process, roughly; 0 where the store is another one."""
+        return 0
+
     # --- The catalogue: shared by all brokers on the same store ------------------------------------------
 
     @abstractmethod

@@ -157,6 +157,10 @@ class MemoryStorage(Storage):
         self.defaults = evolve(self.defaults, topic_config=new_topics)
         self._budget = MemoryBudget(self.max_bytes, reclaim=self._enforce_retention)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._budget.used
+
     # --- The catalogue ----------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
