@@ -60,13 +60,13 @@ logger = logging.getLogger(__name__)
 SLICE_ENTRIES = 1000
 SLICE_BYTES = 1 << 19
 WORST_SLICE_BYTES = 32 << 20
-STEP_ENTRIES = 500
+STEP_ENTRIES = 200  # a script takes some 25 us for each
 STEP_BYTES = 1 << 18
 # What may be left of the tail for the last step, some milliseconds' work, and what a step before it copies: more of it
 # while others write faster than it shrinks.
-FINISH_ENTRIES = 500
+FINISH_ENTRIES = 200
 FINISH_BYTES = 1 << 18
-MOST_AT_ONCE = 4  # times as much
+MOST_AT_ONCE = 2  # times as much
 # With several who write it may not shrink even so. From then on there is no limit to what a step copies.
 PATIENCE_S = 30.0
 END_LIMIT_S = 1.0
@@ -328,18 +328,18 @@ class Compactor:
         if items:
             await self._copy_step(run, b"list", *items)
 
-    async def _copy_step(self, run: Run, *arguments: Argument) -> bytes:
-        """Have something copied; from where a tail goes on."""
+    async def _copy_step(self, run: Run, *arguments: Argument) -> tuple[bytes, bool]:
+        """Have something copied; from where a tail goes on, and whether it is known to."""
         run.step += 1
-        (position,) = await self._call(run, COMPACT_COPY, run.step, *arguments)
-        return position
+        position, *more = await self._call(run, COMPACT_COPY, run.step, *arguments)
+        return position, more == [b"1"]
 
     async def _finish(self, run: Run, position: bytes, cleaned: Cleaned) -> int:
         """Copy the tail until it is short enough to come to the end; the bytes that are left."""
         factor = 1.0
+        limits = FINISH_ENTRIES, FINISH_BYTES
         began_s = monotonic()
         while True:
-            limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
             answer = await self._call(run, COMPACT_FINISH, position, *limits, str(cleaned))
             if answer:
                 size, gone = map(int, answer)
@@ -350,10 +350,13 @@ class Compactor:
                         gone,
                     )
                 return size
-            position = await self._copy_step(run, b"tail", position, *limits)
-            factor *= 1.25
-            if monotonic() < began_s + PATIENCE_S:
-                factor = min(factor, MOST_AT_ONCE)
+            has_more = True
+            while has_more:
+                position, has_more = await self._copy_step(run, b"tail", position, *limits)
+                factor *= 1.25
+                if monotonic() < began_s + PATIENCE_S:
+                    factor = min(factor, MOST_AT_ONCE)
+                limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
 
     async def _call(self, run: Run, script: Script, *own: Argument) -> Answer:
         """A step's answer, without its first word. Raises KafkaStorageError where the run cannot go on."""

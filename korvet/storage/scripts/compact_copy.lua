@@ -7,7 +7,7 @@
 --           "tail": 12 from where (as XRANGE takes it), 13 and 14 how many entries and bytes at most, but one at least:
 --           all of them as they are
 --
--- Answers {'ok', from where a tail goes on}; {'large', ID}: an entry with more fields than a script can copy;
+-- Answers {'ok', from where a tail goes on, '1' where there is more of it}; {'large', ID}: an entry with more fields than a script can copy;
 -- {'superseded'}: another run has begun, or somebody has removed entries by hand; or {'nostate'}, {'othertopic'}.
 
 local MOST_FIELDS = 7000 -- `unpack` gives up near 8,000
@@ -50,7 +50,7 @@ local function add(id, fields)
   return true
 end
 
-local from = '-'
+local from, has_more = '-', ''
 if ARGV[11] == 'list' then
   local at = 12
   while at <= #ARGV do
@@ -76,7 +76,8 @@ else
       from = '(' .. entry[1]
       if new.bytes > bytes_end then break end
     end
-  until #entries < READ_AT_ONCE or new.length >= entries_end or new.bytes > bytes_end
+    if new.length >= entries_end or new.bytes > bytes_end then has_more = '1' end
+  until #entries < READ_AT_ONCE or has_more == '1'
   save(new, 'step', ARGV[10], 'from', from)
 end
-return {'ok', from}
+return {'ok', from, has_more}
