@@ -61,14 +61,14 @@ spark: $(developed)
 	$(pytest) -m 'spark and not soak'
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
-# broker and the lake, since Spark would take longer to install than they run.
+# broker. Spark would take longer to install than they run, and the lake's are mostly about what is not ours.
 newest: $(developed)
 	@newest=$$(.ci/find-python --newest) && \
 	if [ "$$($(python) -c 'import sys; print(sys.version_info[:2])')" = \
 	     "$$($$newest -c 'import sys; print(sys.version_info[:2])')" ]; then \
 	    echo "The unit tests ran on the newest Python of this machine, $$newest."; \
 	else \
-	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python without=--ignore=tests/pipeline \
+	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python without='--ignore=tests/pipeline --ignore=tests/lake --ignore=tests/test_skips.py' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
