@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.lake.encoding import Rows, encode_batches, encode_headers
-from korvet.pipeline.reading import HEADERS_FIELD
+from korvet.lake.schema import HEADERS
 from korvet.protocol.compression import Codec
 from korvet.protocol.record_batch import decode_records, parse_batches, validate
 
@@ -26,7 +26,7 @@ def test_rows_are_the_records_that_the_plain_decoder_finds(
     codec: Codec,
     max_bytes: int,
 ) -> None:
-    headers = pa.array([row[2] for row in rows], HEADERS_FIELD.type)
+    headers = pa.array([row[2] for row in rows], HEADERS)
     encoded = encode_batches(
         Rows(
             pa.array([row[0] for row in rows], pa.binary()),
