@@ -50,7 +50,11 @@ class Growth:
 def test_a_count_lies_between_what_was_acknowledged_before_and_after_it(
     spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
-    settings = {"lake.url": str(tmp_path), "log.retention.check.interval.ms": "100"}
+    settings = {
+        "lake.url": str(tmp_path),
+        "log.retention.check.interval.ms": "100",
+        "remote.log.manager.task.interval.ms": "200",
+    }
     with KorvetProcess(settings=settings) as broker:
         cluster = Cluster(broker.bootstrap_servers, is_dense=True)
         cluster.create(topic, partitions=2, remote_storage_enable="true", local_retention_bytes="5000")
