@@ -184,7 +184,9 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
 
 
 def lag_text(topics: list[TopicProgress]) -> str:
-    """In records; about, where offsets do not count them."""
+    """In records; about, where offsets do not count them; in offsets, where it is not yet known how they count."""
+    if any(topic.lag and topic.rows is None for topic in topics):
+        return f"{sum(topic.lag for topic in topics):,} offsets"
     lag = sum(topic.lag_records for topic in topics)
-    about = any(topic.lag and topic.rows is not None and topic.rows.offsets_each > 1.5 for topic in topics)
+    about = any(topic.lag and topic.rows and topic.rows.offsets_each > 1.5 for topic in topics)
     return f"about {lag:,}" if about else f"{lag:,}"

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from korvet.cli.lake_archive import lag_text
 from korvet.cli.lake_options import parsed_location
+from korvet.pipeline.archive import TopicProgress
+from korvet.pipeline.archive_plan import Rows
 from tests.cli.conftest import Korvet, korvet  # noqa: F401  a fixture
 from tests.pipeline.archiving import archived, values
 from tests.pipeline.support import Cluster
@@ -232,3 +235,19 @@ def test_an_audit_that_finds_something_exits_with_1(
 
     assert outcome.status == 1
     assert outcome.out.startswith(f"{topic}-0 offsets 0 to 2: archived, and not in the table's files\n")
+
+
+@pytest.mark.parametrize(
+    "lags, said",
+    [
+        ([], "0"),
+        ([(7, Rows(50, 1.0))], "7"),
+        ([(10_240, Rows(50, 1024.0))], "about 10"),
+        ([(1_838_403_918_499_816, None)], "1,838,403,918,499,816 offsets"),
+        ([(10_240, Rows(50, 1024.0)), (1_000_000, None)], "1,010,240 offsets"),
+    ],
+)
+def test_a_lag_is_in_offsets_until_it_is_known_how_they_count(
+    lags: list[tuple[int, Rows | None]], said: str
+) -> None:
+    assert lag_text([TopicProgress("t", lag=lag, rows=rows) for lag, rows in lags]) == said
