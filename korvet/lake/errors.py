@@ -45,3 +45,7 @@ class RowsMissing(LakeError):  # noqa: N818  it says what is wrong
 
 class DamagedFile(LakeError):  # noqa: N818  it says what is wrong
     """A file whose bytes are not those that were written."""
+
+
+class AbsentFile(DamagedFile):
+    """A file that the newest version of a table has, and the store has not."""

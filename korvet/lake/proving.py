@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 
 from korvet.lake.chain import Stretch, missing_stretches
 from korvet.lake.cold_rows import Bounds, bounds_of_group
-from korvet.lake.errors import DamagedFile
+from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.location import Location
 from korvet.lake.reading import opened, row_group
 from korvet.lake.schema import Int64s, date_text, days
@@ -51,11 +51,11 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
                 for partition, some in _by_partition(rows):
                     if partition in sums:
                         sums[partition].add(some)
+        except (AbsentFile, FileNotFoundError):
+            damaged.append(_of_file(file, ""))
         except DamagedFile as error:
             damaged.append(_of_file(file, str(error)))
             yield damaged[-1]
-        except FileNotFoundError:
-            damaged.append(_of_file(file, ""))
         on_progress(file.size)
     for partition, each in sums.items():
         skipped = [Stretch(wrong.start, wrong.end) for wrong in damaged if wrong.partition in {partition, -1}]

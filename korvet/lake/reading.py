@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from korvet.lake.errors import DamagedFile, Unreachable
+from korvet.lake.errors import AbsentFile, DamagedFile, Unreachable
 from korvet.lake.files import ERASED, erased_offsets
 from korvet.lake.schema import FILE_SCHEMA, Int64s
 from korvet.lake.table import LakeTable, first_line
@@ -18,7 +18,10 @@ from korvet.lake.table_files import TableFile
 
 @contextmanager
 def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pq.ParquetFile]:
-    """A file, open for reading. Raises DamagedFile, Unreachable, and FileNotFoundError where a vacuum took it."""
+    """A file, open for reading.
+
+    Raises DamagedFile, AbsentFile for one of them, Unreachable, and FileNotFoundError where a vacuum took it.
+    """
     with damage(table, file.path), filesystem.open_input_file(table.absolute(file)) as source:
         yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
 
@@ -28,7 +31,9 @@ def damage(table: LakeTable, path: str) -> Iterator[None]:
     """Let what pyarrow raises for bytes that are not as they were written be DamagedFile."""
     try:
         yield
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if any(file.path == path for file in table.reopened().files):
+            raise AbsentFile(f"{table.location}/{path} is not there.") from error
         raise
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         if "AWS Error" in str(error) or getattr(error, "errno", None):

@@ -193,6 +193,23 @@ def test_records_that_are_not_those_that_were_committed_are_not_joined(table: La
 # --- Others at the same time ------------------------------------------------------------------------------
 
 
+def test_a_file_that_is_not_there_is_named_and_all_others_are_joined(table: LakeTable) -> None:
+    table = archived(table, [0], [0], [1], [1], [2], [2])
+    (lost,) = table.files_of(0, 20, 30)
+    Path(table.absolute(lost)).unlink()
+
+    compaction = Compaction(table)
+    done = compaction.run()
+
+    assert done.errors == [f"{table.location}/{lost.path} is not there."]
+    assert names(compaction.table) == [
+        (0, 20, 1, 1, "2026-01-31"),
+        (20, 30, 1, 1, "2026-02-01"),
+        (30, 40, 1, 1, "2026-02-01"),
+        (40, 60, 1, 1, "2026-02-02"),
+    ]
+
+
 def test_an_archivers_commit_in_between_costs_neither_anything(table: LakeTable) -> None:
     table = archived(table, [0], [0])
     compaction = Compaction(table)

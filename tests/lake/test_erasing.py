@@ -277,6 +277,19 @@ def test_nothing_of_the_key_is_in_any_byte_of_the_table_after_a_vacuum(
     ]
 
 
+def test_a_file_that_is_not_there_is_named_and_all_others_are_erased_from(table: LakeTable) -> None:
+    table = archived(table, ["ada", "bob"], ["ada"], ["eve", "ada"])
+    (lost,) = table.files_of(0, 2, 3)
+    Path(table.absolute(lost)).unlink()
+    told = [f"{table.location}/{lost.path} is not there. It may hold such records."]
+
+    found = Erasure(table, ADA).find()
+    done = Erasure(table, ADA).run()
+
+    assert (found.counts(), found.errors) == (done.counts(), done.errors) == ({0: 2}, told)
+    assert {file.count for file in table.reopened().files if file.path != lost.path} == {1}
+
+
 # --- Killed -----------------------------------------------------------------------------------------------
 
 PROCESSES = multiprocessing.get_context("forkserver")
