@@ -1,4 +1,7 @@
-"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take."""
+"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take.
+
+The broker in memory is known to miss the goal for what it keeps afterwards: docs/operations.md says how far, and why.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +20,5 @@ def test_too_many_requests_wait_and_nothing_else_happens(system: str, say: Calla
     say(str(found))
 
     assert 0 == found.lost == found.twice
-    assert found.after_mb <= overload.MEMORY_GOALS[system] * found.idle_mb
+    assert found.after_mb <= overload.MEMORY_GOAL * found.idle_mb
     assert max(found.outcome.shares) < 2 * min(found.outcome.shares)
