@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -57,12 +57,13 @@ class DecodedErasure:
             if not found:
                 return total
             refuse_deletion_vectors(self.location, delta)
-            predicate, count = self._predicate(delta, found)
             with store_errors(self.location):
                 try:
-                    # Not committed on top of what others do meanwhile: deltalake does not see all that excludes it.
-                    delta.delete(predicate, commit_properties=CommitProperties(max_commit_retries=0))
-                    total += count
+                    for predicate, count in self._predicates(delta, found):
+                        # Not committed on top of what others do meanwhile: deltalake does not see all that excludes it.
+                        # So the table stays the one that was looked through, but for what goes here.
+                        delta.delete(predicate, commit_properties=CommitProperties(max_commit_retries=0))
+                        total += count
                 except CommitFailedError as error:
                     conflicts += 1
                     if conflicts == CONFLICTS:
@@ -110,11 +111,13 @@ class DecodedErasure:
         told: Mapping[str, Any] = delta.metadata().configuration
         return PLACES[told[KIND]]
 
-    def _predicate(self, delta: DeltaTable, found: Mapping[int, Int64s]) -> tuple[str, int]:
-        """What says of one partition's rows, not too many, that they are meant; and how many these are."""
-        partition, offsets = next(iter(found.items()))
-        chosen = np.unique(offsets)[:PLACES_AT_ONCE]
+    def _predicates(self, delta: DeltaTable, found: Mapping[int, Int64s]) -> Iterator[tuple[str, int]]:
+        """What says of rows, not too many of one partition, that they are meant; and how many these are."""
         names = self._columns(delta)
-        listed = ", ".join(map(str, chosen.tolist()))
-        text = f'"{names[0]}" = {partition} AND "{names[1]}" IN ({listed})'
-        return text, int(np.isin(offsets, chosen).sum())
+        for partition, offsets in found.items():
+            distinct, counts = np.unique(offsets, return_counts=True)
+            for first in range(0, len(distinct), PLACES_AT_ONCE):
+                chosen = slice(first, first + PLACES_AT_ONCE)
+                listed = ", ".join(map(str, distinct[chosen].tolist()))
+                text = f'"{names[0]}" = {partition} AND "{names[1]}" IN ({listed})'
+                yield text, int(counts[chosen].sum())

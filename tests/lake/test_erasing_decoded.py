@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from korvet.cli.lake_erase import command
 from korvet.lake.erasing_decoded import DecodedErasure
@@ -105,3 +106,33 @@ def test_many_places_of_several_partitions_go_bit_by_bit(lake: Lake, monkeypatch
 
     assert (erasure.is_ours(), erasure.find(), erasure.run(), erasure.find()) == (True, 15, 15, 0)
     assert lake.values("_partition", "id") == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)]
+
+
+def test_a_table_is_looked_through_once_and_once_more_when_others_were_faster(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.lake.erasing_decoded.PLACES_AT_ONCE", 2)
+    lake.archive([{"id": number} for number in range(10)])
+    lake.decode()
+    looked: list[int] = []
+    deleted: list[str] = []
+
+    def found(self: DecodedErasure, delta: DeltaTable) -> Any:
+        looked.append(delta.version())
+        return look(self, delta)
+
+    def delete(self: DeltaTable, predicate: str, **options: Any) -> Any:
+        deleted.append(predicate)
+        if len(deleted) == 3:
+            lake.archive([{"id": 10}])
+            lake.decode()
+        return do(self, predicate, **options)
+
+    look, do = DecodedErasure._found, DeltaTable.delete
+    monkeypatch.setattr(DecodedErasure, "_found", found)
+    monkeypatch.setattr(DeltaTable, "delete", delete)
+    places = {0: np.arange(1, 11)}
+    count = DecodedErasure(lake.location("typed").child("orders"), "orders", places).run()
+
+    assert (count, len(looked), len(deleted)) == (10, 3, 6)
+    assert lake.values("_offset", "id") == [(0, 0)]
