@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from korvet.processes.forking import Forker
 
 # Variables of the other commands; the broker would take them for misspelt settings.
-NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_TRACEBACK")
+NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_TRACEBACK")
 
 USED_MOST = (
     "advertised.listeners",

@@ -10,10 +10,14 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from korvet.cli import program
+from korvet.cli.serve import read_config
 from tests.processes import KorvetProcess
 
 SERVE = [sys.executable, "-m", "korvet", "serve"]
@@ -187,6 +191,27 @@ def test_flags_overrule_the_environment_which_overrules_the_file(tmp_path: Path)
     assert [["0", "5"], ["1", "5"], ["2", "5"]] == [
         line.split()[:2] for line in described.stdout.splitlines()[2:]
     ]
+
+
+def test_what_other_commands_take_from_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"KORVET_TRACEBACK", *variables_of(program)}
+    assert {"KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_LAKE_URL"} < names
+    for name in names:
+        monkeypatch.setenv(name, "something")
+
+    assert 1 == read_config(None, ()).processes
+
+
+def variables_of(command: click.Command) -> Iterator[str]:
+    """The variables that a command or one below it takes options from."""
+    for parameter in command.params:
+        if isinstance(parameter.envvar, str):
+            yield parameter.envvar
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (found := command.get_command(context, name)) is not None:
+                yield from variables_of(found)
 
 
 def test_all_settings_can_be_printed() -> None:
