@@ -143,16 +143,20 @@ class _Fetch:
             if await self._read():
                 return
             is_answer = False
+            unread: set[TopicPartition] = set()  # what has grown, until it was read to the end
             with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
-                is_answer = await self._read_as_they_grow(watch)
-            # What came in the last moment, or while the wait was ended from outside, is not left behind.
-            if not is_answer and (grown := watch.grown()):
-                await self._read_grown(grown)
+                is_answer = await self._read_as_they_grow(watch, unread)
+            # What came in the last moment, or was being read when the wait ended, is not left behind.
+            unread.update(watch.grown())
+            if unread and not is_answer:
+                await self._read_grown(unread)
 
-    async def _read_as_they_grow(self, watch: Watch) -> bool:
+    async def _read_as_they_grow(self, watch: Watch, unread: set[TopicPartition]) -> bool:
         while True:
-            if await self._read_grown(await watch.wait()):
+            unread.update(await watch.wait())
+            if await self._read_grown(unread):
                 return True
+            unread.clear()
 
     async def _read_grown(self, grown: Collection[TopicPartition]) -> bool:
         """Read again after growth; whether that is an answer.
@@ -178,15 +182,12 @@ class _Fetch:
             )
         finally:
             answers.change(-max_bytes)
-        is_answer = False
-        self.size = 0
-        for tp, result in results.items():
-            outcome = await self._checked(tp, self.wanted[tp], result)
-            self.outcomes[tp] = outcome
-            if isinstance(outcome, ReadResult):
-                self.size += outcome.size
-            else:
-                is_answer = True
+        # The wait may end while they are checked: then what was there before it is answered whole.
+        outcomes = {tp: await self._checked(tp, self.wanted[tp], result) for tp, result in results.items()}
+        self.outcomes |= outcomes
+        read = [outcome for outcome in outcomes.values() if isinstance(outcome, ReadResult)]
+        is_answer = len(read) < len(outcomes)
+        self.size = sum(outcome.size for outcome in read)
         answers.change(self.size - self.context.answer_bytes)
         self.context.answer_bytes = self.size
         # What the budget has cut short is not waited to become more.

@@ -334,6 +334,32 @@ async def test_reads_only_what_has_grown_while_there_is_nothing_of_the_others(
     assert [[0], [0]] == [base_offsets(partition) for partition in response.responses[0].partitions]
 
 
+async def test_what_is_being_read_when_the_time_is_up_is_answered(
+    broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker)
+    read, seen = broker.storage.read, []
+
+    async def slow(requests: Any, **options: Any) -> Any:
+        seen.append(trio.current_time())
+        if len(seen) == 2:
+            await trio.sleep(1)
+        return await read(requests, **options)
+
+    monkeypatch.setattr(broker.storage, "read", slow)
+
+    async def append_late() -> None:
+        await trio.sleep(4.5)
+        await append(broker)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append_late)
+        answer = await one(broker, 0, wait_ms=5000)
+
+    assert [0] == base_offsets(answer)
+    assert [0, 4.5, 5] == seen
+
+
 async def test_an_error_met_while_waiting_is_answered_at_once(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
