@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import click
+from attrs import asdict
 
 from korvet.cli.lake_options import (
     archives,
@@ -63,36 +64,36 @@ def command(
         from korvet.lake.errors import LakeError
     results: dict[str, Compacted] = {}
     for name in archives(location, topics):
+        result = results[name] = Compacted()
         try:
-            results[name] = compacted(location, name, target_bytes, dry_run=dry_run)
+            compact(result, location, name, target_bytes, dry_run=dry_run)
         except LakeError as error:
-            results[name] = Compacted(errors=[str(error)])
+            result.errors.append(str(error))
         if not as_json:
-            click.echo(f"{name}: {told(results[name], dry_run=dry_run)}")
-        for text in results[name].errors:
+            click.echo(f"{name}: {told(result, dry_run=dry_run)}")
+        for text in result.errors:
             click.echo(f"korvet: {text}", err=True)
     if as_json:
-        print_json({name: as_dict(result) for name, result in results.items()})
+        print_json({name: asdict(result) for name, result in results.items()})
     if any(result.errors for result in results.values()):
         raise SystemExit(1)
 
 
-def compacted(location: Location, topic: str, target_bytes: int, *, dry_run: bool) -> Compacted:
-    """Compact one table, or find out what that would do. Raises LakeError."""
-    from korvet.lake.compacting import Compacted, Compaction
+def compact(result: Compacted, location: Location, topic: str, target_bytes: int, *, dry_run: bool) -> None:
+    """Compact one table, or find out what that would do. Raises LakeError; `result` has what was done until then."""
+    from korvet.lake.compacting import Compaction
     from korvet.lake.table import LakeTable
 
-    compaction = Compaction(LakeTable.open(location, topic), target_bytes)
+    compaction = Compaction(LakeTable.open(location, topic), target_bytes, done=result)
     if dry_run:
-        result = Compacted()
         for group in compaction.groups():
             result.files_before += len(group.files)
             result.files_after += len(group.chunks)
             result.bytes_before += sum(file.size for file in group.files)
-        return result
+        return
     with Progress(f"{topic}: joined", unit="bytes") as progress:
         compaction.on_progress = Counting(progress)
-        return compaction.run()
+        compaction.run()
 
 
 def told(result: Compacted, *, dry_run: bool) -> str:
@@ -104,13 +105,3 @@ def told(result: Compacted, *, dry_run: bool) -> str:
     if dry_run:
         return f"{before} would become {result.files_after:,}"
     return f"{before} became {result.files_after:,} of {size_text(result.bytes_after)}"
-
-
-def as_dict(result: Compacted) -> dict[str, object]:
-    return {
-        "files_before": result.files_before,
-        "files_after": result.files_after,
-        "bytes_before": result.bytes_before,
-        "bytes_after": result.bytes_after,
-        "errors": result.errors,
-    }

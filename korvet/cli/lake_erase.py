@@ -12,6 +12,7 @@ import click
 from attrs import asdict, define, field
 
 from korvet.cli.lake_options import (
+    archives,
     config_file,
     lake_location,
     needing_extra,
@@ -90,7 +91,7 @@ def command(
     keys = chosen_keys(key_texts, key_file)
     location = parsed_location(lake, storage_texts)
     others = [location, *([] if typed is None else [parsed_location(typed, storage_texts)])]
-    names = [name for name in topics.split(",") if name]
+    names = archives(location, topics)
     if not (yes or dry_run) and sys.stdin.isatty() and sys.stdout.isatty():
         click.confirm(f"Erase all records of {len(keys)} keys from {', '.join(names)}?", abort=True)
     with needing_extra():
@@ -138,10 +139,13 @@ def erase(
     from korvet.lake.table import LakeTable
 
     erasure = Erasure(LakeTable.open(lake, told.topic), keys)
-    with Progress(f"{told.topic}: looked through", unit="bytes") as progress:
-        erasure.on_progress = Counting(progress)
-        found = erasure.find() if dry_run else erasure.run()
-    told.records, told.files, told.errors = found.counts(), found.files, found.errors
+    found = erasure.done
+    try:
+        with Progress(f"{told.topic}: looked through", unit="bytes") as progress:
+            erasure.on_progress = Counting(progress)
+            found = erasure.find() if dry_run else erasure.run()
+    finally:
+        told.records, told.files, told.errors = found.counts(), found.files, found.errors
     table = erasure.table
     places = found.places() if dry_run else erased_places(table)
     for location in others:

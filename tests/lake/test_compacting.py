@@ -16,7 +16,7 @@ from korvet.lake import compacting
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches
 from korvet.lake.cold import ColdReader
 from korvet.lake.compacting import Compaction, groups_of
-from korvet.lake.errors import CommitConflict
+from korvet.lake.errors import CommitConflict, Unreachable
 from korvet.lake.files import ArchivedRange
 from korvet.lake.replacing import replace
 from korvet.lake.retention import drop_before, expired_up_to
@@ -324,6 +324,28 @@ def test_the_command_says_what_it_did_and_a_dry_run_what_it_would(table: LakeTab
     assert again == "orders: nothing to join\n"
     wrong = run(command, [*arguments, "--target-bytes", "many"])
     assert "'many' is no size; accepted are 128MB, 1GB, 500kB, 1000000." in wrong.output
+
+
+def test_the_command_says_what_was_committed_before_it_failed(
+    table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(table, [0], [0], [1], [1])
+    monkeypatch.setattr("korvet.lake.compacting.COMMIT_BYTES", 1)
+
+    def once(*arguments: Any, **options: Any) -> LakeTable:
+        monkeypatch.setattr("korvet.lake.compacting.replace", refused)
+        return replace(*arguments, **options)
+
+    def refused(*_arguments: Any, **_options: Any) -> LakeTable:
+        raise Unreachable("the store refuses.")
+
+    monkeypatch.setattr("korvet.lake.compacting.replace", once)
+    result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith("orders: 2 files of ")
+    assert " became 1 of " in result.stdout
+    assert "korvet: the store refuses.\n" in result.stderr
 
 
 def test_the_command_names_what_is_damaged_and_exits_with_1(table: LakeTable, tmp_path: Path) -> None:

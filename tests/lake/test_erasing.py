@@ -19,6 +19,7 @@ from korvet.lake.chain import chained_up_to, missing_stretches
 from korvet.lake.cold import ColdReader
 from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, erased_count, erased_places, key_set, old_files, remove
+from korvet.lake.errors import Unreachable
 from korvet.lake.files import ArchivedRange
 from korvet.lake.replacing import replace
 from korvet.lake.retention import expired_up_to
@@ -366,6 +367,28 @@ def test_the_command_says_what_it_did_and_what_is_left(table: LakeTable, tmp_pat
     assert first == "orders: 2 records erased from 1 files (partition 0: 2)"
     assert second.startswith("orders: 1 old files of ")
     assert "--vacuum-now removes them at once" in second
+
+
+def test_the_command_says_what_was_committed_before_it_failed(
+    table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived(table, ["ada", "bob"], ["ada"])
+    monkeypatch.setattr("korvet.lake.erasing.COMMIT_BYTES", 1)
+
+    def once(*arguments: Any, **options: Any) -> LakeTable:
+        monkeypatch.setattr("korvet.lake.erasing.replace", refused)
+        return replace(*arguments, **options)
+
+    def refused(*_arguments: Any, **_options: Any) -> LakeTable:
+        raise Unreachable("the store refuses.")
+
+    monkeypatch.setattr("korvet.lake.erasing.replace", once)
+    arguments = ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline"]
+    result = CliRunner().invoke(command, arguments)
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith("orders: 1 records erased from 1 files (partition 0: 1)\n")
+    assert "korvet: the store refuses.\n" in result.stderr
 
 
 def test_no_key_and_no_table_are_told_in_a_line(table: LakeTable, tmp_path: Path) -> None:
