@@ -61,19 +61,31 @@ class AnswerBudget:
 
     limit: int
     taken: int = 0
-    highest: int = 0  # as above, of what was read
+    highest: int = 0  # of `read`, as above
+    _reserved: int = 0
+
+    @property
+    def read(self) -> int:
+        """What is taken by records that are here; what is reserved need never be."""
+        return self.taken - self._reserved
 
     def reserve(self, wanted: int) -> int:
         """Take up to `wanted` bytes; how many they are."""
         if self.limit >= 0:
             wanted = min(wanted, max((self.limit - self.taken) // 4, SMALLEST_ANSWER_BYTES))
         self.taken += wanted
+        self._reserved += wanted
         return wanted
 
+    def release(self, reserved: int) -> None:
+        """Give back what `reserve` took."""
+        self.taken -= reserved
+        self._reserved -= reserved
+
     def change(self, difference: int) -> None:
-        """Take so much more, or give it back."""
+        """Take so much more for what was read, or give it back."""
         self.taken += difference
-        self.highest = max(self.highest, self.taken)
+        self.highest = max(self.highest, self.read)
 
 
 @define(eq=False)

@@ -206,11 +206,10 @@ class Server:
 
     async def _give_memory_back(self) -> None:
         """Once the large requests and answers, or records in memory, are gone that there were."""
-        budgets, stored = (self._budget, self.broker.answers), self.broker.storage.held_bytes
-        highest = stored + sum(each.highest for each in budgets)
-        await self._heap.look(highest, stored + sum(each.taken for each in budgets))
-        for each in budgets:
-            each.highest = each.taken
+        requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
+        highest = stored + requests.highest + answers.highest
+        await self._heap.look(highest, stored + requests.taken + answers.read)
+        requests.highest, answers.highest = requests.taken, answers.read
 
     def _wake_abandoned(self) -> None:
         """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""

@@ -102,3 +102,14 @@ async def test_a_budget_remembers_the_most_there_was() -> None:
     answers.change(-400)
 
     assert [(0, 300), (100, 500)] == [(each.taken, each.highest) for each in (requests, answers)]
+
+
+def test_what_was_only_reserved_is_no_memory_that_was_in_use() -> None:
+    budget = AnswerBudget(-1)
+    other, own = budget.reserve(50_000_000), budget.reserve(50_000_000)
+    budget.release(own)
+    budget.change(100)
+
+    assert (50_000_100, 100, 100) == (budget.taken, budget.read, budget.highest)
+    budget.release(other)
+    assert (100, 100, 100) == (budget.taken, budget.read, budget.highest)

@@ -181,7 +181,7 @@ class _Fetch:
                 requests, max_bytes=max_bytes, isolation_level=self.isolation_level
             )
         finally:
-            answers.change(-max_bytes)
+            answers.release(max_bytes)
         # The wait may end while they are checked: then what was there before it is answered whole.
         outcomes = {tp: await self._checked(tp, self.wanted[tp], result) for tp, result in results.items()}
         self.outcomes |= outcomes
