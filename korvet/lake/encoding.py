@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -13,16 +12,12 @@ from attrs import frozen
 
 from korvet.lake.varints import Bytes, Int64s, write_varints
 from korvet.protocol.compression import Codec, compress
-from korvet.protocol.crc32c import crc32c
 from korvet.protocol.record_batch import (
-    CRC_AT,
-    CRC_COVERS_FROM,
-    HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
-    LOG_OVERHEAD_BYTES,
     MAX_OFFSET_DELTA,
     TimestampType,
+    write_header,
 )
 
 # At most what a record takes beside key, value and headers.
@@ -109,24 +104,19 @@ def encode_batch(
         records = compress(codec, memoryview(records))
     batch = bytearray(HEADER_BYTES)
     batch += records
-    HEADER.pack_into(
+    write_header(
         batch,
-        0,
-        0 if rows.offsets is None else int(rows.offsets[0]),
-        len(batch) - LOG_OVERHEAD_BYTES,
-        partition_leader_epoch,
-        2,
-        0,
-        codec | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0),
-        len(rows) - 1 if rows.offsets is None else int(rows.offsets[-1] - rows.offsets[0]),
-        timestamp if rows.timestamps is None else int(rows.timestamps[0]),
-        timestamp if rows.timestamps is None else int(rows.timestamps.max()),
-        producing.producer_id,
-        producing.producer_epoch,
-        producing.base_sequence,
-        len(rows),
+        base_offset=0 if rows.offsets is None else int(rows.offsets[0]),
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=codec | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0),
+        last_offset_delta=len(rows) - 1 if rows.offsets is None else int(rows.offsets[-1] - rows.offsets[0]),
+        base_timestamp=timestamp if rows.timestamps is None else int(rows.timestamps[0]),
+        max_timestamp=timestamp if rows.timestamps is None else int(rows.timestamps.max()),
+        producer_id=producing.producer_id,
+        producer_epoch=producing.producer_epoch,
+        base_sequence=producing.base_sequence,
+        record_count=len(rows),
     )
-    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
     return batch
 
 

@@ -479,31 +479,62 @@ class BatchBuilder:
     ) -> bytearray:
         """The batch."""
         batch = self._batch
-        if last_offset_delta is None:
-            last_offset_delta = self._last_delta
-        if last_offset_delta > MAX_OFFSET_DELTA:
-            raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")
         if codec is not Codec.NONE:
             batch[HEADER_BYTES:] = compress(codec, memoryview(batch)[HEADER_BYTES:])
         attributes = (
             codec | timestamp_type << 3 | is_transactional * TRANSACTIONAL_BIT | is_control * CONTROL_BIT
         )
-        HEADER.pack_into(
+        write_header(
             batch,
-            0,
-            base_offset,
-            len(batch) - LOG_OVERHEAD_BYTES,
-            partition_leader_epoch,
-            2,
-            0,
-            attributes,
-            last_offset_delta,
-            self._base_timestamp,
-            self._max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            self._count,
+            base_offset=base_offset,
+            partition_leader_epoch=partition_leader_epoch,
+            attributes=attributes,
+            last_offset_delta=self._last_delta if last_offset_delta is None else last_offset_delta,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=self._count,
         )
-        struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
         return batch
+
+
+def write_header(
+    batch: bytearray,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> None:
+    """Write the header of a batch whose records stand behind HEADER_BYTES, compressed if they are to be; the CRC last.
+
+    Raises ValueError for offsets beyond MAX_OFFSET_DELTA.
+    """
+    if last_offset_delta > MAX_OFFSET_DELTA:
+        raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD_BYTES,
+        partition_leader_epoch,
+        2,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
