@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from statistics import median
 
 from bench.groups import Member, check, commit_request
-from bench.latency import one_record
+from bench.latency import acknowledged_s, delivered_s, one_record
 from bench.rdkafka import WrongCount
-from bench.wire import LATEST, Wire, fetch_request, fetched, frame_of, produce_request, produced
+from bench.wire import LATEST, Wire, fetch_request, fetched, frame_of, produce_all, produce_request
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -20,7 +20,6 @@ from korvet.protocol.record_batch import build_batch, parse_batches
 
 TOPIC = "t"
 RECORD_BYTES = 100
-IN_FLIGHT = 8
 WARM_UP = 10
 # A read of a thousand partitions goes to Redis in some parts, one after the other; one more for good measure.
 PROBES = 5
@@ -40,20 +39,8 @@ def produce(port: int, batch: bytes, partitions: Sequence[int]) -> tuple[float, 
     }
     with Wire(port) as wire:
         started = time.perf_counter()
-        base_offsets = list(_answers(wire, (frames[partition] for partition in partitions)))
+        base_offsets = list(produce_all(wire, (frames[partition] for partition in partitions)))
         return time.perf_counter() - started, list(zip(partitions, base_offsets, strict=True))
-
-
-def _answers(wire: Wire, frames: Iterator[bytes]) -> Iterator[int]:
-    unanswered = 0
-    for frame in frames:
-        wire.send(frame)
-        unanswered += 1
-        if unanswered == IN_FLIGHT:
-            yield produced(wire.receive())
-            unanswered -= 1
-    for _ in range(unanswered):
-        yield produced(wire.receive())
 
 
 def consume(port: int, batch: bytes, where: Sequence[tuple[int, int]]) -> float:
@@ -78,7 +65,7 @@ def acknowledged_us(port: int, repetitions: int) -> float:
     """Median time until a record is acknowledged, acks=all."""
     request = frame_of(produce_request(TOPIC, one_record()))
     with Wire(port) as wire:
-        times_s = [_timed(wire, request) for _ in range(WARM_UP + repetitions)]
+        times_s = [acknowledged_s(wire, request) for _ in range(WARM_UP + repetitions)]
     return median(times_s[WARM_UP:]) * 1e6
 
 
@@ -96,13 +83,8 @@ def delivered_us(port: int, partitions: int, repetitions: int) -> float:
             for _ in range(PROBES):
                 producer.send(frame_of(fetch_request(TOPIC, positions[0], max_wait_ms=0)))
                 producer.receive()
-            started = time.perf_counter()
-            producer.send(request)
-            answer = consumer.receive()
-            times_s.append(time.perf_counter() - started)
-            if not fetched(answer):
-                raise WrongCount("a fetch was answered without the record")
-            positions[0] = produced(producer.receive()) + 1
+            took_s, positions[0] = delivered_s(producer, consumer, request)
+            times_s.append(took_s)
     return median(times_s[WARM_UP:]) * 1e6
 
 
@@ -130,15 +112,6 @@ def join(member: Member) -> None:
     member.take_generation()
     member.ask_for_assignment()
     check(member.answer(SyncGroupRequest).error_code)
-
-
-def _timed(wire: Wire, request: bytes) -> float:
-    started = time.perf_counter()
-    wire.send(request)
-    answer = wire.receive()
-    took_s = time.perf_counter() - started
-    produced(answer)
-    return took_s
 
 
 def _ends(wire: Wire, partitions: int) -> list[int]:

@@ -31,14 +31,8 @@ def one_record() -> bytes:
 def produce_round_trips(port: int, topic: str, count: int) -> Latency:
     """Produce with acks=all, wait for the answer, again."""
     request = frame_of(produce_request(topic, one_record()))
-    times_s = []
     with Wire(port) as wire:
-        for _ in range(WARM_UP + count):
-            started = time.perf_counter()
-            wire.send(request)
-            answer = wire.receive()
-            times_s.append(time.perf_counter() - started)
-            produced(answer)
+        times_s = [acknowledged_s(wire, request) for _ in range(WARM_UP + count)]
     return latency_of(times_s[WARM_UP:])
 
 
@@ -51,14 +45,33 @@ def delivery(port: int, topic: str, count: int) -> Latency:
         next_offset = produced(producer.receive()) + 1
         for _ in range(WARM_UP + count):
             consumer.send(frame_of(fetch_request(topic, next_offset, max_wait_ms=30_000)))
-            started = time.perf_counter()
-            producer.send(request)
-            answer = consumer.receive()
-            times_s.append(time.perf_counter() - started)
-            if not fetched(answer):
-                raise WrongCount("a fetch was answered without the record")
-            next_offset = produced(producer.receive()) + 1
+            took_s, next_offset = delivered_s(producer, consumer, request)
+            times_s.append(took_s)
     return latency_of(times_s[WARM_UP:])
+
+
+def acknowledged_s(wire: Wire, request: bytes) -> float:
+    """Seconds until a produce is answered."""
+    started = time.perf_counter()
+    wire.send(request)
+    answer = wire.receive()
+    took_s = time.perf_counter() - started
+    produced(answer)
+    return took_s
+
+
+def delivered_s(producer: Wire, consumer: Wire, request: bytes) -> tuple[float, int]:
+    """Seconds from a produce until a fetch that was sent before is answered, and the offset behind the record.
+
+    Raises WrongCount where the fetch is answered without it.
+    """
+    started = time.perf_counter()
+    producer.send(request)
+    answer = consumer.receive()
+    took_s = time.perf_counter() - started
+    if not fetched(answer):
+        raise WrongCount("a fetch was answered without the record")
+    return took_s, produced(producer.receive()) + 1
 
 
 def latency_of(times_s: Sequence[float]) -> Latency:

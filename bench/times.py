@@ -11,13 +11,20 @@ from attrs import frozen
 
 from bench.latency import Latency, latency_of
 from bench.rdkafka import WrongCount
-from bench.wire import Wire, frame_of, list_offsets_request, listed_offset, produce_request, produced
+from bench.wire import (
+    Wire,
+    frame_of,
+    list_offsets_request,
+    listed_offset,
+    produce_all,
+    produce_request,
+    produced,
+)
 from korvet.protocol.crc32c import crc32c
 from korvet.protocol.record_batch import build_batch
 
 BATCH_RECORDS = 9_000
 RECORDS_A_MS = 10
-IN_FLIGHT = 8
 YEAR_2100_MS = 4_102_444_800_000
 
 # Where a batch keeps its times (base timestamp, max timestamp), and what its checksum covers.
@@ -62,7 +69,7 @@ def fill(port: int, topic: str, *, records: int, first_in_2100: bool = False) ->
             first = build_batch([(0, YEAR_2100_MS, None, b"x", ())])
             wire.send(frame_of(produce_request(topic, first)))
             offset_of_2100 = produced(wire.receive())
-        base_offsets = tuple(_produce(wire, _frames(topic, first_ms, count)))
+        base_offsets = tuple(produce_all(wire, _frames(topic, first_ms, count)))
     return Filled(first_ms, base_offsets, offset_of_2100)
 
 
@@ -91,16 +98,3 @@ def _frames(topic: str, first_ms: int, count: int) -> Iterator[bytes]:
         TIMES.pack_into(batch, TIMES_AT, start_ms, start_ms + span_ms - 1)
         CHECKSUM.pack_into(batch, CHECKSUM_AT, crc32c(bytes(batch[CHECKED_FROM:])))
         yield frame_of(produce_request(topic, batch))
-
-
-def _produce(wire: Wire, frames: Iterator[bytes]) -> Iterator[int]:
-    """Send with a few requests in flight, as producers do; the base offsets in order."""
-    unanswered = 0
-    for request in frames:
-        wire.send(request)
-        unanswered += 1
-        if unanswered == IN_FLIGHT:
-            yield produced(wire.receive())
-            unanswered -= 1
-    for _ in range(unanswered):
-        yield produced(wire.receive())
