@@ -49,13 +49,15 @@ class Ranges:
 
     def add(self, item: Told) -> None:
         """Take what was said last: it stands for all that was said of the same offsets before."""
-        first = bisect_left(self.told, item.start, key=lambda each: each.start)
-        last = bisect_right(self.told, item.end, lo=first, key=lambda each: each.end)
-        self.told[first:last] = [item]
+        self.told[self._inside(item.start, item.end)] = [item]
 
     def within(self, start: int, end: int) -> list[Told]:
         """What is told of ranges that lie from `start` up to, without, `end`."""
-        return [each for each in self.told if start <= each.start and each.end <= end]
+        return self.told[self._inside(start, end)]
+
+    def _inside(self, start: int, end: int) -> slice:
+        first = bisect_left(self.told, start, key=lambda each: each.start)
+        return slice(first, bisect_right(self.told, end, lo=first, key=lambda each: each.end))
 
 
 def told_by(commits: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Ranges]:
