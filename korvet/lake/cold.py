@@ -348,10 +348,7 @@ class ColdReader:
 def _stretches_of_others(table: LakeTable, partition: int) -> list[Stretch]:
     """Where records may be that somebody else has put into files of his own: no name says what these hold."""
     return [
-        Stretch(
-            INT64_MIN if file.first_offset is None else file.first_offset,
-            INT64_MAX if file.last_offset is None else file.last_offset + 1,
-        )
+        Stretch(*file.bounds)
         for file in table.index.foreign
         if file.may_hold(partition, INT64_MIN, INT64_MAX)
     ]

@@ -24,14 +24,13 @@ from korvet.lake.at_once import results
 from korvet.lake.chain import Stretch, without
 from korvet.lake.errors import CommitConflict, DamagedFile
 from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path, united
-from korvet.lake.location import sync
 from korvet.lake.reading import erased_from, row_groups
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 from korvet.lake.tally import Tally
 from korvet.lake.told import ANEW, Told, summed
-from korvet.lake.writing import FileWriter
+from korvet.lake.writing import FileWriter, sync_folders
 
 TARGET_BYTES = 128_000_000
 MANY_DATES = 16
@@ -286,9 +285,7 @@ def _joined(table: LakeTable, group: Group) -> Joined:
         erased = sum(file.held.erased for file in chunk if file.held is not None)
         held = FileRange(group.partition, group.start, group.end, number, len(group.chunks), erased)
         files.append(_written(table, chunk, held, tally, filesystem))
-    if table.location.is_local:
-        for folder in {file.path.partition("/")[0] for file in files}:
-            sync(f"{table.location.path}/{folder}")
+    sync_folders(table.location, files)
     told = Told(group.partition, group.start, group.end, tally.count, tally.checksum)
     expected = expectation(table, group.partition, group.start, group.end)
     if expected is not None and expected != told:

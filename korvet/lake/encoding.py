@@ -206,7 +206,7 @@ def lengths(array: pa.BinaryArray) -> Int64s:
     return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.int64)
 
 
-def field_sizes(array: pa.BinaryArray) -> Int64s:
+def field_sizes(array: pa.BinaryArray | pa.ChunkedArray) -> Int64s:
     """How many bytes each has, -1 for a null."""
     return np.asarray(pc.fill_null(pc.binary_length(array), -1)).astype(np.int64)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +24,14 @@ from attrs import define, evolve, field, frozen
 
 from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict, DamagedFile
-from korvet.lake.files import ERASED, NULL_DATE_FOLDER, DataFile, erased_text, file_path, file_range, united
-from korvet.lake.location import sync
-from korvet.lake.reading import erased_from, row_groups
+from korvet.lake.files import ERASED, DataFile, erased_text, file_path, file_range, foreign_path, united
+from korvet.lake.reading import by_partition, erased_from, row_groups
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.schema import Int64s
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.table_files import TableFile
 from korvet.lake.told import ANEW, without_records
-from korvet.lake.writing import FileWriter, UInt64s, mixes
+from korvet.lake.writing import FileWriter, UInt64s, mixes, sync_folders
 
 # Of files that were written anew, before it is committed.
 COMMIT_BYTES = 1024**3
@@ -155,8 +153,8 @@ class Erasure:
         columns = ["partition", "offset", "timestamp_ms", "key", "value"]
         for rows in row_groups(self.table, file, self._filesystem, columns):
             some = rows.filter(_among(rows, self.keys))
-            for partition in pc.unique(some["partition"]).to_pylist():
-                found.setdefault(partition, []).append(some.filter(pc.equal(some["partition"], partition)))
+            for partition, theirs in by_partition(some):
+                found.setdefault(partition, []).append(theirs)
         whole = {partition: pa.concat_tables(several) for partition, several in sorted(found.items())}
         return [Place(partition, rows["offset"].to_numpy(), mixes(rows)) for partition, rows in whole.items()]
 
@@ -165,8 +163,7 @@ class Erasure:
         before = erased_from(self.table, file, self._filesystem)
         erased = united([before, *({place.partition: place.offsets} for place in places)])
         if file.held is None:
-            folder = NULL_DATE_FOLDER if file.date is None else f"date={file.date}"
-            path = f"{folder}/part-{uuid4().hex}.parquet"
+            path = foreign_path(file.date)
         else:
             more = sum(len(place.offsets) for place in places)
             path = file_path(evolve(file.held, erased=file.held.erased + more), file.date)
@@ -175,8 +172,7 @@ class Erasure:
             for rows in row_groups(self.table, file, self._filesystem):
                 writer.write(rows.filter(pc.invert(_among(rows, self.keys))))
             written = writer.close({ERASED: erased_text(erased)})
-        if location.is_local:
-            sync(f"{location.path}/{path.partition('/')[0]}")
+        sync_folders(location, [written])
         return written
 
     def _commit(self, waiting: Sequence[tuple[TableFile, DataFile, list[Place]]]) -> None:

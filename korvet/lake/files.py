@@ -51,11 +51,19 @@ class FileRange:
 
 def file_path(held: FileRange, date: str | None) -> str:
     """A path inside the table that nobody has used: attempts that failed may have left files of the same range."""
-    folder = NULL_DATE_FOLDER if date is None else f"date={date}"
     name = f"{held.partition:05d}-{held.start:020d}-{held.end:020d}-{held.piece}of{held.pieces}"
     if held.erased:
         name += f"-{held.erased}erased"
-    return f"{folder}/{name}-{uuid4().hex}.parquet"
+    return f"{date_folder(date)}/{name}-{uuid4().hex}.parquet"
+
+
+def foreign_path(date: str | None) -> str:
+    """The same for a file that stands in the place of one that somebody else has named: it says as little."""
+    return f"{date_folder(date)}/part-{uuid4().hex}.parquet"
+
+
+def date_folder(date: str | None) -> str:
+    return NULL_DATE_FOLDER if date is None else f"date={date}"
 
 
 def file_range(path: str) -> FileRange | None:

@@ -18,10 +18,10 @@ from korvet.lake.chain import Stretch, missing_stretches
 from korvet.lake.cold_rows import Bounds, bounds_of_group
 from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.location import Location
-from korvet.lake.reading import opened, row_group
+from korvet.lake.reading import by_partition, opened, row_group
 from korvet.lake.schema import Int64s, date_text, days
 from korvet.lake.table import LakeTable, store_errors
-from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile
+from korvet.lake.table_files import INT64_MIN, TableFile
 from korvet.lake.told import Told
 from korvet.lake.writing import UInt64s, mixes
 
@@ -48,7 +48,7 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
     for file in table.files:
         try:
             for rows in _proven(table, file, filesystem):
-                for partition, some in _by_partition(rows):
+                for partition, some in by_partition(rows):
                     if partition in sums:
                         sums[partition].add(some)
         except (AbsentFile, FileNotFoundError):
@@ -82,13 +82,8 @@ def _of_file(file: TableFile, what: str) -> Wrong:
     """What is wrong with all that a file stands for; of partition -1 where nobody knows of which."""
     if file.held is not None:
         return Wrong(file.held.partition, file.held.start, file.held.end, what)
-    partition = file.first_partition if file.first_partition == file.last_partition else None
-    return Wrong(
-        -1 if partition is None else partition,
-        INT64_MIN if file.first_offset is None else file.first_offset,
-        INT64_MAX if file.last_offset is None else file.last_offset + 1,
-        what,
-    )
+    partition = file.only_partition
+    return Wrong(-1 if partition is None else partition, *file.bounds, what)
 
 
 # --- A file -----------------------------------------------------------------------------------------------
@@ -141,13 +136,6 @@ def _fault(file: TableFile, rows: pa.Table, bounds: Bounds, last: int) -> str:
 
 def _name(location: Location, file: TableFile) -> str:
     return f"{location}/{file.path}"
-
-
-def _by_partition(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    partitions = rows["partition"].to_numpy()
-    distinct = np.unique(partitions)
-    for partition in distinct.tolist():
-        yield partition, rows if len(distinct) == 1 else rows.filter(pa.array(partitions == partition))
 
 
 # --- Ranges -----------------------------------------------------------------------------------------------

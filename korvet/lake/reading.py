@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -63,6 +64,14 @@ def row_group(
     if file.held is not None and rows.schema.types != schema.types:
         raise ValueError("its columns are not of the types they were written with.")
     return rows.cast(schema)
+
+
+def by_partition(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each partition there is, by its number."""
+    partitions = rows["partition"].to_numpy()
+    distinct = np.unique(partitions)
+    for partition in distinct.tolist():
+        yield partition, rows if len(distinct) == 1 else rows.filter(pa.array(partitions == partition))
 
 
 def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> dict[int, Int64s]:

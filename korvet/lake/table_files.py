@@ -33,6 +33,19 @@ class TableFile:
     last_ms: int | None
     held: FileRange | None
 
+    @property
+    def only_partition(self) -> int | None:
+        """The one that all its rows are of, None where its statistics do not name one alone."""
+        return self.first_partition if self.first_partition == self.last_partition else None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """All its offsets are from the first number up to, without, the second."""
+        return (
+            INT64_MIN if self.first_offset is None else self.first_offset,
+            INT64_MAX if self.last_offset is None else self.last_offset + 1,
+        )
+
     def may_hold(self, partition: int, start: int, end: int) -> bool:
         """Whether records of the partition from `start` up to, without, `end` may be in it."""
         if self.count == 0:
@@ -108,14 +121,14 @@ class FileIndex:
     @cached_property
     def _of_several(self) -> list[TableFile]:
         """Those whose statistics name no single partition."""
-        return [file for file in self.files if _partition_of(file) is None]
+        return [file for file in self.files if file.only_partition is None]
 
     @cached_property
     def _bounds(self) -> dict[int, tuple[list[TableFile], Int64s, Int64s]]:
         """By partition: files, and the first and last offset of each; everything where that is not known."""
         found: dict[int, list[TableFile]] = {}
         for file in self.files:
-            partition = _partition_of(file)
+            partition = file.only_partition
             if partition is not None and file.count != 0:
                 found.setdefault(partition, []).append(file)
         return {
@@ -126,10 +139,6 @@ class FileIndex:
             )
             for partition, files in found.items()
         }
-
-
-def _partition_of(file: TableFile) -> int | None:
-    return file.first_partition if file.first_partition == file.last_partition else None
 
 
 def _numbers(values: Iterable[int | None], unknown: int) -> Int64s:

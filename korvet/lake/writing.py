@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from attrs import define, field
 
+from korvet.lake.encoding import field_sizes
 from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
 from korvet.lake.location import Location, sync
 from korvet.lake.schema import FILE_SCHEMA, Int64s, date_text, days
@@ -71,9 +71,7 @@ class RangeWriter:
             self._write_file(piece, date, FileRange(self.partition, self.covered, end, number, len(pieces)))
             for number, (date, piece) in enumerate(pieces, 1)
         )
-        if self.location.is_local:
-            for folder in {file.path.partition("/")[0] for file in files}:
-                sync(f"{self.location.path}/{folder}")
+        sync_folders(self.location, files)
         self.covered = end
         return ArchivedRange(self.partition, start, end, rows.num_rows, checksum(rows), rows.nbytes, files)
 
@@ -182,6 +180,13 @@ class FileWriter:
         self._waiting_bytes = rest.nbytes
 
 
+def sync_folders(location: Location, files: Iterable[DataFile]) -> None:
+    """Have the folders of files that were written name them after a crash of the machine, too."""
+    if location.is_local:
+        for folder in {file.path.partition("/")[0] for file in files}:
+            sync(f"{location.path}/{folder}")
+
+
 def rows_of_a_group(rows: pa.Table) -> int:
     """How many rows a group is to have: about ROW_GROUP_BYTES, at least one."""
     size: int = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -201,7 +206,7 @@ def mixes(rows: pa.Table) -> UInt64s:
     mixed = _mix(_numbers(rows, "offset").astype(np.uint64))
     mixed = _mix(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
     for name in ("key", "value"):
-        mixed = _mix(mixed ^ _lengths(rows, name).astype(np.uint64))
+        mixed = _mix(mixed ^ field_sizes(rows.column(name)).astype(np.uint64))
     return mixed
 
 
@@ -228,11 +233,4 @@ def _by_date(rows: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
 
 def _numbers(rows: pa.Table, name: str) -> Int64s:
     numbers: Int64s = rows.column(name).to_numpy()
-    return numbers
-
-
-def _lengths(rows: pa.Table, name: str) -> Int64s:
-    """Bytes of each row's binary, -1 for null."""
-    lengths = pc.fill_null(pc.binary_length(rows.column(name)).cast(pa.int64()), -1)
-    numbers: Int64s = lengths.to_numpy()
     return numbers
