@@ -7,13 +7,12 @@ leaves out its first tenth, in which Java compiles.
 from __future__ import annotations
 
 import re
-import subprocess
 
 from attrs import frozen
 
 from bench.kafka import MACHINE
 from bench.rdkafka import WrongCount
-from conformance.apache_kafka import TOOLS, java
+from conformance.apache_kafka import java_tool
 
 RUN_LIMIT_S = 600.0
 PRODUCED = re.compile(r"^(\d+) (?:steady state )?records sent, ([\d.]+) records/sec", re.MULTILINE)
@@ -62,14 +61,7 @@ class JavaTools:
 
 
 def _run(tool: str, *arguments: str) -> str:
-    done = subprocess.run(
-        java(TOOLS[tool], *arguments, machine=TOOL_MACHINE),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT_S,
-        check=False,
-    )
+    done = java_tool(tool, *arguments, machine=TOOL_MACHINE, limit_s=RUN_LIMIT_S)
     if done.returncode:
         raise WrongCount(f"{tool} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout

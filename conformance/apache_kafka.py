@@ -121,19 +121,25 @@ def java(*arguments: str | Path, classes: Path | None = None, machine: Sequence[
 
 
 def java_tool(
-    name: str, *arguments: str | Path, given: str = "", classes: Path | None = None
+    name: str,
+    *arguments: str | Path,
+    given: str = "",
+    classes: Path | None = None,
+    machine: Sequence[str] = QUICK,
+    limit_s: float = TOOL_LIMIT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line tools to its end, with `given` on its standard input.
 
     `name` is a script's (`kafka-topics`, see TOOLS) or a class's. The caller looks at `returncode`, `stdout` and
-    `stderr` (where the log goes). Raises subprocess.TimeoutExpired after two minutes.
+    `stderr` (where the log goes). `classes` and `machine` are those of `java`. Raises subprocess.TimeoutExpired after
+    `limit_s`, two minutes.
     """
     return subprocess.run(
-        java(TOOLS.get(name, name), *arguments, classes=classes),
+        java(TOOLS.get(name, name), *arguments, classes=classes, machine=machine),
         input=given,
         capture_output=True,
         text=True,
-        timeout=TOOL_LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
 
