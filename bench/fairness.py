@@ -24,7 +24,7 @@ import redis
 from attrs import frozen
 
 from bench.latency import one_record
-from bench.processes import temporary_folder
+from bench.processes import SYSTEMS, storage_of, temporary_folder
 from bench.turns import WatchedBroker, watched_broker
 from bench.wire import (
     Wire,
@@ -58,11 +58,6 @@ PAUSE_S = 0.001
 SLOW_COMMAND_US = 2000
 NOW_MS = time.time_ns() // 1_000_000
 
-SYSTEMS = {
-    "memory": ("memory", {}),
-    "batch": ("embedded", {"storage.layout": "batch"}),
-    "record": ("embedded", {"storage.layout": "record"}),
-}
 GOALS_MS = {"memory": 5.0, "batch": 5.0, "record": 25.0}
 SETTINGS = ("memory.max.bytes=3000000000", "log.cleaner.backoff.ms=50", "message.max.bytes=2000000")
 
@@ -138,23 +133,23 @@ def a_slow_consumer(work: Work) -> None:
             time.sleep(0.05)
 
 
-def fetches_of_50_mb(work: Work) -> None:
-    fill(work, "large", TOPIC_BYTES, batch_of(MEGABYTE))
-    request = frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
+def fetches(work: Work, size: int, **settings: str) -> None:
+    """50 MB, or all there is, of a topic of about that size."""
+    fill(work, "fetched", size, batch_of(MEGABYTE), **settings)
+    request = frame_of(fetch_request("fetched", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
     with Wire(work.port) as wire:
         for _ in work.rounds():
             wire.send(request)
             wire.receive()
+
+
+def fetches_of_50_mb(work: Work) -> None:
+    fetches(work, TOPIC_BYTES)
 
 
 def compressed_fetches(work: Work) -> None:
     """In the record layout each answer is compressed anew."""
-    fill(work, "packed", 16 * MEGABYTE, batch_of(MEGABYTE), **{"compression.type": "zstd"})
-    request = frame_of(fetch_request("packed", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
-    with Wire(work.port) as wire:
-        for _ in work.rounds():
-            wire.send(request)
-            wire.receive()
+    fetches(work, 16 * MEGABYTE, **{"compression.type": "zstd"})
 
 
 def compaction(work: Work) -> None:
@@ -326,7 +321,7 @@ def system(name: str) -> Iterator[tuple[WatchedBroker, redis.Redis | None]]:
     """The broker, and its server's client where there is one."""
     with temporary_folder() as folder:
         data = folder / "data"
-        storage = "memory://" if SYSTEMS[name][0] == "memory" else f"embedded:{data}"
+        storage = storage_of(name, data)
         with watched_broker(storage, *SETTINGS) as watched:
             server = (
                 None if storage == "memory://" else redis.Redis(unix_socket_path=str(data / "redis.sock"))
@@ -355,9 +350,9 @@ def measure(name: str, disturbance: Callable[[Work], None], seconds: float) -> d
     """One line of the table, printed with what explains it."""
     with system(name) as (watched, server):
         port = watched.broker.port
-        create_topic(port, "probe", settings=SYSTEMS[name][1])
+        create_topic(port, "probe", settings=SYSTEMS[name])
         probe(port, "probe", 0.3)
-        with disturbed(disturbance, port, SYSTEMS[name][1]):
+        with disturbed(disturbance, port, SYSTEMS[name]):
             watched.turns()
             list(slow_commands(server))
             found = probe(port, "probe", seconds)

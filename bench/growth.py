@@ -33,7 +33,7 @@ from bench.growth_load import (
 )
 from bench.growth_page import as_table, write_growth
 from bench.growth_results import Growth, Point
-from bench.processes import Broker, broker, temporary_folder
+from bench.processes import SYSTEMS, Broker, broker, temporary_folder
 from bench.run import settle
 from bench.wire import await_topic, create_topic
 
@@ -42,7 +42,6 @@ GIGABYTE = 1_000_000_000
 SETTLE_LIMIT_S = 240.0  # an append-only file of some gigabytes is rewritten
 REPETITIONS = 300
 WIDE_REPETITIONS = 50  # of what takes long where there are many partitions
-SYSTEMS = ("memory", "batch", "record")
 PARTITIONS, STORED, GROUPS = "partitions", "GB stored", "groups"
 SETTINGS = ("memory.max.bytes=20000000000", "max.connections=20000", "group.initial.rebalance.delay.ms=0")
 

@@ -18,15 +18,10 @@ from contextlib import contextmanager
 from attrs import frozen
 
 from bench.latency import one_record
-from bench.processes import Broker, broker, children, connect, cpu_s, resident_mb, temporary_folder
+from bench.processes import SYSTEMS, Broker, broker, connect, resident_mb, storage_of, temporary_folder
 from bench.wire import Wire, create_topic, frame_of, produce_request, produced
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-SYSTEMS = {
-    "memory": ("memory", {}),
-    "batch": ("embedded", {"storage.layout": "batch"}),
-    "record": ("embedded", {"storage.layout": "record"}),
-}
 PARTITIONS = 100
 MAX_WAIT_MS = 30_000
 GOAL_KB = 40.0
@@ -93,11 +88,6 @@ def answered(sockets: list[socket.socket], port: int) -> tuple[int, float]:
     return count, (last - began) * 1000
 
 
-def processes_cpu_s(running: Broker) -> float:
-    """Processor time of the broker and its server."""
-    return sum(map(cpu_s, (running.pid, *children(running.pid))))
-
-
 def measure(running: Broker, count: int, idle_s: float, settings: dict[str, str]) -> Cost:
     """Park, wait, wake."""
     create_topic(running.port, "polled", partitions=PARTITIONS, settings=settings)
@@ -105,9 +95,9 @@ def measure(running: Broker, count: int, idle_s: float, settings: dict[str, str]
     with parked(running.port, count) as sockets:
         settle(running)
         kb_each = (resident_mb(running.pid) - before) * 1000 / count
-        used = processes_cpu_s(running)
+        used = running.cpu_s()
         time.sleep(idle_s)
-        cpu = (processes_cpu_s(running) - used) / idle_s
+        cpu = (running.cpu_s() - used) / idle_s
         woken, slowest_ms = answered(sockets, running.port)
     if woken != count // PARTITIONS:
         raise RuntimeError(f"{woken} were answered, and {count // PARTITIONS} waited for that partition")
@@ -116,10 +106,10 @@ def measure(running: Broker, count: int, idle_s: float, settings: dict[str, str]
 
 def settle(running: Broker) -> None:
     """Return once the broker has taken in all requests: it rests then."""
-    used, now = -1.0, processes_cpu_s(running)
+    used, now = -1.0, running.cpu_s()
     while now > used + 0.02:
         time.sleep(0.5)
-        used, now = now, processes_cpu_s(running)
+        used, now = now, running.cpu_s()
 
 
 def main() -> None:
@@ -134,11 +124,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for _ in range(options.rounds):
         for name in options.systems:
-            kind, settings = SYSTEMS[name]
-            with temporary_folder() as folder:
-                storage = "memory://" if kind == "memory" else f"embedded:{folder / 'data'}"
-                with broker(storage) as running:
-                    cost = measure(running, options.connections, options.idle, settings)
+            with temporary_folder() as folder, broker(storage_of(name, folder / "data")) as running:
+                cost = measure(running, options.connections, options.idle, SYSTEMS[name])
             print(f"{name:<7} {options.connections} fetches: {cost}", flush=True)
 
 

@@ -18,7 +18,7 @@ from statistics import median, quantiles
 
 from attrs import define, field, frozen
 
-from bench.processes import Broker, broker, connect, resident_mb, temporary_folder
+from bench.processes import SYSTEMS, Broker, broker, connect, resident_mb, storage_of, temporary_folder
 from bench.wire import (
     Wire,
     create_topic,
@@ -31,11 +31,6 @@ from bench.wire import (
 )
 from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
 
-SYSTEMS = {
-    "memory": ("memory", {}),
-    "batch": ("embedded", {"storage.layout": "batch"}),
-    "record": ("embedded", {"storage.layout": "record"}),
-}
 CONNECTIONS = 40
 RECORD_BYTES = 200
 FACTOR = 2.0
@@ -186,26 +181,25 @@ def stored(port: int) -> Counter[bytes]:
 
 def measure(name: str, seconds: float, connections: int, record_bytes: int = RECORD_BYTES) -> Measured:
     """One system."""
-    kind, settings = SYSTEMS[name]
-    with temporary_folder() as folder:
-        storage = "memory://" if kind == "memory" else f"embedded:{folder / 'data'}"
-        with broker(storage, "memory.max.bytes=3000000000") as running:
-            create_topic(running.port, "loaded", settings=settings)
-            loads = [
-                Load(connect(("127.0.0.1", running.port)), number, record_bytes)
-                for number in range(connections)
-            ]
-            for load in loads:
-                load.sock.settimeout(0)  # which is how not to block
-            possible = run(running, loads, 0.0, CALIBRATED_S)
-            idle_mb = resident_mb(running.pid)
-            outcome = run(running, loads, FACTOR * possible.rate, seconds)
-            for load in loads:
-                load.sock.close()
-            there = stored(running.port)
-            delete_topic(running.port, "loaded")
-            time.sleep(RESTED_S)
-            after_mb = resident_mb(running.pid)
+    with (
+        temporary_folder() as folder,
+        broker(storage_of(name, folder / "data"), "memory.max.bytes=3000000000") as running,
+    ):
+        create_topic(running.port, "loaded", settings=SYSTEMS[name])
+        loads = [
+            Load(connect(("127.0.0.1", running.port)), number, record_bytes) for number in range(connections)
+        ]
+        for load in loads:
+            load.sock.settimeout(0)  # which is how not to block
+        possible = run(running, loads, 0.0, CALIBRATED_S)
+        idle_mb = resident_mb(running.pid)
+        outcome = run(running, loads, FACTOR * possible.rate, seconds)
+        for load in loads:
+            load.sock.close()
+        there = stored(running.port)
+        delete_topic(running.port, "loaded")
+        time.sleep(RESTED_S)
+        after_mb = resident_mb(running.pid)
     return Measured(
         name,
         possible.rate,

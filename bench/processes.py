@@ -22,6 +22,12 @@ from korvet.storage.embedded import ALLOCATOR
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 SERVER = "valkey-server"
+#: What is measured one by one, as command lines name it, with the settings of a topic there; see `storage_of`.
+SYSTEMS: dict[str, dict[str, str]] = {
+    "memory": {},
+    "batch": {"storage.layout": "batch"},
+    "record": {"storage.layout": "record"},
+}
 
 
 class DidNotStart(Exception):  # noqa: N818  says which process, with its output
@@ -49,6 +55,11 @@ class Broker:
         return sum(map(cpu_s, family(self.pid)), 0.0)
 
 
+def storage_of(system: str, folder: Path) -> str:
+    """The storage of one of the `SYSTEMS`; an embedded server has its data in that folder."""
+    return "memory://" if system == "memory" else f"embedded:{folder}"
+
+
 @contextmanager
 def broker(storage: str, *settings: str) -> Iterator[Broker]:
     """Run a broker on that storage, on a loopback port of its own, and stop it at the end."""
@@ -60,7 +71,7 @@ def broker(storage: str, *settings: str) -> Iterator[Broker]:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            _await_listening(process, ("127.0.0.1", port), output.fileno())
+            await_listening(process, ("127.0.0.1", port), output.fileno())
             yield Broker(port, process.pid, started)
         finally:
             _stop(process)
@@ -92,7 +103,7 @@ def plain_valkey() -> Iterator[Path]:
             env={"GLIBC_TUNABLES": ALLOCATOR, **os.environ},
         )
         try:
-            _await_listening(process, str(path), output.fileno())
+            await_listening(process, str(path), output.fileno())
             yield path
         finally:
             _stop(process)
@@ -176,9 +187,8 @@ def _ps(arguments: Sequence[str]) -> str:
     return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def _await_listening(
-    process: subprocess.Popen[bytes], address: str | tuple[str, int], output_fd: int
-) -> None:
+def await_listening(process: subprocess.Popen[bytes], address: str | tuple[str, int], output_fd: int) -> None:
+    """Return once the process listens. Raises DidNotStart with what it has written."""
     deadline = time.perf_counter() + START_LIMIT_S
     while process.poll() is None and time.perf_counter() < deadline:
         with suppress(OSError):

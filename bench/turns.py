@@ -25,12 +25,11 @@ from types import FrameType
 import trio
 from attrs import define, field, frozen
 
-from bench.processes import Broker, DidNotStart, connect, free_port
+from bench.processes import Broker, DidNotStart, await_listening, free_port
 from korvet.cli.serve import read_config, serve
 
 # Steps that take longer are noted with what the task was doing.
 LONG_MS = 2.0
-START_LIMIT_S = 30.0
 REPORT_LIMIT_S = 10.0
 
 
@@ -146,7 +145,7 @@ def watched_broker(storage: str, *settings: str) -> Iterator[WatchedBroker]:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            _await_listening(process, port)
+            await_listening(process, ("127.0.0.1", port), output.fileno())
             yield WatchedBroker(Broker(port, process.pid, started), report, process)
         finally:
             process.terminate()
@@ -159,18 +158,6 @@ def watched_broker(storage: str, *settings: str) -> Iterator[WatchedBroker]:
 
 def _log(output: bytes) -> list[str]:
     return output.decode(errors="replace").splitlines(keepends=True)
-
-
-def _await_listening(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            connect(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.005)  # as above
-        else:
-            return
-    raise DidNotStart(f"{process.args!r} does not listen (exit status {process.poll()})")
 
 
 def main() -> None:

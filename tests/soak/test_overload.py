@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from bench import overload
+from bench.processes import SYSTEMS
 
 SECONDS = 300.0
 
 
-@pytest.mark.parametrize("system", overload.SYSTEMS)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_too_many_requests_wait_and_nothing_else_happens(system: str, say: Callable[[str], None]) -> None:
     found = overload.measure(system, SECONDS, overload.CONNECTIONS)
     say(str(found))
