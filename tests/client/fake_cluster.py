@@ -54,6 +54,21 @@ HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
 KAFKA_2_3 = {0: 7, 1: 11, 2: 5, 3: 8, 8: 7, 9: 5, 10: 2, 18: 2, 19: 3, 20: 3}
 
 
+@asynccontextmanager
+async def web_server() -> AsyncIterator[str]:
+    """The address of somebody who takes whatever comes for HTTP."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
 @define
 class Close:
     """A fault: the connection ends without an answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from functools import partial
 
 import pytest
 import trio
@@ -19,7 +18,7 @@ from korvet.protocol.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
 )
-from tests.client.fake_cluster import fake_cluster
+from tests.client.fake_cluster import fake_cluster, web_server
 from tests.client.secured_cluster import SecuredCluster, secured_cluster
 
 ALICE = Security(sasl=Sasl("PLAIN", "alice", "hush"))
@@ -164,17 +163,10 @@ def test_a_broken_connection_alone_says_nothing_of_tls() -> None:
 
 
 async def test_where_nobody_speaks_tls_it_says_so() -> None:
-    async def answer(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await stream.aclose()
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+    async with web_server() as address:
         with pytest.raises(TlsRefused, match="it does not speak TLS there"):
-            async with open_client(f"127.0.0.1:{listener.socket.getsockname()[1]}", security=Security(Tls())):
+            async with open_client(address, security=Security(Tls())):
                 pass
-        nursery.cancel_scope.cancel()
 
 
 async def test_when_a_login_is_about_to_end_there_is_another_connection(

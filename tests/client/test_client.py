@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 
 import pytest
 import trio
@@ -44,7 +43,7 @@ from korvet.protocol.errors import (
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from korvet.protocol.record_batch import build_batch, parse_batches
-from tests.client.fake_cluster import KAFKA_2_3, Close, FakeCluster, Late, fake_cluster
+from tests.client.fake_cluster import KAFKA_2_3, Close, FakeCluster, Late, fake_cluster, web_server
 
 NOW = 1_700_000_000_000
 T0 = TopicPartition("t", 0)
@@ -122,17 +121,10 @@ async def test_where_nobody_listens_the_error_names_the_address_and_the_reason()
 
 
 async def test_a_server_of_another_protocol_is_told_apart() -> None:
-    async def answer(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await stream.aclose()
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+    async with web_server() as address:
         with pytest.raises(BrokerNotAvailable, match="does not speak Kafka's protocol"):
-            async with open_client(f"127.0.0.1:{listener.socket.getsockname()[1]}"):
+            async with open_client(address):
                 pass
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_broker_that_closes_at_once_is_a_network_error() -> None:
