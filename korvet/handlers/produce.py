@@ -39,8 +39,9 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from korvet.protocol.record_batch import RecordBatch, decode_slowly, decompressed, validate_produced
-from korvet.protocol.steps import RECORDS_A_STEP, Steps
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import RecordBatch, decode_in_steps, validate_produced
+from korvet.protocol.steps import Steps
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
 from korvet.storage.turns import in_turns
 from korvet.topics import INTERNAL_TOPICS, TopicRules
@@ -149,14 +150,15 @@ async def _checked(
 def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> Steps[None]:
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     refused: list[int] = []
-    data = yield from decompressed(batch)
-    for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
-        refused += [
+
+    def look(part: list[RawRecord]) -> None:
+        refused.extend(
             delta
             for delta, timestamp, *_ in part
             if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
-        ]
-        yield None
+        )
+
+    yield from decode_in_steps(batch, look)
     if refused:
         message = f"{len(refused)} timestamps are out of range; they should be within [{earliest}, {latest}]"
         raise TimestampsRefused(message, refused[:RECORD_ERRORS])
@@ -164,10 +166,11 @@ def _check_timestamps(batch: RecordBatch, rules: TopicRules, now_ms: int) -> Ste
 
 def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
     refused: list[int] = []
-    data = yield from decompressed(batch)
-    for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
-        refused += [delta for delta, _, key, *_ in part if key is None]
-        yield None
+
+    def look(part: list[RawRecord]) -> None:
+        refused.extend(delta for delta, _, key, *_ in part if key is None)
+
+    yield from decode_in_steps(batch, look)
     if refused:
         message = (
             f"Compacted topic cannot accept message without key in topic partition {tp.topic}-{tp.partition}."

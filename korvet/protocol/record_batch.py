@@ -16,7 +16,7 @@ In older formats (magic 0 and 1) offset, length and magic stand at the same plac
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from itertools import chain
@@ -34,7 +34,7 @@ from korvet.protocol.errors import (
     UnsupportedForMessageFormat,
 )
 from korvet.protocol.record import RawRecord
-from korvet.protocol.steps import Steps
+from korvet.protocol.steps import RECORDS_A_STEP, Steps
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -322,18 +322,27 @@ def decode_records(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) ->
     `max_bytes` bounds the decompressed bytes, and about the objects made of them. The CRC is not checked.
     Raises InvalidRecord for records that are not as the header says, MessageTooLarge beyond `max_bytes`.
     """
-    return list(chain.from_iterable(decode_slowly(batch, None, max_bytes=max_bytes)))
+    data = _records_of(batch, max_bytes)
+    return list(chain.from_iterable(_decoded(batch, data, None, max_bytes)))
 
 
-def decode_slowly(
-    batch: RecordBatch, at_once: int | None, *, max_bytes: int = MAX_DECODED_BYTES, data: bytes | None = None
-) -> Iterator[list[RawRecord]]:
-    """As `decode_records`, so many records at a time, that a caller can let others work in between.
+def decode_in_steps(batch: RecordBatch, take: Callable[[list[RawRecord]], object]) -> Steps[None]:
+    """As `decode_records`, but for handing the records to `take`, some at a time.
 
-    `data` is what `decompressed` has found of the batch. What is wrong with it may show only after its last records.
+    What is wrong with a batch may show only after its last records.
     """
+    data = yield from _decompressed(batch, MAX_DECODED_BYTES)
+    for part in _decoded(batch, data, RECORDS_A_STEP, MAX_DECODED_BYTES):
+        take(part)
+        yield None
+
+
+def _decoded(
+    batch: RecordBatch, data: bytes, at_once: int | None, max_bytes: int
+) -> Iterator[list[RawRecord]]:
+    """The records that the packed ones in `data` are; all in one list, or `at_once` of them in each."""
     parts = record.decode(
-        _records_of(batch, max_bytes) if data is None else data,
+        data,
         batch.record_count,
         base_timestamp=batch.base_timestamp,
         last_offset_delta=batch.last_offset_delta,
@@ -348,7 +357,7 @@ def decode_slowly(
     )
 
 
-def decompressed(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) -> Steps[bytes]:
+def _decompressed(batch: RecordBatch, max_bytes: int) -> Steps[bytes]:
     """The batch's packed records. Raises InvalidRecord, and MessageTooLarge beyond `max_bytes`."""
     if batch.compression is Codec.NONE or batch.size < LONG_COMPRESSED_BYTES:
         return _records_of(batch, max_bytes)
@@ -362,7 +371,7 @@ def first_offset_at(
     """(offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
     if batch.is_log_append_time:
         return (batch.base_offset, batch.max_timestamp) if batch.max_timestamp >= timestamp else None
-    data = yield from decompressed(batch, max_bytes=max_bytes)
+    data = yield from _decompressed(batch, max_bytes)
     found = yield from record.first_at(
         data, batch.record_count, base_timestamp=batch.base_timestamp, timestamp=timestamp
     )

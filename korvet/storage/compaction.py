@@ -25,13 +25,7 @@ from attrs import define, field, frozen
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import RawRecord
-from korvet.protocol.record_batch import (
-    LONG_UNCOMPRESSED_BYTES,
-    BatchBuilder,
-    RecordBatch,
-    decode_slowly,
-    decompressed,
-)
+from korvet.protocol.record_batch import LONG_UNCOMPRESSED_BYTES, BatchBuilder, RecordBatch, decode_in_steps
 from korvet.protocol.steps import RECORDS_A_STEP, Steps
 from korvet.storage.interface import Buffer, TopicConfig
 
@@ -164,12 +158,9 @@ def note_all(batch: RecordBatch, round_: Round) -> Steps[None]:
     """Note the keys of a batch; none of one that cannot be read to its end, and stays as it is."""
     if batch.is_control:
         return
-    parts = []
+    parts: list[list[RawRecord]] = []
     try:
-        data = yield from decompressed(batch)
-        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
-            parts.append(part)
-            yield None
+        yield from decode_in_steps(batch, parts.append)
     except KafkaError:
         return
     for part in parts:
@@ -186,11 +177,12 @@ def compacted(batch: RecordBatch, round_: Round) -> Steps[Buffer | None]:
     if batch.is_control:
         return batch.buffer
     kept: list[RawRecord] = []
+
+    def keep(part: list[RawRecord]) -> None:
+        kept.extend(each for each in part if round_.keeps(keyed(batch, each)))
+
     try:
-        data = yield from decompressed(batch)
-        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
-            kept += [each for each in part if round_.keeps(keyed(batch, each))]
-            yield None
+        yield from decode_in_steps(batch, keep)
     except KafkaError:
         return batch.buffer
     if len(kept) == batch.record_count:

@@ -13,14 +13,9 @@ from typing import NamedTuple, cast
 from attrs import define, evolve
 
 from korvet.protocol.errors import KafkaError
-from korvet.protocol.record_batch import (
-    LOG_APPEND_TIME_BIT,
-    RecordBatch,
-    decode_slowly,
-    decompressed,
-    first_offset_at,
-)
-from korvet.protocol.steps import RECORDS_A_STEP, Steps
+from korvet.protocol.record import RawRecord
+from korvet.protocol.record_batch import LOG_APPEND_TIME_BIT, RecordBatch, decode_in_steps, first_offset_at
+from korvet.protocol.steps import Steps
 from korvet.storage.interface import OffsetAndTimestamp, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_entries import (
@@ -286,15 +281,16 @@ def readable_of(batch: RecordBatch, log_start_offset: int) -> Steps[list[OffsetA
     """Offset and time of the readable records of a batch."""
     found: list[OffsetAndTimestamp] = []
     first_delta = log_start_offset - batch.base_offset
+
+    def note(part: list[RawRecord]) -> None:
+        found.extend(
+            OffsetAndTimestamp(batch.base_offset + delta, time)
+            for delta, time, *_ in part
+            if delta >= first_delta
+        )
+
     try:
-        data = yield from decompressed(batch)
-        for part in decode_slowly(batch, RECORDS_A_STEP, data=data):
-            found += [
-                OffsetAndTimestamp(batch.base_offset + delta, time)
-                for delta, time, *_ in part
-                if delta >= first_delta
-            ]
-            yield None
+        yield from decode_in_steps(batch, note)
     except KafkaError:
         return [unreadable(batch, log_start_offset)]
     return found
