@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action, remove_action
-from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import CommitConflict, NewerFormat
 from korvet.lake.files import DataFile
 from korvet.lake.location import Location
-from korvet.lake.table import COMMIT_ID, LakeTable, first_line, store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 
 # An archiver at its busiest commits a few times a second.
@@ -43,38 +40,17 @@ def replace(
     commit that follows it; `transactions` are numbers that move. Raises CommitConflict when one of the files has gone
     otherwise, and Unreachable.
     """
-    commit_id = uuid4().hex
-    moved = [Transaction(app_id, number) for app_id, number in (transactions or {}).items()]
     actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in new]
     actions += [remove_action(file, data_change=data_change) for file in gone]
-    first = table.version + 1
     for _ in range(ATTEMPTS):
         _refuse_gone(table, gone)
-        properties = CommitProperties(
-            custom_metadata={COMMIT_ID: commit_id, **told(table)},
-            max_commit_retries=0,
-            app_transactions=moved,
-        )
-        with store_errors(table.location):
-            try:
-                table.delta.create_write_transaction(
-                    actions,
-                    "append",
-                    table.delta.schema(),
-                    partition_by=["date"],
-                    commit_properties=properties,
-                )
-            except CommitFailedError as error:
-                newer = table.reopened()
-                if newer.has_commit(commit_id, first):
-                    return newer
-                if newer.version == table.version:
-                    raise CommitConflict(f"{table.location}: {first_line(error)}") from error
-                table = newer
-                continue
-        newer = table.reopened()
-        DeltaLog(table.location).sync(table.version + 1, newer.version)
-        return newer
+        try:
+            return table.write(actions, told(table), transactions or {}, retries=0)
+        except CommitConflict:
+            newer = table.reopened()
+            if newer.version == table.version:
+                raise
+            table = newer
     raise CommitConflict(f"{table.location}: others have committed {ATTEMPTS} times meanwhile; try again.")
 
 

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action
 from korvet.lake.delta_log import DeltaLog
@@ -232,19 +233,35 @@ class LakeTable:
         since this snapshot was taken, or Unreachable; then nothing was committed, as far as can be known.
         """
         transactions = self._next_transactions(ranges, gaps)
+        said = {
+            RANGES: [Told(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges],
+            GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
+        }
+        return self.write([add_action(file) for item in ranges for file in item.files], said, transactions)
+
+    def write(
+        self,
+        actions: Sequence[AddAction | RemoveAction],
+        said: Mapping[str, Any],
+        transactions: Mapping[str, int],
+        *,
+        retries: int | None = None,
+    ) -> Self:
+        """Commit actions, numbers that move, and what is `said` in commitInfo; the snapshot that has it.
+
+        `retries` is how often deltalake may put it on top of others' commits that it thinks do not exclude it. Raises
+        CommitConflict when somebody else was faster, and Unreachable.
+        """
         commit_id = uuid4().hex
         properties = CommitProperties(
-            custom_metadata={
-                COMMIT_ID: commit_id,
-                RANGES: [Told(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges],
-                GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
-            },
+            custom_metadata={COMMIT_ID: commit_id, **said},
+            max_commit_retries=retries,
             app_transactions=[Transaction(app_id, number) for app_id, number in transactions.items()],
         )
         with store_errors(self.location):
             try:
                 self.delta.create_write_transaction(
-                    [add_action(file) for item in ranges for file in item.files],
+                    list(actions),
                     "append",
                     self.delta.schema(),
                     partition_by=["date"],
