@@ -1,9 +1,9 @@
 """Questions between the processes of one broker, over Unix sockets in a folder that nobody else may enter.
 
 Whoever asks has a `Link` to each of the others, connected when it is first needed and again after it broke. Many
-questions are under way at once, and are answered in any order. A frame is
+questions are under way at once, and are answered in any order. A frame, as those of the protocol are, holds
 
-    4 bytes   length of the payload     8 bytes   number of the question     1 byte   kind     payload
+    8 bytes   number of the question     1 byte   kind     payload
 
 and a payload is a pickle: both ends are the same program, started by the same parent, in a folder of mode 700.
 
@@ -32,9 +32,13 @@ from typing import Any
 import trio
 from attrs import define, field, frozen
 
+from korvet.protocol.frames import FrameReader, framed
+from korvet.protocol.schema import Buffer
+
 logger = logging.getLogger(__name__)
 
-HEAD = Struct(">IQB")
+HEAD = Struct(">QB")
+MOST_BYTES = 2**31 - 1  # nobody else can connect: as many as a size can say
 RECEIVE_BYTES = 64 * 1024
 CONNECT_LIMIT_S = 1.0
 PING_EVERY_S = 3.0
@@ -75,14 +79,13 @@ class Wire:
     """Frames over one connection. Sending never waits: `run` writes what has come up."""
 
     stream: trio.SocketStream
-    _outgoing: list[bytes] = field(factory=list)
+    _outgoing: list[Buffer] = field(factory=list)
     _has_outgoing: trio.Event = field(factory=trio.Event)
     _heard: float = field(factory=trio.current_time)
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame, soon."""
-        self._outgoing.append(HEAD.pack(len(payload), number, kind))
-        self._outgoing.append(payload)
+        self._outgoing += framed([HEAD.pack(number, kind), payload])
         self._has_outgoing.set()
 
     async def run(self, take: Callable[[Kind, int, bytes], None]) -> None:
@@ -106,18 +109,13 @@ class Wire:
             await self.stream.send_all(b"".join(outgoing))
 
     async def _read(self, take: Callable[[Kind, int, bytes], None]) -> None:
-        received = bytearray()
+        frames = FrameReader(MOST_BYTES)
         while chunk := await self.stream.receive_some(RECEIVE_BYTES):
             self._heard = trio.current_time()
-            received += chunk
-            while len(received) >= HEAD.size:
-                size, number, kind = HEAD.unpack_from(received)
-                end = HEAD.size + size
-                if len(received) < end:
-                    break
-                payload = bytes(received[HEAD.size : end])
-                del received[:end]
-                take(Kind(kind), number, payload)
+            frames.receive_data(chunk)
+            while (frame := frames.next_frame()) is not None:
+                number, kind = HEAD.unpack_from(frame)
+                take(Kind(kind), number, bytes(frame[HEAD.size :]))
 
 
 # --- Asking --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
                     ◀──────     Drained              no connection is left; questions of others are still answered
     End             ──────▶                          nobody will ask any more
 
-A frame is four bytes of length and a pickle: both are the same program, and nobody else has the sockets.
+A frame, as those of the protocol are, is a pickle: both are the same program, and nobody else has the sockets.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from struct import Struct
 
 import trio
 from attrs import define, field, frozen
 
 from korvet.config import Config
+from korvet.protocol.frames import FrameReader, framed
 
-SIZE = Struct(">I")
+MOST_BYTES = 2**31 - 1  # nobody else has the sockets: as many as a size can say
 RECEIVE_BYTES = 64 * 1024
 
 
@@ -82,7 +82,7 @@ class Control:
 
     stream: trio.SocketStream
     _sending: trio.Lock = field(factory=trio.Lock)
-    _received: bytearray = field(factory=bytearray)
+    _frames: FrameReader = field(factory=lambda: FrameReader(MOST_BYTES))
 
     @classmethod
     def on(cls, sock: socket.socket) -> Control:
@@ -91,30 +91,20 @@ class Control:
 
     async def send(self, message: Message) -> None:
         """Say something; to nobody, if the other end has gone, which `receive` tells."""
-        payload = pickle.dumps(message)
+        data = b"".join(framed([pickle.dumps(message)]))
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with self._sending:
-                await self.stream.send_all(SIZE.pack(len(payload)) + payload)
+                await self.stream.send_all(data)
 
     async def receive(self) -> Message | None:
         """What the other end says next; None once it has gone."""
-        while (message := self._whole()) is None:
+        while (frame := self._frames.next_frame()) is None:
             try:
                 chunk = await self.stream.receive_some(RECEIVE_BYTES)
             except trio.BrokenResourceError:
                 return None
             if not chunk:
                 return None
-            self._received += chunk
-        return message
-
-    def _whole(self) -> Message | None:
-        if len(self._received) < SIZE.size:
-            return None
-        (size,) = SIZE.unpack_from(self._received)
-        end = SIZE.size + size
-        if len(self._received) < end:
-            return None
-        message: Message = pickle.loads(bytes(self._received[SIZE.size : end]))  # noqa: S301  see the module
-        del self._received[:end]
+            self._frames.receive_data(chunk)
+        message: Message = pickle.loads(frame)  # noqa: S301  see the module
         return message

@@ -20,10 +20,7 @@ from korvet.storage.redis_append_queue import (
 )
 from korvet.storage.redis_layouts import Packed, pack_batch
 from korvet.storage.redis_partition import Partition
-from korvet.storage.turns import in_turns
-
-# After so many bytes packed in one go, others get a turn.
-PACKED_BETWEEN_TURNS = 1 << 18
+from korvet.storage.turns import Turns, in_turns
 
 
 @define(eq=False)
@@ -64,12 +61,12 @@ class Appender:
     ) -> list[Ticket]:
         """The batches, packed; others get a turn now and then."""
         tickets = []
-        size = 0
+        turns = Turns()
         for tp, batch in batches.items():
             try:
                 partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
                 config = partition.config
-                packed = await self._packed(batch, config)
+                packed = await self._packed(batch, config, turns)
                 ticket = Ticket(partition, config, packed, submission, acks)
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()
@@ -77,15 +74,13 @@ class Appender:
                 submission.results[tp] = error
                 continue
             tickets.append(ticket)
-            size += ticket.packed.size
-            if size > PACKED_BETWEEN_TURNS and len(batches) > 1:
-                size = 0
-                await trio.lowlevel.checkpoint()
+            await turns.next()
         return tickets
 
-    async def _packed(self, batch: RecordBatch, config: TopicConfig) -> Packed:
+    async def _packed(self, batch: RecordBatch, config: TopicConfig, turns: Turns) -> Packed:
         """The batch as the script takes it. Meanwhile others have their turns: Redis may wait for a call."""
-        return await in_turns(pack_batch(batch, config, self.context.partitions.defaults.record_max_headers))
+        packing = pack_batch(batch, config, self.context.partitions.defaults.record_max_headers)
+        return await in_turns(packing, turns)
 
     def _queue_of(self, partition: Partition) -> AppendQueue:
         queue = self._queues.get(partition)
