@@ -53,10 +53,12 @@ SAY_LOADING_AFTER_S = 2.0
 RESTART_AFTER_S = 0.25
 RESTART_AFTER_AT_MOST_S = 30.0
 ANSWER_LIMIT_S = 1.0
-# The wheel's server uses the C library's allocator. A script leaves tens of thousands of small pieces behind; glibc
-# keeps 7 of each size at hand, and merges and splits the others anew: a fifth of what an append costs. With this
-# it keeps as many as it can count. Other allocators, and who has set something already, are not concerned.
-ALLOCATOR = "glibc.malloc.tcache_count=65535"
+# The wheel's server uses the C library's allocator; others, and who has set something already, are not concerned. A
+# script leaves tens of thousands of small pieces behind: glibc keeps 7 of each size at hand, and merges and splits the
+# rest anew, a fifth of what an append costs. With this it keeps as many as it can count. And what a large append needs
+# for a moment is kept for the next one; from the system it comes page by page, each filled with zeros.
+TUNABLES = {"tcache_count": 65535, "mmap_threshold": 32 << 20, "trim_threshold": 64 << 20}
+ALLOCATOR = ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())
 # We are not told of the end of a server that is not our child.
 LOOK_AFTER_ADOPTED_S = 0.5
 
@@ -212,6 +214,8 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             "save": "",
+            # What is rewritten is mostly batches: their clients have compressed them, or wanted no compression.
+            "rdbcompression": "no",
             "maxmemory-policy": "noeviction",
         }
         return [str(binary), *(argument for name in settings for argument in (f"--{name}", settings[name]))]

@@ -60,6 +60,9 @@ class PartitionRead:
     limit: int
     at_least_one: bool = False
     position: bytes = b""  # where the next slice begins
+    average: float = (
+        0.0  # bytes of an entry, by those seen last, or by all there are; 0 while nothing is known
+    )
     asked: int = 0  # entries of the last slice
     attempts: int = 0
     size: int = 0
@@ -68,6 +71,7 @@ class PartitionRead:
 
     def __attrs_post_init__(self) -> None:
         self.position = self.partition.mapper.entry_id(max(self.offset, 0))
+        self.average = self.partition.entry_bytes
 
     @property
     def expects_nothing(self) -> bool:
@@ -87,13 +91,18 @@ class PartitionRead:
         return [(b"MULTI",), state, length, entries, (b"EXEC",)]
 
     def _entries_to_ask_for(self) -> int:
-        partition = self.partition
-        if partition.entry_bytes == 0 or (self.expects_nothing and not self.batches):
+        """As many as can be expected to fit: what does not was read by Redis, and sent, for nothing."""
+        if self.average == 0:
             return CAUTIOUS_ENTRIES
-        size = min(max(self.limit, 1), SLICE_BYTES)
-        wanted = int(size / partition.entry_bytes) + 1
-        safe = WORST_SLICE_BYTES // max(partition.largest_entry, 1)
-        return max(1, min(wanted, SLICE_ENTRIES, safe))
+        fitting = int(min(self.limit, SLICE_BYTES) / self.average)
+        safe = WORST_SLICE_BYTES // max(self.partition.largest_entry, 1)
+        expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.batches else SLICE_ENTRIES
+        return max(1, min(fitting, safe, expected))
+
+    def wants_more(self, behind: int = 0) -> bool:
+        """Whether another entry can be expected to fit, `behind` more of those seen last; or none was found yet."""
+        room = self.limit - behind * self.average
+        return room >= max(self.average, 1) or (self.at_least_one and not behind)
 
     def rebuild(self, entries: Sequence[Entry], state: PartitionState) -> Rebuilt:
         """The slice as batches, as far as the limit allows."""
@@ -123,6 +132,8 @@ class PartitionRead:
         self.batches += rebuilt.batches
         self.size += rebuilt.size
         self.limit -= rebuilt.size
+        if rebuilt.entries > rebuilt.skipped:
+            self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
         self.at_least_one = self.at_least_one and not self.batches
 
     def result(self) -> ReadResult:
@@ -205,11 +216,14 @@ class Reader:
             state, entries = await self._checked(read, executed)
             if read.offsets is None:
                 self._check_bounds(read, state)
+                read.average = read.average or read.partition.entry_bytes
             read.offsets = state.offsets
             if not entries:
                 return
-            ahead = self._send_next(read, entries)
+            ahead = self._send_next(read, entries) if read.wants_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
+            if has_room and ahead is None and read.wants_more():
+                ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
                 await trio.lowlevel.checkpoint()

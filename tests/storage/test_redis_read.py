@@ -1,0 +1,91 @@
+"""Reading slices of a stream: what is asked of Redis for what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+import redis
+
+from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import Record, append, batches_of, read, records_from
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+TP = TopicPartition("orders", 0)
+MIB = 1 << 20
+# MULTI, the state and EXEC beside the entries, and their IDs and lengths.
+OVERHEAD_BYTES = 16 * 1024
+
+
+@pytest.fixture(params=["record", "batch"])
+def layout(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+async def storage(redis_server: RedisServer, layout: str) -> AsyncIterator[Storage]:
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, {"storage.layout": layout, "offset.mapping": "dense"})
+        yield storage
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+async def write(storage: Storage, sizes: Sequence[int]) -> None:
+    for size in sizes:
+        await append(storage, TP, [Record(bytes(size))])
+
+
+def sent_bytes(client: redis.Redis) -> int:
+    total: int = client.info("stats")["total_net_output_bytes"]
+    return total
+
+
+@pytest.mark.parametrize("size", [10_000, 100_000, 900_000])
+async def test_redis_sends_hardly_more_than_is_answered(
+    storage: Storage, client: redis.Redis, size: int
+) -> None:
+    await write(storage, [size] * (4 * MIB // size))
+    await read(storage, TP, 0, max_bytes=MIB)  # now it knows how large they are
+
+    before = sent_bytes(client)
+    answered = await read(storage, TP, 1, max_bytes=MIB)
+    assert MIB - size - OVERHEAD_BYTES < answered.size <= MIB
+    assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
+
+
+async def test_a_read_fills_up_where_entries_become_smaller(storage: Storage, layout: str) -> None:
+    await write(storage, [500_000, 500_000, *[100] * 500, 500_000])
+    answered = await read(storage, TP, 0, max_bytes=1_020_000)
+
+    records = sum(each.record_count for each in batches_of(answered))
+    fitting = (1_020_000 - 1_000_000) // (200 if layout == "batch" else 120)
+    assert records > 2 + fitting / 2
+
+
+async def test_a_large_entry_among_small_ones_holds_up_nothing(storage: Storage) -> None:
+    sizes = [10, 900_000, *[10] * 300, 900_000, 900_000, 10]
+    await write(storage, sizes)
+    found = await records_from(storage, TP, 0, max_bytes=MIB)
+    assert [len(record.value or b"") for record in found] == sizes
+
+
+async def test_what_is_behind_a_caught_up_reader_is_read_no_further_than_it_asked(
+    storage: Storage, client: redis.Redis
+) -> None:
+    await write(storage, [900_000])
+    await read(storage, TP, 1)  # nothing yet
+    await write(storage, [900_000] * 8)
+
+    before = sent_bytes(client)
+    answered = await read(storage, TP, 1, max_bytes=MIB)
+    assert len(batches_of(answered)) == 1
+    assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
