@@ -2,9 +2,9 @@
 
 The task that reads a request works on it and answers it, and then reads the next: nothing is queued, and a client
 that sends faster than it is served is simply not read. There is one exception. A Produce whose order is settled
-(`RequestContext.submitted`), and which waits for the store all the same, lets a further task read on, so that
-decoding the next batch and storing the last overlap. Each of them answers in its turn; any other request waits
-for all turns before it. On a store that never waits there is only ever one task.
+(`RequestContext.submitted`), and which waits for the store all the same, lets a further task read on where more has
+come, so that decoding the next batch and storing the last overlap. Each of them answers in its turn; any other request
+waits for all turns before it. On a store that never waits there is only ever one task.
 
 Waiting for a request can be cancelled. From the first wait of a handler on, the request is shielded until its answer
 is out, at most until the deadline that a drain sets.
@@ -39,6 +39,8 @@ T = TypeVar("T")
 # Kafka's own clients have at most five requests in flight.
 PRODUCES_AT_ONCE = 5
 RECEIVE_BYTES = 64 * 1024
+# A Produce of that size takes the store long enough for the next one to come meanwhile.
+LARGE_REQUEST_BYTES = 64 * 1024
 # The system's limit of buffers in one sendmsg (IOV_MAX).
 BUFFERS_AT_ONCE = 1024
 # What is copied to or from a socket in one turn: half a millisecond. There may be room for ten times as much.
@@ -202,7 +204,7 @@ class ServedConnection:
 
         def about_to_wait() -> None:
             reader.handling.shield = True
-            if is_produce and context.is_submitted:
+            if is_produce and context.is_submitted and self._is_more_to_read(request):
                 self._hand_over(reader)
 
         context = RequestContext(
@@ -244,6 +246,21 @@ class ServedConnection:
         reader.has_handed_over = True
         self._tasks += 1
         self.shared.spawn(self.serve)
+
+    def _is_more_to_read(self, request: Request) -> bool:
+        """Whether the client has sent more, or is likely to before this is answered.
+
+        A task that reads on costs about as much as a small request, and who sends one at a time has no use for it.
+        """
+        if request.frame_size >= LARGE_REQUEST_BYTES or not self.connection.idle:
+            return True
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # it is lost, which is for whoever reads on to tell
+        return True
 
     async def _turn(self, number: int, reader: Reader) -> None:
         """Wait until every request before this one is answered."""

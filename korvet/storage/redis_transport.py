@@ -35,6 +35,12 @@ class Transport(ABC):
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all buffers, in order."""
 
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Send what can be sent without waiting, while no `send` is under way; what is left. Never fails: that is
+        for the `send` of what is left to tell.
+        """
+        return buffers
+
     @abstractmethod
     async def aclose(self) -> None:
         """Close at once, whoever still waits."""
@@ -64,6 +70,13 @@ class SocketTransport(Transport):
                 await trio.lowlevel.wait_writable(self._socket)
             else:
                 joined = unsent(joined, sent)
+
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        joined = join_small(buffers)
+        try:
+            return unsent(joined, self._socket.sendmsg(joined[:SENDMSG_BUFFERS]))
+        except OSError:
+            return joined
 
     async def aclose(self) -> None:
         trio.lowlevel.notify_closing(self._socket)

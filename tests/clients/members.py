@@ -10,6 +10,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from confluent_kafka import KafkaException
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaConnectionError
 
 from tests.clients.interface import LIMIT_S, Timeout
 
@@ -155,8 +157,10 @@ class KafkaPythonMember(Member):
 
         consumer.subscribe([self.party.topic], listener=Listener())
         while not self._stopping.is_set():
-            for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
-                self.note_received(record.value for record in records)
+            # Now and then it tells of a broker that is away, rather than trying again by itself.
+            with suppress(KafkaConnectionError):
+                for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
+                    self.note_received(record.value for record in records)
         consumer.close()
 
 

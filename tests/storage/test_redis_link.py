@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -13,7 +14,7 @@ from attrs import define
 
 from korvet.storage.redis_link import ConnectionLost, Link, NotConnected, Pending
 from korvet.storage.redis_replies import pack
-from korvet.storage.redis_transport import StreamTransport
+from korvet.storage.redis_transport import SocketTransport, StreamTransport
 
 
 @define
@@ -93,14 +94,59 @@ async def test_a_cancelled_waiters_reply_is_thrown_away_in_its_turn() -> None:
 
 async def test_a_command_cancelled_before_it_is_written_is_dropped() -> None:
     async with served_link() as server:
-        first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
+        first, second, third = (server.send(b"GET", key) for key in (b"a", b"b", b"c"))
         with trio.CancelScope() as scope:
             scope.cancel()
-            await first.wait()
-        await server.answer(b"+second\r\n")
+            await second.wait()
+        await server.answer(b"+first\r\n+third\r\n")
 
-        assert b"$1\r\na\r\n" not in await server.written()
-        assert await second.wait() == b"second"
+        assert b"$1\r\nb\r\n" not in await server.written()
+        assert await first.wait() == b"first"
+        assert await third.wait() == b"third"
+
+
+async def test_where_nothing_is_under_way_a_command_leaves_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = Link(SocketTransport(ours), 60.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            first, second = (Pending(pack((b"GET", key)), 0, 60.0) for key in (b"a", b"b"))
+            link.enqueue(first)
+            link.enqueue(second)
+
+            assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n"
+            await trio.testing.wait_all_tasks_blocked()
+            assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\nb\r\n"
+            theirs.send(b"+first\r\n+second\r\n")
+            assert [await first.wait(), await second.wait()] == [b"first", b"second"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_does_not_leave_at_once_leaves_before_what_is_sent_later() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = Link(SocketTransport(ours), 60.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            large = b"x" * 4_000_000  # more than the system takes at once
+            commands = [(b"SET", b"a", memoryview(large)), (b"GET", b"a")]
+            expected = b"".join(bytes(buffer) for command in commands for buffer in pack(command))
+            for command in commands:
+                link.enqueue(Pending(pack(command), 0, 60.0))
+            received = await trio.to_thread.run_sync(receive_exactly, theirs, len(expected))
+            assert received == expected
+            nursery.cancel_scope.cancel()
+    link.fail_all()
+
+
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (chunk := sock.recv(1 << 20)):
+        data += chunk
+    return data
 
 
 async def test_notify_is_called_in_the_order_of_the_replies() -> None:
