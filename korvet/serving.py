@@ -211,7 +211,7 @@ class ServedConnection:
             request.version, request.client_id, listener_name=self.listener_name, peer=self.peer
         )
         try:
-            if not is_produce:
+            if not is_produce and self._answered != number:
                 await self._turn(number, reader)
             counters.queued(name, self._queued_s + monotonic() - self._active)
             self._queued_s = 0.0
@@ -222,7 +222,8 @@ class ServedConnection:
                 response = await watched(handling, about_to_wait)
             self._current = None
             counters.handled(name)
-            await self._turn(number, reader)
+            if self._answered != number:
+                await self._turn(number, reader)
             counters.sent(name, await self._send(self.connection.send(request, response), reader))
         except BaseException:
             # Whatever comes behind an answer that was never given cannot be answered either.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from typing import Any
 
 import trio
 
@@ -42,6 +43,10 @@ class Apis(Mapping[int, Api]):
         if api is None:
             api = self._apis[key] = self._api(self._served[key])
         return api
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """As of any mapping, for each request."""
+        return self._apis.get(key) or super().get(key, default)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._served)

@@ -35,12 +35,7 @@ def decode(cls: type[M], version: int, data: memoryview, offset: int = 0) -> tup
     `records` fields are views of `data`; everything else is copied out. Raises ProtocolError when the bytes
     are no such message, UnsupportedVersion when there is no such version.
     """
-    read = reader(cls, version)  # type: ignore[arg-type]  # mypy takes no class for Hashable
-    try:
-        return read(data, offset)
-    except (ValueError, IndexError, struct.error) as error:
-        message = f"malformed {cls.__name__} version {version}: {error}"
-        raise ProtocolError(message) from error
+    return decoder(cls, version)(data, offset)  # type: ignore[arg-type]  # mypy takes no class for Hashable
 
 
 def encode(message: object, version: int, put: Callable[[Buffer], None]) -> None:
@@ -50,6 +45,21 @@ def encode(message: object, version: int, put: Callable[[Buffer], None]) -> None
     cannot express and which must not be left out silently (see `schema`).
     """
     writer(type(message), version)(message, put)  # type: ignore[arg-type]  # as above
+
+
+@cache
+def decoder(cls: type[M], version: int) -> Reader[M]:
+    """`decode` for one message in one version."""
+    read = reader(cls, version)  # type: ignore[arg-type]  # as above
+
+    def decode_this(data: memoryview, offset: int) -> tuple[M, int]:
+        try:
+            return read(data, offset)
+        except (ValueError, IndexError, struct.error) as error:
+            message = f"malformed {cls.__name__} version {version}: {error}"
+            raise ProtocolError(message) from error
+
+    return decode_this
 
 
 @cache

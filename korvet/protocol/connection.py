@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 from attrs import Factory, define, field, frozen
 
-from korvet.protocol.codec import decode, encode
+from korvet.protocol.codec import Reader, Writer, decode, decoder, writer
 from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.frames import FrameReader, framed
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -63,6 +63,16 @@ NEED_DATA: Final = NeedData.NEED_DATA
 
 
 @frozen
+class Spoken:
+    """One version of an API: how a request is read, its header first, and how an answer is written."""
+
+    read_header: Reader[RequestHeader]
+    read_body: Reader[Any]
+    write_header: Writer[ResponseHeader]
+    write_body: Writer[Any]
+
+
+@frozen
 class Api:
     """One API the broker speaks: its messages, the versions it serves, and who handles it."""
 
@@ -75,6 +85,20 @@ class Api:
     # What ApiVersions tells; below `min_version` only for Produce.
     advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
     handle: Any = None
+    _spoken: dict[int, Spoken] = field(factory=dict, init=False, repr=False, eq=False)
+
+    def spoken(self, version: int) -> Spoken:
+        """That version, whether it is served or not. Raises UnsupportedVersion where there is no such thing."""
+        spoken = self._spoken.get(version)
+        if spoken is None:
+            # mypy takes no class for Hashable
+            spoken = self._spoken[version] = Spoken(
+                decoder(RequestHeader, request_header_version(self.request, version)),
+                decoder(self.request, version),  # type: ignore[arg-type]
+                writer(ResponseHeader, response_header_version(self.response, version)),
+                writer(self.response, version),  # type: ignore[arg-type]
+            )
+        return spoken
 
 
 @frozen
@@ -151,11 +175,10 @@ class Connection:
         """
         if response is None:
             return []
-        header = ResponseHeader(correlation_id=request.correlation_id)
+        spoken = request.api.spoken(request.response_version)
         pieces: list[Buffer] = []
-        version = request.response_version
-        encode(header, response_header_version(type(response), version), pieces.append)
-        encode(response, version, pieces.append)
+        spoken.write_header(ResponseHeader(correlation_id=request.correlation_id), pieces.append)
+        spoken.write_body(response, pieces.append)
         return framed(pieces)
 
     def _parse(self, frame: memoryview) -> Request:
@@ -165,20 +188,21 @@ class Connection:
         api = self.apis.get(key)
         if api is None:
             raise ProtocolError(f"unknown API key {key}")
-        header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
         if not api.min_version <= version <= api.max_version:
+            header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
             return refuse(api, header, frame, end)
-        body = decode_body(api.request, version, frame, end)
+        spoken = api.spoken(version)
+        header, end = spoken.read_header(frame, 0)
+        body, end = spoken.read_body(frame, end)
+        if end != len(frame):
+            check_left_over(len(frame) - end, body, version)
         return Request(api, version, header.correlation_id, header.client_id, body, len(frame), version)
 
 
-def decode_body(request: type[Any], version: int, frame: memoryview, offset: int) -> Any:
-    """The message that fills the rest of a frame."""
-    body, end = decode(request, version, frame, offset)
-    left_over = len(frame) - end
-    if left_over and not (left_over == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
-        raise ProtocolError(f"{left_over} bytes are left over behind a {request.__name__} v{version}")
-    return body
+def check_left_over(size: int, body: object, version: int) -> None:
+    """Raise ProtocolError for what a request does not account for."""
+    if not (size == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
+        raise ProtocolError(f"{size} bytes are left over behind a {type(body).__name__} v{version}")
 
 
 def asks_for_all_topics(body: object, version: int) -> bool:
@@ -193,7 +217,10 @@ def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> R
         refusal: object = refuse_api_versions(api)
         response_version = 0
     elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
-        refusal = refuse_produce(decode_body(api.request, version, frame, offset))
+        body, end = decode(ProduceRequest, version, frame, offset)
+        if end != len(frame):
+            check_left_over(len(frame) - end, body, version)
+        refusal = refuse_produce(body)
         response_version = version
     else:
         served = f"{api.min_version} to {api.max_version} are served"

@@ -251,7 +251,8 @@ def test_a_responses_frame_is_that_of_kafka_python(cls: type[Any], version: int)
     theirs = in_kafka_python(response, version, kafka_class(cls.__name__))
     theirs.with_header(correlation_id=77)
     key = schema_of(cls).key or 0
-    api = Api(key=key, name="", request=object, response=cls, min_version=version, max_version=version)
+    asked = next(each for each in REQUESTS if schema_of(each).key == key)
+    api = Api(key=key, name="", request=asked, response=cls, min_version=version, max_version=version)
     request = Request(api, version, 77, None, None, 0, response_version=version)
 
     ours = b"".join(Connection({}, max_frame_bytes=0).send(request, response))
