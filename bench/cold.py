@@ -42,8 +42,8 @@ RECORD_BYTES = 100
 RECORDS = 200_000
 AT_ONCE = 1_000
 BATCH_RECORDS = 1_000
-# The broker fills an answer by what records take at most: 36 bytes beside the value.
-MAX_BYTES = AT_ONCE * (RECORD_BYTES + 36)
+# A record takes 9 bytes beside the value.
+MAX_BYTES = AT_ONCE * (RECORD_BYTES + 10)
 EARLIEST_LOCAL = -4
 TRIM_LIMIT_S = 60.0
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from korvet.lake.encoding import Rows, column_of, encode_batch, encode_headers, spans
+from korvet.protocol.record_batch import HEADER_BYTES
 
 # Of one batch, before the limit of the request: consumers take whole batches at a time.
 BATCH_BYTES = 1_000_000
@@ -26,8 +27,8 @@ def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterato
         first = start
         while first < end:
             before = int(cumulated[first - 1]) if first else 0
-            room = before + min(BATCH_BYTES, max_bytes)
-            until = min(end, int(np.searchsorted(cumulated, room, side="right")))
+            room = min(BATCH_BYTES, max_bytes) - HEADER_BYTES
+            until = min(end, int(np.searchsorted(cumulated, before + room, side="right")))
             if until <= first:
                 if not at_least_one:
                     return

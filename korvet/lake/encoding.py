@@ -20,8 +20,6 @@ from korvet.protocol.record_batch import (
     write_header,
 )
 
-# At most what a record takes beside key, value and headers.
-RECORD_OVERHEAD_BYTES = 36
 ATTRIBUTES = 1  # bytes, all zero
 NOTHING = b""
 DELTA_LIMIT = 1 << 62  # of timestamps within a batch, far from where 64 bits end
@@ -63,9 +61,16 @@ class Rows:
         )
 
     def sizes(self) -> Int64s:
-        """At most how many bytes each record takes."""
-        sizes = lengths(self.keys) + lengths(self.values) + RECORD_OVERHEAD_BYTES
-        return sizes if self.headers is None else sizes + lengths(self.headers)
+        """At most how many bytes each record takes, whichever of them a batch begins with."""
+        keys, values = lengths(self.keys), lengths(self.values)
+        sizes = keys + values + (1 if self.headers is None else lengths(self.headers))
+        if len(self):
+            deltas = spread(self.offsets) if self.offsets is not None else len(self)
+            times = spread(self.timestamps) if self.timestamps is not None else 0
+            numbers = (deltas, times, int(keys.max()), int(values.max()))
+            sizes += ATTRIBUTES + sum(map(varint_bytes, numbers))
+            sizes += varint_bytes(int(sizes.max()))
+        return sizes
 
 
 @frozen
@@ -199,6 +204,16 @@ def column_of(table: pa.Table, name: str) -> pa.Array:
     """A table's column in one piece."""
     chunks = table.column(name)
     return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+
+
+def spread(numbers: Int64s) -> int:
+    """How far the least and the largest are apart."""
+    return int(numbers.max()) - int(numbers.min())
+
+
+def varint_bytes(number: int) -> int:
+    """How many bytes a zigzag varint has, of that number or any between it and its negative."""
+    return max(1, -(-(2 * number).bit_length() // 7))
 
 
 def lengths(array: pa.BinaryArray) -> Int64s:

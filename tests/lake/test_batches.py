@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,15 +73,29 @@ def test_all_rows_are_found_in_the_batches_in_their_order(rows: list[Row], max_b
     found: list[Row] = []
     expected, table = on_the_wire(rows), arrow(rows)
     while len(found) < len(expected):
-        before = len(found)
+        before, size = len(found), 0
         for buffer, next_offset in batches_of(table.slice(before), max_bytes, at_least_one=True):
             batch, records = found_in(buffer)
             found += records
+            size += len(buffer)
             assert next_offset == records[-1][0] + 1
             assert batch.max_timestamp == max(record[1] for record in records)
         assert len(found) > before
+        assert size <= max_bytes or len(found) == before + 1
 
     assert found == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 100, 1_000, 8_192])
+def test_a_batch_is_as_large_as_it_may_be(size: int) -> None:
+    now = 1_795_000_000_000
+    rows: list[Row] = [(offset, now + offset, 0, b"key", bytes(size), None) for offset in range(5_000)]
+    batches = [buffer for buffer, _ in batches_of(arrow(rows), 100_000, at_least_one=True)]
+
+    records = found_in(batches[0])[1]
+    one_more = len(batches[0]) + len(batches[0]) // len(records)
+    assert one_more > 0.99 * 100_000 or len(records) == len(rows)
+    assert len(batches) <= 2
 
 
 def test_a_batch_says_who_produces_it() -> None:
