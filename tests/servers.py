@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+import pytest
 import redis
 from attrs import define, field, frozen
 
@@ -87,6 +88,12 @@ def kinds() -> list[ServerKind]:
         search_path_binary()
         expected.append(REDIS_PATH)
     return expected
+
+
+def on(*kinds: ServerKind) -> pytest.MarkDecorator:
+    """Run a class on these servers only."""
+    parameters = [pytest.param(kind, id=kind.id) for kind in kinds]
+    return pytest.mark.parametrize("server_kind", parameters, indirect=True, scope="session")
 
 
 def free_port() -> int:

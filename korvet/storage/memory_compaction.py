@@ -14,7 +14,7 @@ from attrs import define, field
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.compaction import Round, compacted, is_due, lag_limit, note_all
 from korvet.storage.interface import Buffer, Compacted
-from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes
+from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes, own_buffer
 from korvet.storage.turns import Turns, in_turns
 
 
@@ -62,7 +62,7 @@ class MemoryCompaction:
         oldest_ms = -1
         if number < len(self.log.segments):
             segment = self.log.segments[number]
-            oldest_ms = RecordBatch(segment.buffers[bisect_left(segment.last_offsets, end)]).base_timestamp
+            oldest_ms = RecordBatch(segment.batch(bisect_left(segment.last_offsets, end))).base_timestamp
         return is_due(
             self.log.config,
             clean_bytes=clean_bytes,
@@ -91,11 +91,11 @@ class MemoryCompaction:
             end=log.cleaned.end,
         )
         for segment in log.segments[bisect_left(log.segment_ends, round_.end) :]:
-            for buffer, last_offset in zip(list(segment.buffers), list(segment.last_offsets), strict=True):
+            for index, last_offset in enumerate(list(segment.last_offsets)):
                 if last_offset >= target or round_.is_full:
                     return self._ended(round_, target)
                 if last_offset >= round_.end:
-                    await in_turns(note_all(RecordBatch(buffer), round_), self._turns)
+                    await in_turns(note_all(RecordBatch(segment.batch(index)), round_), self._turns)
                     round_.end = last_offset + 1
                 await self._turns.next()
         return self._ended(round_, target)
@@ -117,15 +117,20 @@ class MemoryCompaction:
             begin = last_offset + 1
             sources.append(segment)
             await self._add_rest_of(segment, new, round_)
-            if new.buffers and new.size >= SEGMENT_BYTES:
-                if not self.log.replace(sources, new):
+            if new.count and new.size >= SEGMENT_BYTES:
+                if not self._replace(sources, new):
                     return False
                 sources, new = [], Segment()
-        return not sources or self.log.replace(sources, new)
+        return not sources or self._replace(sources, new)
+
+    def _replace(self, sources: list[Segment], new: Segment) -> bool:
+        new.close()
+        return self.log.replace(sources, new)
 
     async def _add_rest_of(self, segment: Segment, new: Segment, round_: Round) -> None:
-        for index, buffer in enumerate(segment.buffers):
+        for index in range(segment.count):
             last_offset, max_timestamp = segment.last_offsets[index], segment.max_timestamps[index]
+            buffer = segment.batch(index)
             left: Buffer | None = buffer
             if last_offset < round_.end:
                 batch = RecordBatch(buffer)
@@ -135,6 +140,7 @@ class MemoryCompaction:
                 elif left is not None:
                     max_timestamp = RecordBatch(left).max_timestamp
             if left is not None:
+                left = own_buffer(left)
                 cost = kept_bytes(left) + BATCH_COST
                 new.append(left, last_offset, max_timestamp, segment.last_append_ms, cost)
             await self._turns.next()

@@ -50,6 +50,9 @@ SEGMENT_BYTES = 256 * 1024
 ANY_TIME = -(2**63)
 # What a batch occupies besides its bytes: its buffer's and view's own headers, and its places in a segment.
 BATCH_COST = 400
+# What it occupies in a segment that grows no more, if it is small: its places alone.
+JOINED_BATCH_COST = 32
+SMALL_BATCH_BYTES = 32 * 1024
 LOG_COST = 2000
 # Nothing here survives a broker, so nothing acknowledged is ever lost while it lives.
 LEADER_EPOCH = 0
@@ -107,10 +110,15 @@ class Slice(NamedTuple):
 
 
 class Segment:
-    """Consecutive batches, by columns: what is bisected lies together, and a small batch costs little."""
+    """Consecutive batches, by columns: what is bisected lies together, and a small batch costs little.
+
+    As long as it grows each batch is a buffer of its own. `close` lays small ones side by side: thousands of little
+    objects would be slow to read, slow to free, and keep memory from being given back after they are gone.
+    """
 
     __slots__ = (
-        "buffers",
+        "_buffers",
+        "_joined",
         "cost",
         "ends",
         "last_append_ms",
@@ -120,7 +128,8 @@ class Segment:
     )
 
     def __init__(self) -> None:
-        self.buffers: list[Buffer] = []
+        self._buffers: list[Buffer] = []
+        self._joined: memoryview | None = None
         self.last_offsets = array("q")
         self.ends = array("q")  # where each batch ends, in bytes from the segment's beginning
         self.max_timestamps = array("q")
@@ -132,15 +141,44 @@ class Segment:
     def size(self) -> int:
         return self.ends[-1]
 
+    @property
+    def count(self) -> int:
+        """How many batches."""
+        return len(self.ends)
+
     def append(self, buffer: Buffer, last_offset: int, max_timestamp: int, now_ms: int, cost: int) -> None:
         ends = self.ends
         ends.append((ends[-1] if ends else 0) + len(buffer))
-        self.buffers.append(buffer)
+        self._buffers.append(buffer)
         self.last_offsets.append(last_offset)
         self.max_timestamps.append(max_timestamp)
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
         self.last_append_ms = now_ms
         self.cost += cost
+
+    def close(self) -> int:
+        """No more is to come; how much less it costs now."""
+        if self._joined is not None or self.count < 2 or self.size > self.count * SMALL_BATCH_BYTES:
+            return 0
+        self._joined = memoryview(b"".join(self._buffers))
+        self._buffers = []
+        before, self.cost = self.cost, self.size + self.count * JOINED_BATCH_COST
+        return before - self.cost
+
+    def batch(self, index: int) -> Buffer:
+        """One batch. What is to outlive the segment is copied by the caller (`own_buffer`)."""
+        if self._joined is None:
+            return self._buffers[index]
+        return self._joined[self._start(index) : self.ends[index]]
+
+    def batches(self, first: int, end: int) -> list[Buffer]:
+        """Batches one after the other, in as few buffers as they lie in."""
+        if self._joined is None:
+            return self._buffers[first:end]
+        return [self._joined[self._start(first) : self._start(end)]]
+
+    def _start(self, index: int) -> int:
+        return self.ends[index - 1] if index else 0
 
     def expired(self, now_ms: int, retention_ms: int, kept_at_least_ms: int) -> bool:
         """Whether the largest timestamp is past retention; without timestamps, the time of the last append."""
@@ -150,8 +188,8 @@ class Segment:
     def without_first(self, count: int) -> Segment:
         """The segment without its first batches."""
         rest = Segment()
-        for index in range(count, len(self.buffers)):
-            buffer = self.buffers[index]
+        for index in range(count, self.count):
+            buffer = own_buffer(self.batch(index))
             rest.append(
                 buffer,
                 self.last_offsets[index],
@@ -159,6 +197,8 @@ class Segment:
                 self.last_append_ms,
                 kept_bytes(buffer) + BATCH_COST,
             )
+        if self._joined is not None:
+            rest.close()
         return rest
 
 
@@ -233,6 +273,8 @@ class PartitionLog:
         last_offset = batch.last_offset
         if self._is_sealed or not self.segments or self.segments[-1].size >= SEGMENT_BYTES:
             self._is_sealed = False
+            if self.segments:
+                self.budget.give_back(self.segments[-1].close())
             self.segments.append(Segment())
             self.segment_ends.append(last_offset)
         self.segments[-1].append(buffer, last_offset, batch.max_timestamp, now_ms, cost)
@@ -279,9 +321,9 @@ class PartitionLog:
             if end == index and at_least_one and not batches:
                 end += 1
             if end > index:
-                batches += segment.buffers[index:end]
+                batches += segment.batches(index, end)
                 size += segment.ends[end - 1] - begin
-            if end < len(segment.buffers):
+            if end < segment.count:
                 break
             number, index = number + 1, 0
         return Slice(batches, size)
@@ -299,7 +341,7 @@ class PartitionLog:
                 continue
             for index, largest in enumerate(segment.max_timestamps):
                 if largest >= timestamp:
-                    found = yield from self._first_at(segment.buffers[index], timestamp)
+                    found = yield from self._first_at(segment.batch(index), timestamp)
                     if found:
                         return found
         return None
@@ -310,7 +352,7 @@ class PartitionLog:
             return None
         segment = max(self.segments, key=lambda each: each.max_timestamp)
         index = segment.max_timestamps.index(segment.max_timestamp)
-        return (yield from self._first_at(segment.buffers[index], segment.max_timestamp))
+        return (yield from self._first_at(segment.batch(index), segment.max_timestamp))
 
     def _first_at(self, buffer: Buffer, timestamp: int) -> Steps[OffsetAndTimestamp | None]:
         (batch,) = parse_batches(buffer)
@@ -385,7 +427,7 @@ class PartitionLog:
         present = self.segments[first:after] if first >= 0 else []
         if len(present) != len(old) or any(a is not b for a, b in zip(present, old, strict=True)):
             return False
-        left = [new] if new.buffers else []
+        left = [new] if new.count else []
         self.segments[first:after] = left
         self.segment_ends[first:after] = [each.last_offsets[-1] for each in left]
         self.size += sum(each.size for each in left) - sum(each.size for each in old)
@@ -412,7 +454,7 @@ class PartitionLog:
         """Let the first segment begin with the batch that holds the log start, known by what is left of it."""
         first = self.segments[0]
         rest = first.without_first(bisect_left(first.last_offsets, self.log_start_offset))
-        (batch,) = parse_batches(rest.buffers[0])
+        (batch,) = parse_batches(rest.batch(0))
         if batch.base_offset < self.log_start_offset:
             with suppress(KafkaError):  # it cannot be looked into: the header has to do
                 rest.max_timestamps[0] = max(timestamp for _, timestamp in self._visible(batch))
@@ -422,12 +464,14 @@ class PartitionLog:
         self.budget.give_back(first.cost - rest.cost)
 
 
-def own_buffer(view: memoryview) -> Buffer:
+def own_buffer(buffer: Buffer) -> Buffer:
     """A buffer to keep a batch in: its own place in its request, unless that is more than twice as large.
 
     A copy, too, where that place cannot be written to.
     """
-    return bytearray(view) if view.readonly or 2 * len(view) < kept_bytes(view) else view
+    if not isinstance(buffer, memoryview):
+        return buffer
+    return bytearray(buffer) if buffer.readonly or 2 * len(buffer) < kept_bytes(buffer) else buffer
 
 
 def kept_bytes(buffer: Buffer) -> int:

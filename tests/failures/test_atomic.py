@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 
 BATCH_RECORDS = 50
 IN_FLIGHT = 4
-KILLS = 3
+KILLS = 2
 BATCHES_BETWEEN = 60
 LIMIT_S = 60.0
 

@@ -19,7 +19,7 @@ from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess
 
-KILLS = 3
+KILLS = 2
 RECORDS_BETWEEN = 300
 
 

@@ -9,7 +9,7 @@ from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import StartServer
 
-CUTS = 8
+CUTS = 5
 RECORDS_BETWEEN = 40
 
 

@@ -283,6 +283,48 @@ async def test_retention_drops_whole_segments_from_the_front() -> None:
     assert log.log_start_offset == log.segments[0].last_offsets[0]
 
 
+async def test_small_batches_of_a_segment_that_grows_no_more_lie_in_one_buffer() -> None:
+    storage = await memory()
+    values = [b"%d" % number * 30 for number in range(3_000)]
+    for value in values:
+        await append(storage, TP, [Record(value)])
+    log = storage._logs[TP]
+    closed = log.segments[:-1]
+
+    assert len(closed) >= 2
+    for segment in closed:
+        assert len(segment.batches(0, segment.count)) == 1
+        assert segment.cost < 1.25 * segment.size
+    assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
+    assert [record.value for record in await records_from(storage, TP, 0, max_bytes=10_000)] == values
+    for offset in (0, 1, closed[0].last_offsets[-1], closed[0].last_offsets[-1] + 1, 2_999):
+        (found, *_) = batches_of(await read(storage, TP, offset, max_bytes=1))
+        assert found.base_offset == offset
+
+
+async def test_large_batches_stay_where_they_are() -> None:
+    storage = await memory()
+    for _ in range(12):
+        await append(storage, TP, [Record(bytes(SEGMENT_BYTES // 4))])
+    segment = storage._logs[TP].segments[0]
+
+    assert len(segment.batches(0, segment.count)) == segment.count > 1
+
+
+@pytest.mark.parametrize("cut", [1, 700, 1_500, 2_999])
+async def test_a_closed_segment_can_be_cut(cut: int) -> None:
+    storage = await memory()
+    for number in range(3_000):
+        await append(storage, TP, [Record(b"%d" % number * 30, timestamp=T0 + number)])
+    await storage.truncate_before(TP, cut)
+    log = storage._logs[TP]
+
+    assert len(await records_from(storage, TP)) == 3_000 - cut
+    assert await storage.seek_ts(TP, 0) == OffsetAndTimestamp(cut, T0 + cut)
+    assert log.size == sum(segment.size for segment in log.segments)
+    assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
+
+
 async def test_a_log_counts_what_a_cut_leaves() -> None:
     storage = await memory()
     for _ in range(10):

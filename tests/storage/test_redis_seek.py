@@ -17,7 +17,7 @@ from korvet.protocol.record_batch import RecordBatch, build_batch
 from korvet.storage.interface import OffsetAndTimestamp, Storage, StorageDefaults, TopicPartition
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
 from korvet.testing.records import T0, Record, StoredRecord, append, append_batch, records_from, stored
-from tests.servers import RedisServer
+from tests.servers import VALKEY, RedisServer, on
 
 pytestmark = pytest.mark.servers
 
@@ -127,6 +127,7 @@ async def test_retention_leaves_an_index_of_what_is_left(redis_server: RedisServ
 
 
 @pytest.mark.slow
+@on(VALKEY)
 @pytest.mark.parametrize("layout", ["record", "batch"])
 async def test_a_million_records_are_searched_about_as_fast_as_a_tenth_of_them(
     redis_server: RedisServer, layout: str

@@ -7,15 +7,9 @@ import pytest
 from korvet.testing.environment import Environment
 from korvet.testing.storage_contract import StorageContract
 from tests.redis_environment import RedisEnvironment
-from tests.servers import REDIS_FLOOR, VALKEY, RedisServer, ServerKind, kinds
+from tests.servers import REDIS_FLOOR, VALKEY, RedisServer, kinds, on
 
 pytestmark = pytest.mark.servers
-
-
-def on(*kinds: ServerKind) -> pytest.MarkDecorator:
-    """Run a class on these servers only."""
-    parameters = [pytest.param(kind, id=kind.id) for kind in kinds]
-    return pytest.mark.parametrize("server_kind", parameters, indirect=True, scope="session")
 
 
 @on(*(kind for kind in kinds() if kind is not REDIS_FLOOR))
