@@ -3,8 +3,9 @@
 The task that reads a request works on it and answers it, and then reads the next: nothing is queued, and a client
 that sends faster than it is served is simply not read. There is one exception. A Produce whose order is settled
 (`RequestContext.submitted`), and which waits for the store all the same, lets a further task read on where more has
-come, so that decoding the next batch and storing the last overlap. Each of them answers in its turn; any other request
-waits for all turns before it. On a store that never waits there is only ever one task.
+come, so that decoding the next batch and storing the last overlap; whoever has answered then rests until reading is
+handed over to it. Each of them answers in its turn; any other request waits for all turns before it. On a store that
+never waits there is only ever one task.
 
 Waiting for a request can be cancelled. From the first wait of a handler on, the request is shielded until its answer
 is out, at most until the deadline that a drain sets.
@@ -38,6 +39,8 @@ T = TypeVar("T")
 
 # Kafka's own clients have at most five requests in flight.
 PRODUCES_AT_ONCE = 5
+# Tasks that may wait to take over reading. Beginning a new one costs as much as a small request.
+RESTING_AT_MOST = 2
 RECEIVE_BYTES = 64 * 1024
 # A Produce of that size takes the store long enough for the next one to come meanwhile.
 LARGE_REQUEST_BYTES = 64 * 1024
@@ -78,8 +81,10 @@ class Reader:
     reading: trio.CancelScope = field(factory=trio.CancelScope)
     # Shielded while a request is worked on; ends that as well.
     handling: trio.CancelScope = field(factory=trio.CancelScope)
-    # Whether another task has taken over reading; this one ends when its request is answered.
+    # Whether another task has taken over reading; this one rests when its request is answered.
     has_handed_over: bool = False
+    # While it rests.
+    task: trio.lowlevel.Task | None = None
 
 
 @define(eq=False)
@@ -94,6 +99,8 @@ class ServedConnection:
     connection: Connection = field(init=False)
     _readers: set[Reader] = field(factory=set)
     _offering: Reader | None = None  # one that could hand over, if fewer requests were being worked on
+    _resting: list[Reader] = field(factory=list)
+    _is_read_out: bool = False  # nobody reads any more
     _tasks: int = 1  # those that serve it, or are about to
     _taken: int = 0  # requests read
     _answered: int = 0
@@ -137,6 +144,8 @@ class ServedConnection:
             logger.exception("%s: connection closed by an error in korvet", self.peer)
         finally:
             self._readers.discard(reader)
+            if not reader.has_handed_over:
+                self._end_reading()
             self._tasks -= 1
             if not self._tasks:
                 self._close()
@@ -184,10 +193,12 @@ class ServedConnection:
                 slice_end = monotonic() + SLICE_S
                 continue
             await self._serve(request, reader)
-            if reader.has_handed_over:
-                return
             if reader.handling.shield:
                 reader.handling.shield = False
+            if reader.has_handed_over:
+                if not await self._rest(reader):
+                    return
+                slice_end = monotonic() + SLICE_S
             if monotonic() > slice_end:
                 await trio.lowlevel.checkpoint()
                 slice_end = monotonic() + SLICE_S
@@ -245,8 +256,38 @@ class ServedConnection:
             return
         self._offering = None
         reader.has_handed_over = True
-        self._tasks += 1
-        self.shared.spawn(self.serve)
+        if self._resting:
+            self._wake(self._resting.pop(), is_to_read=True)
+        else:
+            self._tasks += 1
+            self.shared.spawn(self.serve)
+
+    async def _rest(self, reader: Reader) -> bool:
+        """Wait to take over reading again; False when there is no need to."""
+        if self._is_read_out or len(self._resting) >= RESTING_AT_MOST:
+            return False
+        reader.task = trio.lowlevel.current_task()
+        self._resting.append(reader)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._resting.remove(reader)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return not reader.has_handed_over
+
+    def _wake(self, reader: Reader, *, is_to_read: bool) -> None:
+        """The reader was resting, and is not among those any more."""
+        assert reader.task is not None  # noqa: S101  it has one while it rests
+        reader.has_handed_over = not is_to_read
+        trio.lowlevel.reschedule(reader.task)
+
+    def _end_reading(self) -> None:
+        """There is nothing more to be read, so nothing to take over."""
+        self._is_read_out = True
+        resting, self._resting = self._resting, []
+        for reader in resting:
+            self._wake(reader, is_to_read=False)
 
     def _is_more_to_read(self, request: Request) -> bool:
         """Whether the client has sent more, or is likely to before this is answered.

@@ -25,7 +25,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.server import Server, check_advertised, run, start_lines
-from korvet.serving import PRODUCES_AT_ONCE, Shared
+from korvet.serving import PRODUCES_AT_ONCE, ServedConnection, Shared
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
 from tests.talk import LOOPBACK, connect, joined, port_of, reset, seen, serving
@@ -234,6 +234,54 @@ async def test_only_so_many_produces_are_worked_on_at_once() -> None:
             assert min(number + PRODUCES_AT_ONCE, 12) == len(slow.begun)
             slow.begun[number].set()
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[ServedConnection]:
+    """An item for each task that was begun for a connection."""
+    begun = []
+    serve = ServedConnection.serve
+
+    async def noted(connection: ServedConnection) -> None:
+        begun.append(connection)
+        await serve(connection)
+
+    monkeypatch.setattr(ServedConnection, "serve", noted)
+    return begun
+
+
+async def test_a_client_that_sends_one_produce_at_a_time_is_served_by_one_task(
+    tasks: list[ServedConnection],
+) -> None:
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server, connect(server) as client:
+        for number in range(10):
+            await client.send(client.frame_of(produce(), 9))
+            await slow.until_begun(number + 1)
+            await wait_all_tasks_blocked()
+            slow.begun[number].set()
+            assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
+
+    assert 1 == len(tasks)
+
+
+async def test_overlapping_produces_are_served_by_few_tasks_that_end_with_the_client(
+    tasks: list[ServedConnection],
+) -> None:
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server:
+        async with connect(server) as client:
+            for number in range(0, 60, 3):
+                await client.send(client.frame_of(produce(), 9) * 3)
+                await slow.until_begun(number + 3)
+                for each in slow.begun[number:]:
+                    each.set()
+                for index in range(3):
+                    assert number + index == base_offset((await client.answer(ProduceRequest, 9))[1])
+        await wait_all_tasks_blocked(0.01)
+
+        assert not server._connections
+        assert 3 <= len(tasks) <= 4
 
 
 async def test_other_requests_wait_for_the_produces_before_them() -> None:
