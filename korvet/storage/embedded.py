@@ -216,6 +216,8 @@ class EmbeddedServer:
             "save": "",
             # What is rewritten is mostly batches: their clients have compressed them, or wanted no compression.
             "rdbcompression": "no",
+            # Below that, reading it all at the start costs less than writing it anew each time it has doubled.
+            "auto-aof-rewrite-min-size": "256mb",
             "maxmemory-policy": "noeviction",
         }
         return [str(binary), *(argument for name in settings for argument in (f"--{name}", settings[name]))]

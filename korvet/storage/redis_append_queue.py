@@ -113,6 +113,10 @@ class Call:
     connection: RedisConnection | None = None
 
     @property
+    def size(self) -> int:
+        return sum(ticket.packed.size for ticket in self.tickets)
+
+    @property
     def is_waited_for(self) -> bool:
         return not all(ticket.is_resolved for ticket in self.tickets)
 
@@ -185,9 +189,9 @@ class AppendQueue:
 
     def _make(self, call: Call) -> None:
         """Send the call. The answer comes to `_answered`."""
-        redis, waiting = self.context.redis.connection, self.context.waiting_connections
+        redis, waiting = self.context.redis, self.context.waiting_connections
         try:
-            call.connection = waiting.choose() if call.replicas else redis
+            call.connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
             call.connection.send_packed(self._command(call), notify=partial(self._answered, call))
         except NotConnected as error:
             self._not_sent(call, error)

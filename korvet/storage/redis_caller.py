@@ -15,6 +15,7 @@ from attrs import define, field
 from redis.exceptions import NoScriptError, RedisError
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
+from korvet.storage.redis_bulk import LARGE_BYTES, BulkConnection
 from korvet.storage.redis_connection import (
     NotConnected,
     RedisConnection,
@@ -43,9 +44,13 @@ def storage_error(error: Exception) -> KafkaError:
 
 @define(eq=False)
 class RedisCaller:
-    """One connection. `repeatable` commands are asked again when the connection was lost in the middle."""
+    """One connection. `repeatable` commands are asked again when the connection was lost in the middle.
+
+    Where there is a `bulk` connection as well, it has the commands of which a caller says that they are large.
+    """
 
     connection: RedisConnection
+    bulk: BulkConnection | None = None
     patience_s: float = PATIENCE_S
     _said: dict[str, float] = field(factory=dict)
 
@@ -53,9 +58,22 @@ class RedisCaller:
         """One command's reply."""
         return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
 
-    async def pipeline(self, commands: Sequence[Command], *, repeatable: bool = False) -> list[Reply]:
-        """The replies of commands in one write, errors among them as exceptions."""
-        return await self._patiently(lambda: self.connection.pipeline(commands), repeatable=repeatable)
+    async def pipeline(
+        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+    ) -> list[Reply]:
+        """The replies of commands in one write, errors among them as exceptions.
+
+        `size` is about how many bytes the larger of both has, where that may be much.
+        """
+        return await self._patiently(
+            lambda: self.connection_for(size).pipeline(commands), repeatable=repeatable
+        )
+
+    def connection_for(self, size: float) -> RedisConnection:
+        """The connection for a command, or a reply, of about so many bytes."""
+        if size >= LARGE_BYTES and self.bulk is not None:
+            return self.bulk.connected or self.connection
+        return self.connection
 
     async def run(
         self,

@@ -11,7 +11,7 @@ are somebody else's doing: they are accounted for (`settle`) before anything is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, islice
 from typing import cast
 from uuid import UUID
@@ -98,6 +98,11 @@ class PartitionRead:
         safe = WORST_SLICE_BYTES // max(self.partition.largest_entry, 1)
         expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.batches else SLICE_ENTRIES
         return max(1, min(fitting, safe, expected))
+
+    @property
+    def expected_bytes(self) -> float:
+        """Of the slice that is asked for."""
+        return self.asked * self.average
 
     def wants_more(self, behind: int = 0) -> bool:
         """Whether another entry can be expected to fit, `behind` more of those seen last; or none was found yet."""
@@ -193,10 +198,11 @@ class Reader:
                 return waiting[:index], waiting[index:]
         return waiting, []
 
-    async def _first_slices(self, wave: Iterable[PartitionRead]) -> list[Reply]:
+    async def _first_slices(self, wave: Sequence[PartitionRead]) -> list[Reply]:
         """The replies of each one's EXEC."""
         commands = [read.commands() for read in wave]
-        replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True)
+        size = sum(read.expected_bytes for read in wave)
+        replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True, size=size)
         executed = []
         rest = iter(replies)
         for each in commands:
@@ -248,7 +254,8 @@ class Reader:
             return None
         read.position = b"(" + entries[-1][0]
         try:
-            return self.redis.connection.send_all(read.commands())
+            commands = read.commands()
+            return self.redis.connection_for(read.expected_bytes).send_all(commands)
         except RedisUnavailable:
             return None
 

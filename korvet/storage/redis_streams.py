@@ -46,6 +46,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.redis_append import Appender
 from korvet.storage.redis_append_queue import AppendContext
+from korvet.storage.redis_bulk import BulkConnection
 from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis_catalogue import Catalogue, partitions_of
 from korvet.storage.redis_compaction import Compactor
@@ -119,7 +120,7 @@ class RedisStreamsStorage(Storage):
         self.durability = server.durability
         self._keyspace = keyspace
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
-        redis = RedisCaller(connection)
+        redis = RedisCaller(connection, BulkConnection(connection.address, nursery))
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
