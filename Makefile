@@ -100,12 +100,13 @@ clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find korvet tests bench conformance examples -name __pycache__ -prune -exec rm -rf {} +
 
-# Where .venv was copied or its Python is gone, its own python does not start: begin again then.
+# Where .venv was copied or its Python is gone, its own python does not start: begin again then. For the tests nothing
+# is compiled in advance: of thousands of files hardly any is used, and whoever uses one compiles it.
 $(runnable) $(developed): pyproject.toml
 	@venv=$(@D); python=$$(.ci/find-python) || exit 1; \
 	$$venv/bin/python -c '' 2>/dev/null || rm -rf $$venv/bin; \
 	test -x $$venv/bin/python || { echo "Setting up $$venv with $$python"; $$python -m venv $$venv; } && \
-	$$venv/bin/python -m pip --disable-pip-version-check install --quiet \
+	$$venv/bin/python -m pip --disable-pip-version-check install --quiet $(if $(findstring develop,$@),--no-compile) \
 	    --editable '.[$(if $(findstring newest,$@),test,$(if $(findstring develop,$@),dev,embedded))]'
 	@$(@D)/bin/python -m compileall -q korvet  # or the first start would be the one that waits for it
 	@touch $@ $(@D)/.set-up-to-run

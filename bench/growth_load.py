@@ -10,7 +10,7 @@ from statistics import median
 from bench.groups import Member, check, commit_request
 from bench.latency import acknowledged_s, delivered_s, one_record
 from bench.rdkafka import WrongCount
-from bench.wire import LATEST, Wire, fetch_request, fetched, frame_of, produce_all, produce_request
+from bench.wire import LATEST, Wire, fetch_request, fetched, frame_of, pieces_of, produce_all, produce_request
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -33,8 +33,9 @@ def batch_of(records: int) -> bytes:
 
 def produce(port: int, batch: bytes, partitions: Sequence[int]) -> tuple[float, list[tuple[int, int]]]:
     """The batch once into each of the partitions, several requests under way; seconds, and where it went."""
+    # In pieces, that the client has the same few bytes in its caches however many partitions there are.
     frames = {
-        partition: frame_of(produce_request(TOPIC, batch, partition=partition))
+        partition: pieces_of(produce_request(TOPIC, batch, partition=partition))
         for partition in set(partitions)
     }
     with Wire(port) as wire:

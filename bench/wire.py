@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +38,7 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
 )
 from korvet.protocol.requests import decode_response, encode_request
+from korvet.protocol.schema import Buffer
 
 # The last versions that address topics by name; of ListOffsets the first that knows tiers.
 SPOKEN: dict[type, tuple[int, type]] = {
@@ -54,6 +55,7 @@ LATEST = -1
 # Produce requests that are under way at once, where several are.
 IN_FLIGHT = 8
 SIZE = struct.Struct(">i")
+MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 
 
 class Wire:
@@ -71,8 +73,14 @@ class Wire:
     ) -> None:
         self.socket.close()
 
-    def send(self, frame: bytes) -> None:
-        self.socket.sendall(frame)
+    def send(self, frame: bytes | Sequence[Buffer]) -> None:
+        """A frame, whole or in pieces."""
+        if isinstance(frame, bytes):
+            self.socket.sendall(frame)
+            return
+        for piece in frame[:-1]:
+            self.socket.sendall(piece, MORE_FOLLOWS)
+        self.socket.sendall(frame[-1])
 
     def receive(self) -> bytearray:
         """The next response, undecoded."""
@@ -98,8 +106,13 @@ class Wire:
 
 def frame_of(request: object) -> bytes:
     """A whole request, ready to be sent."""
+    return b"".join(pieces_of(request))
+
+
+def pieces_of(request: object) -> Sequence[Buffer]:
+    """The same in pieces: its record batches are those of the request, and not copied."""
     version, _ = SPOKEN[type(request)]
-    return b"".join(encode_request(request, version, 1, "bench"))
+    return encode_request(request, version, 1, "bench")
 
 
 def answer(request_type: type, frame: bytearray) -> Any:
@@ -125,7 +138,7 @@ def produced(frame: bytearray) -> int:
     return base_offset
 
 
-def produce_all(wire: Wire, frames: Iterable[bytes]) -> Iterator[int]:
+def produce_all(wire: Wire, frames: Iterable[bytes | Sequence[Buffer]]) -> Iterator[int]:
     """Send `produce_request`s with a few in flight, as producers do; the base offsets in order."""
     unanswered = 0
     for frame in frames:
