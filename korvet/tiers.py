@@ -102,9 +102,8 @@ class Tiers:
                 archived.topic, tp.partition, offset, end, request.max_bytes
             )
             if data:
-                return ReadResult(
-                    [data], len(data), evolve(archived.offsets, log_start_offset=archived.start)
-                )
+                offsets = evolve(archived.offsets, log_start_offset=archived.start)
+                return ReadResult([data], len(data), offsets, is_cut=True)
         # Nothing is left between the position and what storage has: reading goes on there.
         local = ReadRequest(end, request.max_bytes)
         result = (await self.storage.read({tp: local}, max_bytes=request.max_bytes))[tp]

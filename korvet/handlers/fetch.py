@@ -185,13 +185,18 @@ class _Fetch:
         # The wait may end while they are checked: then what was there before it is answered whole.
         outcomes = {tp: await self._checked(tp, self.wanted[tp], result) for tp, result in results.items()}
         self.outcomes |= outcomes
-        read = [outcome for outcome in outcomes.values() if isinstance(outcome, ReadResult)]
+        read = {tp: outcome for tp, outcome in outcomes.items() if isinstance(outcome, ReadResult)}
         is_answer = len(read) < len(outcomes)
-        self.size = sum(outcome.size for outcome in read)
+        self.size = sum(outcome.size for outcome in read.values())
+        # Where a limit ended the read waiting would bring nothing: that limit's bytes count, as in Kafka.
+        available = sum(
+            max(outcome.size, requests[tp].max_bytes) if outcome.is_cut else outcome.size
+            for tp, outcome in read.items()
+        )
         answers.change(self.size - self.context.answer_bytes)
         self.context.answer_bytes = self.size
         # What the budget has cut short is not waited to become more.
-        return is_answer or self.size >= (self.min_bytes if max_bytes == wanted else 1)
+        return is_answer or available >= (self.min_bytes if max_bytes == wanted else 1)
 
     async def _checked(
         self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError

@@ -181,6 +181,7 @@ class ReadResult:
     batches: Sequence[Buffer]
     size: int  # bytes in `batches`
     offsets: LogOffsets
+    is_cut: bool = False  # whether it was a limit that ended the read: there is more, or may be
 
 
 @frozen

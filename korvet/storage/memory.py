@@ -276,7 +276,7 @@ class MemoryStorage(Storage):
                 limit = min(request.max_bytes, max_bytes - size)
                 found = log.read(request.offset, limit, at_least_one=size == 0)
                 size += found.size
-                results[tp] = ReadResult(found.batches, found.size, log.bounds)
+                results[tp] = ReadResult(found.batches, found.size, log.bounds, found.is_cut)
             except KafkaError as error:
                 results[tp] = error
         return results

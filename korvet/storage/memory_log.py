@@ -107,6 +107,7 @@ class Slice(NamedTuple):
 
     batches: list[Buffer]
     size: int
+    is_cut: bool = False
 
 
 class Segment:
@@ -324,7 +325,7 @@ class PartitionLog:
                 batches += segment.batches(index, end)
                 size += segment.ends[end - 1] - begin
             if end < segment.count:
-                break
+                return Slice(batches, size, is_cut=True)
             number, index = number + 1, 0
         return Slice(batches, size)
 

@@ -68,6 +68,7 @@ class PartitionRead:
     size: int = 0
     batches: list[Buffer] = field(factory=list)
     offsets: LogOffsets | None = None
+    is_cut: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.position = self.partition.mapper.entry_id(max(self.offset, 0))
@@ -143,7 +144,7 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
-        return ReadResult(self.batches, self.size, offsets)
+        return ReadResult(self.batches, self.size, offsets, self.is_cut)
 
 
 @define(eq=False)
@@ -224,10 +225,13 @@ class Reader:
                 self._check_bounds(read, state)
                 read.average = read.average or read.partition.entry_bytes
             read.offsets = state.offsets
+            asked = read.asked
             if not entries:
+                read.is_cut = not asked and read.offset < state.next_offset
                 return
             ahead = self._send_next(read, entries) if read.wants_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
+            read.is_cut = not has_room or len(entries) == asked
             if has_room and ahead is None and read.wants_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None

@@ -269,6 +269,22 @@ async def test_answers_with_what_there_is_when_the_time_is_up(
     assert 5.0 == trio.current_time()
 
 
+async def test_what_a_partitions_limit_cuts_short_is_not_waited_for(
+    broker: Broker, autojump_clock: MockClock
+) -> None:
+    """A consumer with fetch.min.bytes=1 MB, and 1 MB for a partition, is served as fast as it reads."""
+    await create(broker)
+    for _ in range(10):
+        await append(broker)
+    began = trio.current_time()
+    limits = {"partition_max_bytes": 4 * BATCH + 5, "min_bytes": 4 * BATCH + 5, "wait_ms": 5000}
+
+    assert [0, 1, 2, 3] == base_offsets(await one(broker, 0, **limits))
+    assert trio.current_time() == began
+    assert [8, 9] == base_offsets(await one(broker, 8, **limits))
+    assert trio.current_time() == began + 5
+
+
 async def test_min_bytes_above_max_bytes_do_not_make_it_wait(
     broker: Broker, autojump_clock: MockClock
 ) -> None:

@@ -73,6 +73,21 @@ class ReadContract(Contract):
         assert found == ReadResult(found.batches, 0, LogOffsets(0, end, end))
         assert list(found.batches) == []
 
+    async def test_a_read_says_whether_a_limit_ended_it(self, storage: Storage, tp: TopicPartition) -> None:
+        for number in range(6):
+            await append(storage, tp, [Record(bytes(50_000), timestamp=T0 + number)])
+        whole = await read(storage, tp, (await storage.latest(tp)).log_start_offset)
+        for limit in (1, 60_000, 130_000, whole.size - 1):
+            found = await read(storage, tp, whole.offsets.log_start_offset, max_bytes=limit)
+            assert found.is_cut
+            assert 0 < found.size < whole.size
+        none = (await storage.read({tp: ReadRequest(whole.offsets.log_start_offset, 0)}, max_bytes=0))[tp]
+
+        assert not whole.is_cut
+        assert isinstance(none, ReadResult)
+        assert none.is_cut
+        assert not (await read(storage, tp, whole.offsets.high_watermark)).is_cut
+
     async def test_an_empty_partition_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
         found = await read(storage, tp, 0)
 
