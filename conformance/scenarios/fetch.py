@@ -199,6 +199,22 @@ def a_long_poll_that_ends_by_itself(talk: Talk, version: int) -> None:
     talk.note("whether it waited for no bytes", time.monotonic() - began > 4)
 
 
+@scenario(FetchRequest, 4, 4)
+def limits_below_the_least_that_is_wanted(talk: Talk, version: int) -> None:
+    """Whether a consumer waits for bytes that its limit for a partition keeps from it; and at the end of the log."""
+    talk.topic("orders", partitions=2)
+    each = batch(b"x" * 1000)
+    talk.fill("orders", *[each] * 10)
+    limit = 4 * len(each) + 5
+    for number in (0, 5, 6, 7, 9):
+        asked = FetchPartition(
+            partition=0, fetch_offset=talk.offset("orders", number), partition_max_bytes=limit
+        )
+        began = time.monotonic()
+        talk.tell(several(talk, version, asked, max_wait_ms=700, min_bytes=limit), version)
+        talk.note(f"whether it waited from record {number} on", time.monotonic() - began > 0.6)
+
+
 @scenario()
 def an_id_of_a_topic_that_was_made_anew(talk: Talk, _version: int) -> None:
     name = talk.topic("orders")
