@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check style types layers unit slow spark newest bench bench-full bench-growth bench-guard conformance soak clean
+.PHONY: help setup setup-newest run test check style types layers unit slow spark newest bench bench-full bench-growth bench-guard conformance soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -28,10 +28,11 @@ setup: $(developed)
 run: $(runnable)
 	@exec $(python) -m korvet serve --storage embedded:korvet-data
 
-# --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say. The last two run side by
-# side: one process of Spark, and an environment that is mostly waited for.
-test: $(developed)
+# --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say. What has one process, or
+# waits for a network, runs beside something else.
+test:
 	@.ci/system-packages
+	@$(MAKE) --no-print-directory --jobs=2 setup setup-newest
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going check slow || status=1; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target spark newest || status=1; \
@@ -62,13 +63,18 @@ spark: $(developed)
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
 # broker. Spark would take longer to install than they run, and the lake's are mostly about what is not ours.
-newest: $(developed)
-	@newest=$$(.ci/find-python --newest) && \
-	if [ "$$($(python) -c 'import sys; print(sys.version_info[:2])')" = \
-	     "$$($$newest -c 'import sys; print(sys.version_info[:2])')" ]; then \
-	    echo "The unit tests ran on the newest Python of this machine, $$newest."; \
+newest:
+	@$(call in_newest,unit)
+
+setup-newest:
+	@$(call in_newest,setup)
+
+version_of = "$$($(1) -c 'import sys; print(sys.version_info[:2])')"
+in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && \
+	if [ $(call version_of,$$usual) = $(call version_of,$$newest) ]; then \
+	    echo "$$newest is the newest Python of this machine, and the one in .venv."; \
 	else \
-	    $(MAKE) --no-print-directory unit python=.venv/newest/bin/python without='--ignore=tests/pipeline --ignore=tests/lake --ignore=tests/test_skips.py' \
+	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='--ignore=tests/pipeline --ignore=tests/lake --ignore=tests/test_skips.py' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
