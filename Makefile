@@ -53,16 +53,17 @@ layers: $(developed)
 unit: $(developed)
 	$(pytest) -n 2 $(without) -m 'not slow and not servers and not clients and not spark and not soak'
 
-# Three at a time on two cores: they wait for servers and clients half of the time.
+# Four at a time on two cores: they wait for servers and clients half of the time.
 slow: $(developed)
-	$(pytest) -n 3 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
+	$(pytest) -n 4 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
 
 # In one process: starting Spark takes longer than most of what is asked of it.
 spark: $(developed)
 	$(pytest) -m 'spark and not soak'
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
-# broker. Spark would take longer to install than they run, and the lake's are mostly about what is not ours.
+# broker and of its protocol. Spark would take longer to install than they run, the lake's are mostly about what is not
+# ours, and the command line's start a process each.
 newest:
 	@$(call in_newest,unit)
 
@@ -74,7 +75,7 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	if [ $(call version_of,$$usual) = $(call version_of,$$newest) ]; then \
 	    echo "$$newest is the newest Python of this machine, and the one in .venv."; \
 	else \
-	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='--ignore=tests/pipeline --ignore=tests/lake --ignore=tests/test_skips.py' \
+	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake cli test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
