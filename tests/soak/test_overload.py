@@ -1,7 +1,4 @@
-"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take.
-
-The broker in memory is known to miss the goal for what it keeps afterwards: docs/operations.md says how far, and why.
-"""
+"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take."""
 
 from __future__ import annotations
 
