@@ -9,9 +9,10 @@ is asked. Where they contradict each other somebody has read something older tha
 that stream are woken: reading once too often does no harm, and once too seldom costs a consumer its whole
 max.wait.
 
-A stream stays in the XREAD when its waiters have given up, until it grows without any: polls that follow each
-other cost Redis nothing. A stream that is to be added while the XREAD blocks has CLIENT UNBLOCK sent for it from
-the other connection, and all that came up by then is asked for together.
+A stream stays in the XREAD when its waiters have given up, until it grows without any, or another XREAD is needed and
+nobody has come back to it for a while: polls that follow each other cost Redis nothing. A stream that is to be added
+while the XREAD blocks has CLIENT UNBLOCK sent for it from the other connection, and all that came up by then is asked
+for together.
 
 After a lost connection everybody is woken, since nobody knows what was missed.
 """
@@ -51,6 +52,9 @@ HIGHEST_SEQUENCE = 2**64 - 1
 # costs two and an UNBLOCK, half a millisecond of Redis' time when a thousand streams are watched.
 PAUSE_S = 0.001
 
+# After so long nobody is expected to wait for a stream again.
+DESERTED_AFTER_S = 1.0
+
 Change = Mapping[bytes, bytes]
 
 
@@ -62,6 +66,7 @@ class WatchedStream:
     next_id: bytes = b""  # the lowest ID its next entry can have, as far as anybody told; "" while nobody did
     watches: set[StreamWatch] = field(factory=set)
     is_awaited: bool = False  # to be part of the XREAD
+    left_at: float = math.inf  # when the last of the watches went, on Trio's clock
 
     def wake(self) -> None:
         """Wake everybody who watches it."""
@@ -159,6 +164,8 @@ class Watcher:
         finally:
             for stream in streams:
                 stream.watches.discard(watch)
+                if not stream.watches:
+                    stream.left_at = trio.current_time()
                 self._drop_unneeded(stream)
 
     def await_growth(self, streams: Iterable[WatchedStream]) -> None:
@@ -257,6 +264,7 @@ class Watcher:
 
     async def _read(self) -> None:
         """One XREAD, over everything that somebody waits for."""
+        self._drop_deserted()
         await self._learn_unknown()
         this = self._round
         awaited = [stream for stream in self._streams.values() if stream.is_awaited and stream.next_id]
@@ -318,6 +326,14 @@ class Watcher:
             while this.is_lacking and self._block_ms == BLOCK_MS and not this.is_answered.is_set():
                 with trio.move_on_after(math.inf if await self._unblock() else UNBLOCK_AGAIN_S):
                     await this.is_answered.wait()
+
+    def _drop_deserted(self) -> None:
+        """Each of a thousand would otherwise cost an XREAD over all the others, when it grows."""
+        limit = trio.current_time() - DESERTED_AFTER_S
+        for stream in list(self._streams.values()):
+            if not stream.watches and stream.left_at < limit:
+                stream.is_awaited = False
+                self._drop_unneeded(stream)
 
     def _drop_unneeded(self, stream: WatchedStream) -> None:
         if not stream.watches and not stream.is_awaited:

@@ -12,6 +12,7 @@ import trio.testing
 from attrs import define, field
 from redis import exceptions
 
+from korvet.storage import redis_watch
 from korvet.storage.redis_connection import RedisConnection, open_connection
 from korvet.storage.redis_watch import (
     BLOCK_WITHOUT_UNBLOCK_MS,
@@ -218,6 +219,23 @@ async def test_a_stream_that_grows_without_waiters_leaves_the_xread(watching: Wa
 
     assert (left, watching.watcher.watched()) == ([b"a"], [])
     assert await watching.reads() == before
+
+
+@pytest.mark.parametrize("are_deserted", [True, False])
+async def test_streams_that_nobody_comes_back_to_leave_together(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch, are_deserted: bool
+) -> None:
+    monkeypatch.setattr(redis_watch, "DESERTED_AFTER_S", -1.0 if are_deserted else 60.0)
+    keys = [b"stream:%d" % number for number in range(50)]
+    with watching.watcher.watch(keys) as watch:
+        for key in keys:
+            watching.watcher.note(key, b"0-0")
+        with trio.move_on_after(0.05):
+            await watch.wait()
+    await watching.add(keys[7])
+    await settled()
+
+    assert watching.watcher.watched() == ([] if are_deserted else [key for key in keys if key != keys[7]])
 
 
 async def test_a_reader_who_saw_less_than_another_is_woken(watching: Watching) -> None:
