@@ -182,17 +182,22 @@ class Link:
             if not self._unsent:
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_writing)
-            batch, self._unsent = self._unsent, []
-            buffers, self._rest = [*self._rest], ()
-            was_idle = not self._waiting
-            for pending in batch:
-                if not pending.abandoned:
-                    buffers += pending.buffers
-                    pending.buffers = []
-                    self._waiting.append(pending)
-            if was_idle:
-                self._expect_answer()
-            await self.transport.send(buffers)
+            # No names for what is sent: they would keep it, and its reply, until something else is.
+            await self.transport.send(self._to_be_sent())
+
+    def _to_be_sent(self) -> list[Buffer]:
+        """Everything by now, of which the replies are waited for from here on."""
+        batch, self._unsent = self._unsent, []
+        buffers, self._rest = [*self._rest], ()
+        was_idle = not self._waiting
+        for pending in batch:
+            if not pending.abandoned:
+                buffers += pending.buffers
+                pending.buffers = []
+                self._waiting.append(pending)
+        if was_idle:
+            self._expect_answer()
+        return buffers
 
     def _stop_writing(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._writer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -103,6 +104,18 @@ async def test_a_command_cancelled_before_it_is_written_is_dropped() -> None:
         assert b"$1\r\nb\r\n" not in await server.written()
         assert await first.wait() == b"first"
         assert await third.wait() == b"third"
+
+
+async def test_a_link_that_has_nothing_to_do_keeps_no_reply() -> None:
+    async with served_link() as server:
+        first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
+        await server.answer(b"+first\r\n+second\r\n")
+        assert [await first.wait(), await second.wait()] == [b"first", b"second"]
+        kept = [weakref.ref(first), weakref.ref(second)]
+        del first, second
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert [each() for each in kept] == [None, None]
 
 
 async def test_where_nothing_is_under_way_a_command_leaves_at_once() -> None:
