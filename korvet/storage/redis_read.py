@@ -68,6 +68,7 @@ class PartitionRead:
     size: int = 0
     batches: list[Buffer] = field(factory=list)
     offsets: LogOffsets | None = None
+    taken: bytes = b""  # the ID of the last entry that is part of it
     is_cut: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -141,6 +142,11 @@ class PartitionRead:
         if rebuilt.entries > rebuilt.skipped:
             self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
         self.at_least_one = self.at_least_one and not self.batches
+
+    def is_short_of(self, end: int) -> bool:
+        """Whether there can be an entry between what was taken and that offset."""
+        last = self.partition.mapper.offset(self.taken) if self.taken else None
+        return last is None or last + 1 < end
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
@@ -231,7 +237,7 @@ class Reader:
                 return
             ahead = self._send_next(read, entries) if read.wants_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
-            read.is_cut = not has_room or len(entries) == asked
+            read.is_cut = read.is_short_of(state.next_offset) and not (has_room and len(entries) < asked)
             if has_room and ahead is None and read.wants_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
@@ -247,6 +253,8 @@ class Reader:
             rebuilt = read.rebuild(part, state)
             self._note_skipped(read.partition, rebuilt)
             read.take(rebuilt)
+            if rebuilt.entries:
+                read.taken = part[rebuilt.entries - 1][0]
             if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
                 return False
             await turns.next()

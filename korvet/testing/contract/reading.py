@@ -83,6 +83,9 @@ class ReadContract(Contract):
             assert 0 < found.size < whole.size
         none = (await storage.read({tp: ReadRequest(whole.offsets.log_start_offset, 0)}, max_bytes=0))[tp]
 
+        start, size = whole.offsets.log_start_offset, whole.size
+        for limit in (2 * size, 10 * size):
+            assert not (await read(storage, tp, start, max_bytes=limit)).is_cut
         assert not whole.is_cut
         assert isinstance(none, ReadResult)
         assert none.is_cut
