@@ -32,13 +32,12 @@ from typing import Any
 import trio
 from attrs import define, field, frozen
 
-from korvet.protocol.frames import FrameReader, framed
+from korvet.protocol.frames import LARGEST_FRAME, FrameReader, framed
 from korvet.protocol.schema import Buffer
 
 logger = logging.getLogger(__name__)
 
 HEAD = Struct(">QB")
-MOST_BYTES = 2**31 - 1  # nobody else can connect: as many as a size can say
 RECEIVE_BYTES = 64 * 1024
 CONNECT_LIMIT_S = 1.0
 PING_EVERY_S = 3.0
@@ -109,7 +108,7 @@ class Wire:
             await self.stream.send_all(b"".join(outgoing))
 
     async def _read(self, take: Callable[[Kind, int, bytes], None]) -> None:
-        frames = FrameReader(MOST_BYTES)
+        frames = FrameReader(LARGEST_FRAME)
         while chunk := await self.stream.receive_some(RECEIVE_BYTES):
             self._heard = trio.current_time()
             frames.receive_data(chunk)

@@ -215,7 +215,12 @@ class ServedConnection:
 
         def about_to_wait() -> None:
             reader.handling.shield = True
-            if is_produce and context.is_submitted and self._is_more_to_read(request):
+            if (
+                is_produce
+                and context.is_submitted
+                and not reader.has_handed_over
+                and self._is_more_to_read(request)
+            ):
                 self._hand_over(reader)
 
         context = RequestContext(
@@ -249,7 +254,7 @@ class ServedConnection:
 
     def _hand_over(self, reader: Reader) -> None:
         """Let another task read on; where enough requests are being worked on, once one of them is answered."""
-        if reader.has_handed_over or self._is_ending:
+        if self._is_ending:
             return
         if self._taken - self._answered >= PRODUCES_AT_ONCE:
             self._offering = reader

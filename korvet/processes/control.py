@@ -22,9 +22,8 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.config import Config
-from korvet.protocol.frames import FrameReader, framed
+from korvet.protocol.frames import LARGEST_FRAME, FrameReader, framed
 
-MOST_BYTES = 2**31 - 1  # nobody else has the sockets: as many as a size can say
 RECEIVE_BYTES = 64 * 1024
 
 
@@ -82,7 +81,7 @@ class Control:
 
     stream: trio.SocketStream
     _sending: trio.Lock = field(factory=trio.Lock)
-    _frames: FrameReader = field(factory=lambda: FrameReader(MOST_BYTES))
+    _frames: FrameReader = field(factory=lambda: FrameReader(LARGEST_FRAME))
 
     @classmethod
     def on(cls, sock: socket.socket) -> Control:

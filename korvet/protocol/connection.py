@@ -194,14 +194,14 @@ class Connection:
         spoken = api.spoken(version)
         header, end = spoken.read_header(frame, 0)
         body, end = spoken.read_body(frame, end)
-        if end != len(frame):
-            check_left_over(len(frame) - end, body, version)
+        check_end(frame, end, body, version)
         return Request(api, version, header.correlation_id, header.client_id, body, len(frame), version)
 
 
-def check_left_over(size: int, body: object, version: int) -> None:
-    """Raise ProtocolError for what a request does not account for."""
-    if not (size == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
+def check_end(frame: memoryview, end: int, body: object, version: int) -> None:
+    """Raise ProtocolError where there is more in the frame than the request, which ends at `end`."""
+    size = len(frame) - end
+    if size and not (size == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
         raise ProtocolError(f"{size} bytes are left over behind a {type(body).__name__} v{version}")
 
 
@@ -218,8 +218,7 @@ def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> R
         response_version = 0
     elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
         body, end = decode(ProduceRequest, version, frame, offset)
-        if end != len(frame):
-            check_left_over(len(frame) - end, body, version)
+        check_end(frame, end, body, version)
         refusal = refuse_produce(body)
         response_version = version
     else:

@@ -16,6 +16,9 @@ from attrs import define, field
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.schema import Buffer
 
+#: As many bytes as a size can say: the limit where only processes of ours are at the other end.
+LARGEST_FRAME = 2**31 - 1
+
 #: Frames above this many bytes get a buffer of their own. Below, one more copy costs less than the care.
 LARGE_FRAME = 65536
 

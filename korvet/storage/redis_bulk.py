@@ -31,7 +31,6 @@ class BulkConnection:
     _connection: RedisConnection | None = None
     _is_tried: bool = False
 
-    @property
     def connected(self) -> RedisConnection | None:
         """The connection, if it is up. The first to ask has it opened."""
         if not self._is_tried and not self.nursery.cancel_scope.cancel_called:

@@ -72,7 +72,7 @@ class RedisCaller:
     def connection_for(self, size: float) -> RedisConnection:
         """The connection for a command, or a reply, of about so many bytes."""
         if size >= LARGE_BYTES and self.bulk is not None:
-            return self.bulk.connected or self.connection
+            return self.bulk.connected() or self.connection
         return self.connection
 
     async def run(

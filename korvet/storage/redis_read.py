@@ -60,9 +60,8 @@ class PartitionRead:
     limit: int
     at_least_one: bool = False
     position: bytes = b""  # where the next slice begins
-    average: float = (
-        0.0  # bytes of an entry, by those seen last, or by all there are; 0 while nothing is known
-    )
+    # Bytes of an entry, by those seen last, or by all there are; 0 while nothing is known.
+    average: float = 0.0
     asked: int = 0  # entries of the last slice
     attempts: int = 0
     size: int = 0
@@ -134,11 +133,13 @@ class PartitionRead:
             return REBUILT_AT_ONCE
         return max(1, min(REBUILT_AT_ONCE, int(COMPRESSED_AT_ONCE / max(partition.entry_bytes, 1.0))))
 
-    def take(self, rebuilt: Rebuilt) -> None:
-        """Add what was made."""
+    def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
+        """Add what was made of the first of these entries, as many as it says."""
         self.batches += rebuilt.batches
         self.size += rebuilt.size
         self.limit -= rebuilt.size
+        if rebuilt.entries:
+            self.taken = entries[rebuilt.entries - 1][0]
         if rebuilt.entries > rebuilt.skipped:
             self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
         self.at_least_one = self.at_least_one and not self.batches
@@ -252,9 +253,7 @@ class Reader:
             part = entries[at : at + step]
             rebuilt = read.rebuild(part, state)
             self._note_skipped(read.partition, rebuilt)
-            read.take(rebuilt)
-            if rebuilt.entries:
-                read.taken = part[rebuilt.entries - 1][0]
+            read.take(rebuilt, part)
             if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
                 return False
             await turns.next()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+import redis
 
 from tests.servers import RedisServer, ServerKind, ServerPair, StartServer, kinds, start_replica, start_server
 
@@ -34,6 +35,13 @@ def redis_server(shared_server: RedisServer) -> RedisServer:
         client.flushall()
         client.script_flush()
     return shared_server
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """Anybody else who uses that server."""
+    with redis_server.client() as client:
+        yield client
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -28,12 +28,6 @@ async def storage(redis_server: RedisServer, request: pytest.FixtureRequest) -> 
     async with open_redis_storage(redis_server.url) as storage:
         await storage.create_topic("orders", 1, {"storage.layout": request.param, "offset.mapping": "dense"})
         yield storage
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 def bulk_connections(client: redis.Redis) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,6 @@ KEY = "korvet:orders:0"
 STATE = f"{{{KEY}}}:$state"
 INDEX = f"{{{KEY}}}:$index"
 YEAR_2100 = 4_102_444_800_000
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import redis
@@ -79,12 +79,6 @@ KINDS = [
 def settings(request: pytest.FixtureRequest) -> dict[str, str]:
     chosen: dict[str, str] = request.param
     return chosen
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from attrs import define
 
 from korvet.storage.redis_link import ConnectionLost, Link, NotConnected, Pending
 from korvet.storage.redis_replies import pack
-from korvet.storage.redis_transport import SocketTransport, StreamTransport
+from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport
 
 
 @define
@@ -43,16 +43,27 @@ class Server:
 @asynccontextmanager
 async def served_link() -> AsyncIterator[Server]:
     ours, theirs = trio.testing.memory_stream_pair()
-    link = Link(StreamTransport(ours), 60.0)
-    server = Server(
-        theirs.receive_stream,
-        theirs.send_stream,
-        link,
-    )
+    async with serving(StreamTransport(ours)) as link:
+        yield Server(theirs.receive_stream, theirs.send_stream, link)
+
+
+@asynccontextmanager
+async def link_on_a_socket() -> AsyncIterator[tuple[Link, socket.socket]]:
+    """A link, and the other end, which blocks."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with serving(SocketTransport(ours)) as link:
+            yield link, theirs
+
+
+@asynccontextmanager
+async def serving(transport: Transport) -> AsyncIterator[Link]:
+    """A link on it that is served; at the end nobody waits any more."""
+    link = Link(transport, 60.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.serve)
         await trio.testing.wait_all_tasks_blocked()
-        yield server
+        yield link
         nursery.cancel_scope.cancel()
     link.fail_all()
 
@@ -119,40 +130,28 @@ async def test_a_link_that_has_nothing_to_do_keeps_no_reply() -> None:
 
 
 async def test_where_nothing_is_under_way_a_command_leaves_at_once() -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(SocketTransport(ours), 60.0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.serve)
-            await trio.testing.wait_all_tasks_blocked()
-            first, second = (Pending(pack((b"GET", key)), 0, 60.0) for key in (b"a", b"b"))
-            link.enqueue(first)
-            link.enqueue(second)
+    async with link_on_a_socket() as (link, theirs):
+        first, second = (Pending(pack((b"GET", key)), 0, 60.0) for key in (b"a", b"b"))
+        link.enqueue(first)
+        link.enqueue(second)
 
-            assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n"
-            await trio.testing.wait_all_tasks_blocked()
-            assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\nb\r\n"
-            theirs.send(b"+first\r\n+second\r\n")
-            assert [await first.wait(), await second.wait()] == [b"first", b"second"]
-            nursery.cancel_scope.cancel()
+        assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n"
+        await trio.testing.wait_all_tasks_blocked()
+        assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\nb\r\n"
+        theirs.send(b"+first\r\n+second\r\n")
+        assert [await first.wait(), await second.wait()] == [b"first", b"second"]
 
 
 async def test_what_does_not_leave_at_once_leaves_before_what_is_sent_later() -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(SocketTransport(ours), 60.0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.serve)
-            await trio.testing.wait_all_tasks_blocked()
-            large = b"x" * 4_000_000  # more than the system takes at once
-            commands = [(b"SET", b"a", memoryview(large)), (b"GET", b"a")]
-            expected = b"".join(bytes(buffer) for command in commands for buffer in pack(command))
-            for command in commands:
-                link.enqueue(Pending(pack(command), 0, 60.0))
-            received = await trio.to_thread.run_sync(receive_exactly, theirs, len(expected))
-            assert received == expected
-            nursery.cancel_scope.cancel()
-    link.fail_all()
+    async with link_on_a_socket() as (link, theirs):
+        large = b"x" * 4_000_000  # more than the system takes at once
+        commands = [(b"SET", b"a", memoryview(large)), (b"GET", b"a")]
+        expected = b"".join(bytes(buffer) for command in commands for buffer in pack(command))
+        for command in commands:
+            link.enqueue(Pending(pack(command), 0, 60.0))
+        received = await trio.to_thread.run_sync(receive_exactly, theirs, len(expected))
+
+        assert received == expected
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import redis
@@ -31,12 +31,6 @@ async def storage(redis_server: RedisServer, layout: str) -> AsyncIterator[Stora
     async with open_redis_storage(redis_server.url) as storage:
         await storage.create_topic("orders", 1, {"storage.layout": layout, "offset.mapping": "dense"})
         yield storage
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 async def write(storage: Storage, sizes: Sequence[int]) -> None:

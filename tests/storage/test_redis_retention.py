@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import redis
@@ -20,12 +20,6 @@ KEY = "korvet:orders:0"
 STATE = f"{{{KEY}}}:$state"
 HOUR_MS = "3600000"
 YEAR_2100 = 4_102_444_800_000
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.servers
 TP = TopicPartition("orders", 0)
 STATE = "{korvet:orders:0}:$state"
 DENSE = {"offset.mapping": "dense"}
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 @pytest.fixture
