@@ -7,7 +7,10 @@ on the condition that all members of a `Party` share, so that nothing is polled 
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -53,11 +56,16 @@ class Member(ABC):
     def consume(self) -> None:
         """Subscribe and poll until `_stopping` is set; then leave and return."""
 
+    def standing(self) -> str:
+        """Where it is just now, for whoever waits for it in vain."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
+
     def close(self) -> None:
         self._stopping.set()
         self._thread.join(LIMIT_S)
         if self._thread.is_alive():
-            raise Timeout(f"{self.id} did not end")
+            raise Timeout(f"{self.id} did not end: {self.standing()}")
         if self.error is not None:
             raise self.error
 
@@ -166,12 +174,21 @@ class KafkaPythonMember(Member):
 
 class AioKafkaMember(Member):
     id = "aiokafka"
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def consume(self) -> None:
         asyncio.run(self._consume())
 
+    def standing(self) -> str:
+        """Its tasks; the thread itself is nearly always in the event loop's select."""
+        told = io.StringIO()
+        for task in asyncio.all_tasks(self._loop):
+            task.print_stack(file=told)
+        return told.getvalue()
+
     async def _consume(self) -> None:
         member = self
+        self._loop = asyncio.get_running_loop()
 
         class Listener(AioListener):  # type: ignore[misc,unused-ignore]
             async def on_partitions_assigned(self, assigned: Any) -> None:
@@ -253,8 +270,17 @@ class Party:
     def __exit__(
         self,
         _type: type[BaseException] | None,
-        _error: BaseException | None,
+        error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        """Close every one of them. What went wrong first is what is raised."""
         for member in self.members:
-            member.close()
+            try:
+                member.close()
+            except Exception as failure:  # noqa: BLE001  raised below, or told beside what came before
+                if error is None:
+                    error = failure
+                else:
+                    error.add_note(f"{member.id}: {failure}")
+        if error is not None:
+            raise error
