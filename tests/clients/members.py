@@ -7,13 +7,13 @@ on the condition that all members of a `Party` share, so that nothing is polled 
 from __future__ import annotations
 
 import asyncio
-import io
 import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -181,10 +181,7 @@ class AioKafkaMember(Member):
 
     def standing(self) -> str:
         """Its tasks; the thread itself is nearly always in the event loop's select."""
-        told = io.StringIO()
-        for task in asyncio.all_tasks(self._loop):
-            task.print_stack(file=told)
-        return told.getvalue()
+        return "\n".join(" > ".join(frames_of(task)) for task in asyncio.all_tasks(self._loop))
 
     async def _consume(self) -> None:
         member = self
@@ -216,6 +213,14 @@ class AioKafkaMember(Member):
                     self.note_received(record.value for record in records)
         finally:
             await consumer.stop()
+
+
+def frames_of(task: asyncio.Task[Any]) -> Iterator[str]:
+    """Where a task waits, from its outermost coroutine in; `Task.print_stack` tells the outermost alone."""
+    awaited: Any = task.get_coro()
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+        awaited = awaited.cr_await
 
 
 MEMBERS: tuple[type[Member], ...] = (ConfluentMember, KafkaPythonMember, AioKafkaMember)
