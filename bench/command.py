@@ -20,6 +20,7 @@ from bench.processes import DidNotStart, valkey_binary
 from bench.programs import ClientUnavailable
 from bench.report import Results
 from bench.run import SECTIONS, SHORT_SECTIONS, measure
+from korvet.storage.embedded_allocator import environment
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -68,13 +69,19 @@ def about(client: rdkafka.RdkafkaPerformance, options: argparse.Namespace) -> di
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         **machine(),
         "korvet": korvet.__version__,
-        "server": " ".join(valkey.split()[:3]),
+        "server": " ".join(valkey.split()[:3]) + f", {allocator()}",
         "client": f"rdkafka_performance, librdkafka {client.library_version}",
         "command": f"python -m bench{' --full' if options.full else ''} --rounds {options.rounds}",
     }
     if KAFKA in options.systems:
         described["peer"] = f"Apache Kafka {kafka.VERSION}, {java_version()}"
     return described
+
+
+def allocator() -> str:
+    """What the private servers' memory comes from."""
+    preloaded = environment().get("LD_PRELOAD")
+    return "the C library's allocator" if preloaded is None else Path(preloaded).name
 
 
 def machine() -> dict[str, str]:

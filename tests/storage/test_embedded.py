@@ -100,9 +100,15 @@ async def test_only_the_owner_gets_in_and_only_through_the_socket(folder: Path, 
 
 async def test_it_gets_jemalloc_where_the_system_has_it(folder: Path) -> None:
     async with embedded_server(folder) as server:
-        libraries = Path(f"/proc/{server.pid}/maps").read_text()
+        assert is_jemalloc_there() == has_jemalloc(server.pid)
 
-    assert any(Path(each, JEMALLOC).exists() for each in FOLDERS) == (JEMALLOC in libraries)
+
+def is_jemalloc_there() -> bool:
+    return any(Path(each, JEMALLOC).exists() for each in FOLDERS)
+
+
+def has_jemalloc(pid: int) -> bool:
+    return JEMALLOC in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_jemalloc_is_looked_for_in_the_systems_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
