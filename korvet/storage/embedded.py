@@ -106,8 +106,13 @@ class EmbeddedServer:
         return f"<EmbeddedServer {self.folder} pid={self.pid} {how}>"
 
     @property
+    def address(self) -> RedisAddress:
+        """Where it is reached."""
+        return RedisAddress(path=str(self.socket))
+
+    @property
     def url(self) -> str:
-        """The storage URL under which it is reached."""
+        """The same as a storage URL."""
         return f"unix://{quote(str(self.socket))}"
 
     async def obtain(self) -> None:
@@ -252,7 +257,7 @@ class EmbeddedServer:
     async def _ask(self, command: Command) -> Reply:
         """The server's reply, an error as exception; None where it does not answer."""
         with trio.move_on_after(ANSWER_LIMIT_S), suppress(OSError, trio.BrokenResourceError, LinkEnded):
-            transport = await open_transport(RedisAddress(path=str(self.socket)))
+            transport = await open_transport(self.address)
             try:
                 (reply,) = await Link(transport, ANSWER_LIMIT_S).ask([command])
                 return reply

@@ -58,7 +58,7 @@ async def open_storage(
             ) as server:
                 from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
 
-                async with open_redis_storage(server.url, defaults=defaults, mapping=mapping) as storage:
+                async with open_redis_storage(server.address, defaults=defaults, mapping=mapping) as storage:
                     yield storage
         case _:
             raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from attrs import field, frozen
-from redis.connection import parse_url
 
 from korvet.storage.interface import StorageUsageError
 
@@ -81,6 +80,8 @@ def parse_address(url: str) -> RedisAddress:
 
 def address_from(url: str) -> RedisAddress:
     """As `parse_address`, with a ValueError or OSError that does not name the URL."""
+    from redis.connection import parse_url  # noqa: PLC0415  see redis_errors
+
     refuse_unknown_options(url)
     given: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     path = given.get("path", "")

@@ -23,7 +23,6 @@ from typing import cast
 
 import trio
 from attrs import define, field, frozen
-from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from korvet.protocol.errors import (
     InvalidProducerEpoch,
@@ -35,6 +34,7 @@ from korvet.protocol.errors import (
 from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import NotConnected, Pending, RedisConnection, RedisUnavailable
+from korvet.storage.redis_errors import NoScriptError, OutOfMemoryError, ResponseError
 from korvet.storage.redis_layouts import Packed
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Answer, Partitions

@@ -11,10 +11,10 @@ import logging
 
 import trio
 from attrs import define
-from redis.exceptions import RedisError
 
 from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_connection import RedisConnection, open_connection
+from korvet.storage.redis_errors import RedisError
 
 logger = logging.getLogger(__name__)
 

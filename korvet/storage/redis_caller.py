@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import trio
 from attrs import define, field
-from redis.exceptions import NoScriptError, RedisError
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
 from korvet.storage.redis_bulk import LARGE_BYTES, BulkConnection
@@ -23,6 +22,7 @@ from korvet.storage.redis_connection import (
     Script,
     ScriptCall,
 )
+from korvet.storage.redis_errors import NoScriptError, RedisError
 from korvet.storage.redis_replies import Argument, Command, Reply, error_code, is_temporary
 
 logger = logging.getLogger(__name__)

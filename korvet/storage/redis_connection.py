@@ -10,7 +10,7 @@ Nothing is repeated behind the caller's back, except where `repeatable=True` say
 again, until it is answered or cancelled. Cancelling a task that waits abandons its reply, not the command: what
 is not yet written is dropped, what is written will be executed and its reply thrown away in its turn.
 
-Replies stay bytes. Errors that a server answers are those of `redis.exceptions`.
+Replies stay bytes. Errors that a server answers are those of `redis_errors`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import cast
 
 import trio
 from attrs import evolve, frozen
-from redis.exceptions import NoScriptError, RedisError
 
 from korvet.storage.background import background_nursery
 from korvet.storage.redis_address import RedisAddress, parse_address
+from korvet.storage.redis_errors import NoScriptError, RedisError
 from korvet.storage.redis_link import (
     ConnectionLost,
     Link,
@@ -71,7 +71,7 @@ async def open_connection(
     """Connect and stay connected until the block ends; what is under way then fails.
 
     Waits while the server is away, which is logged (by those of several connections that `announce`). Raises
-    StorageUsageError for a bad URL, and redis.exceptions' AuthenticationError and others (or
+    StorageUsageError for a bad URL, and AuthenticationError and others (or
     ssl.SSLCertVerificationError) for what the server, or its certificate, will go on refusing. `name` is added
     to the name that CLIENT LIST shows.
     """

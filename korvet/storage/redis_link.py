@@ -23,10 +23,14 @@ from typing import cast
 import hiredis
 import trio
 from attrs import define
-from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from korvet.storage.redis_address import RedisAddress
+from korvet.storage.redis_errors import (
+    AuthenticationError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisConnectionError,
+)
 from korvet.storage.redis_replies import Buffer, Command, Reply, pack, reply_error
 from korvet.storage.redis_transport import Transport, open_transport
 

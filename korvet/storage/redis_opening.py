@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
 
 from attrs import frozen
-from redis.exceptions import RedisError
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis_address import parse_address
+from korvet.storage.redis_address import RedisAddress, parse_address
 from korvet.storage.redis_connection import RedisConnection, Script, open_connection
+from korvet.storage.redis_errors import RedisError
 from korvet.storage.redis_keys import FORMAT, Keyspace
 from korvet.storage.redis_replies import as_map
 
@@ -38,9 +38,9 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
+async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
     """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
-    address = parse_address(url)
+    address = parse_address(where) if isinstance(where, str) else where
     async with AsyncExitStack() as stack:
         try:
             connection = await stack.enter_async_context(open_connection(address))

@@ -18,7 +18,6 @@ from uuid import UUID
 
 import trio
 from attrs import define, field
-from redis.exceptions import ExecAbortError
 
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
@@ -26,6 +25,7 @@ from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import Pending, RedisUnavailable
 from korvet.storage.redis_entries import Entry
+from korvet.storage.redis_errors import ExecAbortError
 from korvet.storage.redis_partition import Partition, PartitionState
 from korvet.storage.redis_partitions import ATTEMPTS, Partitions
 from korvet.storage.redis_rebuild import Rebuilt, rebuild_batches, rebuild_records

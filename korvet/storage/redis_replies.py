@@ -2,7 +2,7 @@
 
 Values stay bytes. The shapes are RESP2's; RESP3 differs only in maps, which `as_map` reads from either.
 
-Error replies become the exceptions of the `redis` package, with the server's whole line as their message: its
+Error replies become the exceptions of `redis_errors`, with the server's whole line as their message: its
 first word is the error's code, for which `error_code` is the way to ask.
 """
 
@@ -14,20 +14,19 @@ from itertools import chain
 from typing import cast
 
 from hiredis import pack_command
-from redis.exceptions import (
+
+from korvet.storage.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
-    ClusterDownError,
     ExecAbortError,
-    MasterDownError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisConnectionError,
     RedisError,
     ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 Argument = bytes | str | int | float | memoryview
 Command = Sequence[Argument]
@@ -42,8 +41,6 @@ UNCOPIED_BYTES = 4096
 CLASSES: dict[str, type[RedisError]] = {
     "EXECABORT": ExecAbortError,
     "LOADING": BusyLoadingError,
-    "MASTERDOWN": MasterDownError,
-    "CLUSTERDOWN": ClusterDownError,
     "NOAUTH": AuthenticationError,
     "NOPERM": NoPermissionError,
     "NOSCRIPT": NoScriptError,

@@ -44,6 +44,7 @@ from korvet.storage.interface import (
     TopicPartition,
     Watch,
 )
+from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_append import Appender
 from korvet.storage.redis_append_queue import AppendContext
 from korvet.storage.redis_bulk import BulkConnection
@@ -66,13 +67,13 @@ from korvet.storage.redis_writers import WaitingConnections
 
 @asynccontextmanager
 async def open_redis_storage(
-    url: str,
+    where: str | RedisAddress,
     *,
     defaults: StorageDefaults | None = None,
     mapping: OffsetMapping | None = None,
     namespace: str = "korvet",
 ) -> AsyncIterator[RedisStreamsStorage]:
-    """Open the storage at a Redis or Valkey, and close it with the block.
+    """Open the storage at a Redis or Valkey, named by its URL or address, and close it with the block.
 
     Waits while the server is away. `mapping` is that of new topics whose settings name none. Raises StorageUsageError
     for a URL, a user or a keyspace that waiting does not mend.
@@ -81,7 +82,7 @@ async def open_redis_storage(
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
-    async with connected(url) as (connection, watching):
+    async with connected(where) as (connection, watching):
         server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
         async with background_nursery() as nursery:
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)

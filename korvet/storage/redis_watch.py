@@ -28,9 +28,9 @@ from typing import cast
 
 import trio
 from attrs import define, field
-from redis.exceptions import RedisError, ResponseError
 
 from korvet.storage.redis_connection import RedisConnection, RedisUnavailable
+from korvet.storage.redis_errors import RedisError, ResponseError
 from korvet.storage.redis_replies import Argument, Command, Reply, as_pairs
 
 logger = logging.getLogger(__name__)

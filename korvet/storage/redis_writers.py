@@ -10,11 +10,11 @@ import logging
 
 import trio
 from attrs import define, field
-from redis.exceptions import RedisError
 
 from korvet.protocol.errors import KafkaStorageError, NotEnoughReplicas
 from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_connection import NotConnected, RedisConnection, RedisUnavailable, open_connection
+from korvet.storage.redis_errors import RedisError
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from korvet.storage.embedded_allocator import FOLDERS, JEMALLOC, environment
 from korvet.storage.embedded_binary import ServerVersion, check_readable, find_binary, search_path, version_of
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_connection import open_connection
+from korvet.storage.redis_errors import BusyLoadingError
 from tests.servers import REDIS_FLOOR, VALKEY, ServerKind, kinds
 
 pytestmark = pytest.mark.servers
@@ -342,7 +343,7 @@ async def test_loading_is_announced_when_it_takes_long(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    answers = iter([None, redis.exceptions.BusyLoadingError("LOADING"), b"PONG"])
+    answers = iter([None, BusyLoadingError("LOADING"), b"PONG"])
 
     async def answer(self: EmbeddedServer, command: object) -> object:
         return next(answers)

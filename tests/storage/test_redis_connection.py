@@ -12,9 +12,8 @@ from typing import cast
 import pytest
 import trio
 import trustme
-from redis import exceptions
 
-from korvet.storage import redis_link
+from korvet.storage import redis_errors, redis_link
 from korvet.storage.redis_connection import (
     ConnectionLost,
     NotConnected,
@@ -69,7 +68,7 @@ async def test_megabytes_go_in_and_come_out_as_they_were(redis: RedisConnection)
 async def test_pipeline_answers_each_command_with_its_reply_or_error(redis: RedisConnection) -> None:
     replies = await redis.pipeline([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"GET", b"a")])
 
-    assert [type(reply) for reply in replies] == [bytes, exceptions.ResponseError, bytes]
+    assert [type(reply) for reply in replies] == [bytes, redis_errors.ResponseError, bytes]
     assert await redis.pipeline([]) == []
 
 
@@ -79,18 +78,18 @@ async def test_a_pipeline_of_one_answers_a_list(redis: RedisConnection) -> None:
 
 async def test_execute_raises_the_error_reply(redis: RedisConnection) -> None:
     await redis.execute(b"SET", b"a", b"1")
-    with pytest.raises(exceptions.ResponseError, match="WRONGTYPE"):
+    with pytest.raises(redis_errors.ResponseError, match="WRONGTYPE"):
         await redis.execute(b"LPUSH", b"a", b"1")
 
 
 async def test_transaction_answers_what_exec_answers(redis: RedisConnection) -> None:
     replies = await redis.transaction([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"INCR", b"a")])
 
-    assert (replies[0], type(replies[1]), replies[2]) == (b"OK", exceptions.ResponseError, 2)
+    assert (replies[0], type(replies[1]), replies[2]) == (b"OK", redis_errors.ResponseError, 2)
 
 
 async def test_transaction_raises_why_it_was_refused(redis: RedisConnection) -> None:
-    with pytest.raises(exceptions.ResponseError, match="unknown command"):
+    with pytest.raises(redis_errors.ResponseError, match="unknown command"):
         await redis.transaction([(b"SET", b"a", 1), (b"NONSENSE",)])
 
     assert await redis.execute(b"EXISTS", b"a") == 0
@@ -129,7 +128,7 @@ async def test_errors_inside_scripts_are_those_of_the_command(redis: RedisConnec
     fill = Script(b"return redis.call('SET', KEYS[1], ARGV[1])")
     await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"1")
     try:
-        with pytest.raises(exceptions.OutOfMemoryError) as raised:
+        with pytest.raises(redis_errors.OutOfMemoryError) as raised:
             await redis.run(fill, [b"a"], [b"value"])
     finally:
         await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"0")
@@ -148,7 +147,7 @@ async def test_scripts_survive_a_script_flush(redis: RedisConnection) -> None:
 
 
 async def test_a_missing_script_is_told_before_anything_is_done(redis: RedisConnection) -> None:
-    with pytest.raises(exceptions.NoScriptError):
+    with pytest.raises(redis_errors.NoScriptError):
         await redis.execute(*INCREMENT.command([b"a"], [1]))
 
     assert await redis.execute(b"EXISTS", b"a") == 0
@@ -195,7 +194,7 @@ async def test_a_password_a_user_and_a_database(new_server: StartServer, protoco
     # This user may neither SELECT, PING nor say its name.
     async with open_connection(f"redis://app:pass@127.0.0.1:{port}?{options}") as redis:
         await redis.execute(b"SET", b"app:a", b"in zero")
-        with pytest.raises(exceptions.NoPermissionError):
+        with pytest.raises(redis_errors.NoPermissionError):
             await redis.execute(b"GET", b"other")
     async with open_connection(f"redis://:top-secret@127.0.0.1:{port}/2?{options}") as redis:
         found = await redis.execute(b"GET", b"app:a")
@@ -217,7 +216,7 @@ async def test_what_is_refused_for_good_is_raised_at_once(
     new_server: StartServer, user: str, query: str, complaint: str, protocol: int
 ) -> None:
     server = new_server(options={"requirepass": "secret"})
-    with trio.fail_after(10), pytest.raises(exceptions.RedisError, match=complaint):
+    with trio.fail_after(10), pytest.raises(redis_errors.RedisError, match=complaint):
         async with open_connection(f"unix://{user}{server.socket}?protocol={protocol}{query}"):
             pass
 
@@ -469,7 +468,7 @@ async def test_a_demoted_primary_is_left_for_whoever_answers_now(
     _primary, replica = replica_pair
     async with open_connection(replica.tcp_url) as redis:
         first = await redis.execute(b"CLIENT", b"ID")
-        with pytest.raises(exceptions.ReadOnlyError):
+        with pytest.raises(redis_errors.ReadOnlyError):
             await redis.execute(b"SET", b"a", b"1")
         with trio.fail_after(10):
             second = await redis.execute(b"CLIENT", b"ID", repeatable=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
+from korvet.storage import redis_errors
 from korvet.storage.redis_replies import (
     UNCOPIED_BYTES,
     Argument,
@@ -68,26 +71,35 @@ def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
 @pytest.mark.parametrize(
     "line,expected",
     [
-        ("NOSCRIPT No matching script. Please use EVAL.", exceptions.NoScriptError),
-        ("OOM command not allowed when used memory > 'maxmemory'.", exceptions.OutOfMemoryError),
-        ("READONLY You can't write against a read only replica.", exceptions.ReadOnlyError),
-        ("LOADING Redis is loading the dataset in memory", exceptions.BusyLoadingError),
-        ("NOPERM this user has no permissions", exceptions.NoPermissionError),
-        ("WRONGPASS invalid username-password pair", exceptions.AuthenticationError),
-        ("NOAUTH Authentication required.", exceptions.AuthenticationError),
-        ("EXECABORT Transaction discarded", exceptions.ExecAbortError),
-        ("ERR max number of clients reached", exceptions.ConnectionError),
+        ("NOSCRIPT No matching script. Please use EVAL.", redis_errors.NoScriptError),
+        ("OOM command not allowed when used memory > 'maxmemory'.", redis_errors.OutOfMemoryError),
+        ("READONLY You can't write against a read only replica.", redis_errors.ReadOnlyError),
+        ("LOADING Redis is loading the dataset in memory", redis_errors.BusyLoadingError),
+        ("NOPERM this user has no permissions", redis_errors.NoPermissionError),
+        ("WRONGPASS invalid username-password pair", redis_errors.AuthenticationError),
+        ("NOAUTH Authentication required.", redis_errors.AuthenticationError),
+        ("EXECABORT Transaction discarded", redis_errors.ExecAbortError),
+        ("ERR max number of clients reached", redis_errors.RedisConnectionError),
         (
             "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
-            exceptions.OutOfMemoryError,
+            redis_errors.OutOfMemoryError,
         ),
-        ("@user_script: 477: -OOM command not allowed when used memory", exceptions.OutOfMemoryError),
-        ("ERR unknown command", exceptions.ResponseError),
-        ("BUSYGROUP Consumer Group name already exists", exceptions.ResponseError),
+        ("@user_script: 477: -OOM command not allowed when used memory", redis_errors.OutOfMemoryError),
+        ("ERR unknown command", redis_errors.ResponseError),
+        ("BUSYGROUP Consumer Group name already exists", redis_errors.ResponseError),
     ],
 )
-def test_error_replies_become_the_redis_packages_exceptions(line: str, expected: type[Exception]) -> None:
+def test_error_replies_become_exceptions(line: str, expected: type[Exception]) -> None:
     assert expected is type(reply_error(line))
+
+
+def test_exceptions_are_derived_as_the_redis_packages_are() -> None:
+    ours = {name: each for name, each in vars(redis_errors).items() if isinstance(each, type)}
+    theirs = {name: getattr(exceptions, name.replace("RedisConnection", "Connection")) for name in ours}
+
+    assert {
+        (name, other): issubclass(ours[name], ours[other]) for name, other in product(ours, repeat=2)
+    } == {(name, other): issubclass(theirs[name], theirs[other]) for name, other in product(ours, repeat=2)}
 
 
 def test_error_code_is_the_first_word() -> None:

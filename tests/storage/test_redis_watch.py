@@ -10,9 +10,8 @@ import pytest
 import trio
 import trio.testing
 from attrs import define, field
-from redis import exceptions
 
-from korvet.storage import redis_watch
+from korvet.storage import redis_errors, redis_watch
 from korvet.storage.redis_connection import RedisConnection, open_connection
 from korvet.storage.redis_watch import (
     BLOCK_WITHOUT_UNBLOCK_MS,
@@ -352,7 +351,7 @@ async def test_without_the_right_to_unblock_waiters_are_woken_a_little_later(new
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"0-0")
             over = await parked(watch, nursery)
-            with pytest.raises(exceptions.NoPermissionError):
+            with pytest.raises(redis_errors.NoPermissionError):
                 await watching.redis.execute(b"CLIENT", b"UNBLOCK", 1)
             await trio.sleep(BLOCK_WITHOUT_UNBLOCK_MS / 1000 * 2)
             await watching.add(b"a")
