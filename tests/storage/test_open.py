@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -9,6 +11,16 @@ import pytest
 from korvet.storage.interface import OffsetMapping, StorageUsageError
 from korvet.storage.memory import GIB, MemoryStorage, sensible_max_bytes
 from korvet.storage.open import open_storage
+
+
+def test_a_broker_with_a_private_server_starts_without_the_clients_of_the_redis_package() -> None:
+    program = (
+        "import sys, korvet.server, korvet.storage.embedded, korvet.storage.redis_streams;"
+        " print(*{'redis', 'asyncio', 'numpy', 'korvet.storage.redis_streams'} & {*sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ["korvet.storage.redis_streams"] == found.stdout.split()
 
 
 async def test_memory_is_dense_unless_told_otherwise() -> None:
