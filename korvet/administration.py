@@ -6,6 +6,7 @@ only if it still is that; otherwise it is made anew of what it has become. So no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from korvet.alterations import (
@@ -18,13 +19,16 @@ from korvet.alterations import (
 )
 from korvet.broker import Broker, Operation, RequestContext
 from korvet.config import Config
-from korvet.protocol.errors import InvalidRequest, KafkaStorageError
+from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError
 from korvet.storage.interface import DocumentConflict, Topic
 
 # How often in a row somebody else may be faster.
 ATTEMPTS = 100
 
 Alter = Callable[[Topic], Topic]
+# A topic with its settings altered, given the changes and the broker's configuration.
+AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
+Resource = tuple[int, str]  # its type and name
 
 
 async def alter_topic(
@@ -53,16 +57,36 @@ async def alter_topic(
 async def alter_settings(
     broker: Broker,
     context: RequestContext,
-    resource: tuple[int, str],
+    wanted: Sequence[tuple[Resource, Sequence[SettingChange]]],
+    alter: AlterSettings,
+    *,
+    validate_only: bool,
+) -> list[KafkaError | None]:
+    """Alter the settings of resources, each by itself and whole or not at all; the error that each met."""
+    times = Counter(resource for resource, _ in wanted)
+    outcomes: list[KafkaError | None] = []
+    for resource, changes in wanted:
+        try:
+            if times[resource] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            await _alter(broker, context, resource, changes, alter, validate_only=validate_only)
+        except KafkaError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes
+
+
+async def _alter(
+    broker: Broker,
+    context: RequestContext,
+    resource: Resource,
     changes: Sequence[SettingChange],
-    alter: Callable[[Topic, Sequence[SettingChange], Config], Topic],
+    alter: AlterSettings,
     *,
     validate_only: bool,
 ) -> None:
-    """Alter a resource's settings, given its type and name; `alter` is told the changes and the broker's.
-
-    Raises InvalidRequest for types that have no settings here.
-    """
+    """Alter one resource. Raises InvalidRequest for types that have no settings here."""
     kind, name = resource
     validate_changes(changes)
     if kind == ResourceType.TOPIC:

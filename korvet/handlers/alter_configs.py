@@ -11,12 +11,10 @@ Versions: they differ in encoding alone. New clients use IncrementalAlterConfigs
 
 from __future__ import annotations
 
-from collections import Counter
-
 from korvet.administration import alter_settings
 from korvet.alterations import SettingChange, with_settings_replaced
 from korvet.broker import Broker, RequestContext
-from korvet.protocol.errors import InvalidRequest, KafkaError
+from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -28,36 +26,25 @@ from korvet.protocol.messages.alter_configs import (
 async def handle(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    return AlterConfigsResponse(
-        responses=[
-            await _alter(broker, request, context, each, times[each.resource_type, each.resource_name])
-            for each in request.resources
-        ]
-    )
-
-
-async def _alter(
-    broker: Broker,
-    request: AlterConfigsRequest,
-    context: RequestContext,
-    resource: AlterConfigsResource,
-    times: int,
-) -> AlterConfigsResourceResponse:
-    response = AlterConfigsResourceResponse(
-        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-    )
-    try:
-        if times > 1:
-            raise InvalidRequest("Each resource must appear at most once.")
-        await alter_settings(
-            broker,
-            context,
-            (resource.resource_type, resource.resource_name),
-            [SettingChange(each.name, each.value) for each in resource.configs],
-            with_settings_replaced,
-            validate_only=request.validate_only,
+    wanted = [
+        (
+            (each.resource_type, each.resource_name),
+            [SettingChange(config.name, config.value) for config in each.configs],
         )
-    except KafkaError as error:
-        response.error_code, response.error_message = error.error_code, error.message
-    return response
+        for each in request.resources
+    ]
+    errors = await alter_settings(
+        broker, context, wanted, with_settings_replaced, validate_only=request.validate_only
+    )
+    return AlterConfigsResponse(
+        responses=[_answer(each, error) for each, error in zip(request.resources, errors, strict=True)]
+    )
+
+
+def _answer(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if error is None else error.error_code,
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
