@@ -37,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Kafka's own clients have at most five requests in flight.
+# How many requests of a connection are worked on at once. Kafka's own clients have five in flight at most, librdkafka
+# as many as it likes, down to one for each batch of a partition: so many small ones may go to the store together.
 PRODUCES_AT_ONCE = 5
+SMALL_PRODUCES_AT_ONCE = 50
+SMALL_PRODUCES_BYTES = 1 << 20
 # Tasks that may wait to take over reading. Beginning a new one costs as much as a small request.
 RESTING_AT_MOST = 2
 RECEIVE_BYTES = 64 * 1024
@@ -104,6 +107,7 @@ class ServedConnection:
     _tasks: int = 1  # those that serve it, or are about to
     _taken: int = 0  # requests read
     _answered: int = 0
+    _unanswered_bytes: int = 0  # of the requests read
     _turns: dict[int, trio.Event] = field(factory=dict)
     _held: int = 0  # bytes of the budget that the request being received has
     _queued_s: float = 0.0  # how long that one waited for them
@@ -207,6 +211,7 @@ class ServedConnection:
         """Work on one request and answer it."""
         number = self._taken
         self._taken += 1
+        self._unanswered_bytes += request.frame_size
         self._active = monotonic()
         held = self._hold(request)
         name, is_produce = request.api.name, request.api.key == PRODUCE
@@ -246,6 +251,7 @@ class ServedConnection:
             self.end()
             raise
         finally:
+            self._unanswered_bytes -= request.frame_size
             self.shared.budget.give_back(held)
             self.shared.broker.answers.change(-context.answer_bytes)
             if self._offering is reader:
@@ -256,7 +262,7 @@ class ServedConnection:
         """Let another task read on; where enough requests are being worked on, once one of them is answered."""
         if self._is_ending:
             return
-        if self._taken - self._answered >= PRODUCES_AT_ONCE:
+        if self._has_enough_to_do:
             self._offering = reader
             return
         self._offering = None
@@ -266,6 +272,14 @@ class ServedConnection:
         else:
             self._tasks += 1
             self.shared.spawn(self.serve)
+
+    @property
+    def _has_enough_to_do(self) -> bool:
+        """Whether another request is worked on only once one of these is answered."""
+        count = self._taken - self._answered
+        if self._unanswered_bytes >= SMALL_PRODUCES_BYTES:
+            return count >= PRODUCES_AT_ONCE
+        return count >= SMALL_PRODUCES_AT_ONCE
 
     async def _rest(self, reader: Reader) -> bool:
         """Wait to take over reading again; False when there is no need to."""

@@ -25,7 +25,13 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.server import Server, check_advertised, run, start_lines
-from korvet.serving import PRODUCES_AT_ONCE, ServedConnection, Shared
+from korvet.serving import (
+    PRODUCES_AT_ONCE,
+    SMALL_PRODUCES_AT_ONCE,
+    SMALL_PRODUCES_BYTES,
+    ServedConnection,
+    Shared,
+)
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
 from tests.talk import LOOPBACK, connect, joined, port_of, reset, seen, serving
@@ -224,14 +230,28 @@ async def test_a_produce_that_is_not_settled_holds_up_the_next() -> None:
         assert [0, 1] == [base_offset((await client.answer(ProduceRequest, 9))[1]) for _ in range(2)]
 
 
-async def test_only_so_many_produces_are_worked_on_at_once() -> None:
+@pytest.mark.parametrize(
+    "record_bytes, at_once",
+    [
+        (10, SMALL_PRODUCES_AT_ONCE),
+        (SMALL_PRODUCES_BYTES // 10, 10),
+        (SMALL_PRODUCES_BYTES // 3, PRODUCES_AT_ONCE),
+    ],
+)
+async def test_only_so_many_produces_are_worked_on_at_once(record_bytes: int, at_once: int) -> None:
     slow = SlowStorage(await with_topic())
-    async with serving(storage=slow.shim()) as server, connect(server) as client:
-        await client.send(client.frame_of(produce(), 9) * 12)
-        for number in range(12):
-            await slow.until_begun(min(number + PRODUCES_AT_ONCE, 12))
+    count = at_once + 7
+    request = produce(build_batch([(0, 0, None, bytes(record_bytes), ())]))
+    async with (
+        serving(storage=slow.shim()) as server,
+        connect(server) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(client.send, client.frame_of(request, 9) * count)
+        for number in range(count):
+            await slow.until_begun(min(number + at_once, count))
             await wait_all_tasks_blocked(0.005)
-            assert min(number + PRODUCES_AT_ONCE, 12) == len(slow.begun)
+            assert min(number + at_once, count) == len(slow.begun)
             slow.begun[number].set()
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
 
