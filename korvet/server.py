@@ -130,6 +130,7 @@ class Server:
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)
                 await accepting.start(supervise, "imports", APIS.load)
+                accepting.start_soon(shared.vigil.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener.name, shared)

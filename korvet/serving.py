@@ -32,6 +32,7 @@ from korvet.limits import ByteBudget
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.schema import Buffer
+from korvet.vigil import Vigil
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Shared:
     budget: ByteBudget
     spawn: Spawn
     scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
+    vigil: Vigil = field(factory=Vigil)
     # When a drain ends whatever is still worked on, on Trio's clock.
     deadline: float = float("inf")
 
@@ -197,13 +199,16 @@ class ServedConnection:
                 slice_end = monotonic() + SLICE_S
                 continue
             await self._serve(request, reader)
+            now = monotonic()
             if reader.handling.shield:
                 reader.handling.shield = False
+            else:
+                self.shared.vigil.prolong(now)
             if reader.has_handed_over:
                 if not await self._rest(reader):
                     return
                 slice_end = monotonic() + SLICE_S
-            if monotonic() > slice_end:
+            elif now > slice_end:
                 await trio.lowlevel.checkpoint()
                 slice_end = monotonic() + SLICE_S
 

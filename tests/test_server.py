@@ -33,6 +33,7 @@ from korvet.serving import (
     Shared,
 )
 from korvet.storage.memory import MemoryStorage
+from korvet.vigil import Vigil
 from tests.handlers.support import Shim
 from tests.talk import LOOPBACK, connect, joined, port_of, reset, seen, serving
 
@@ -283,6 +284,31 @@ async def test_a_client_that_sends_one_produce_at_a_time_is_served_by_one_task(
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
 
     assert 1 == len(tasks)
+
+
+@pytest.fixture
+def answers_awake(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """An item for each answer after which the event loop stays awake for a moment."""
+    noted: list[float] = []
+    monkeypatch.setattr(Vigil, "prolong", lambda _, now: noted.append(now))
+    return noted
+
+
+async def test_the_next_request_is_waited_for_awake_where_the_answer_needed_no_waiting(
+    answers_awake: list[float],
+) -> None:
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server, connect(server) as client:
+        await client.ask(METADATA, 12)
+        after_one = len(answers_awake)
+        await client.send(client.frame_of(produce(), 9))
+        await slow.until_begun(1)
+        await wait_all_tasks_blocked()
+        slow.begun[0].set()
+        await client.answer(ProduceRequest, 9)
+        await wait_all_tasks_blocked()
+
+        assert (1, 1) == (after_one, len(answers_awake))
 
 
 async def test_overlapping_produces_are_served_by_few_tasks_that_end_with_the_client(

@@ -1,0 +1,39 @@
+"""Staying awake for a moment after an answer.
+
+A client that asks for one thing at a time sends its next request some 50 us after it has the last answer. For the
+event loop to go to sleep until then, and to be woken again, takes about as long, and as much processor time as looking
+out for it: so while requests come that fast, they are waited for awake. `python -m bench` tells what it brings: one
+record is acknowledged in two thirds of the time.
+
+Only for answers that were found without waiting: whoever waits for Redis has others to leave the processor to.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import trio
+from attrs import define, field
+
+AWAKE_S = 0.0001
+
+
+@define(eq=False)
+class Vigil:
+    """The event loop does not sleep while there are answers, and for `AWAKE_S` after the last."""
+
+    _until: float = 0.0
+    _is_called_for: trio.Event = field(factory=trio.Event)
+
+    def prolong(self, now: float) -> None:
+        """There was an answer just now, on the clock of `monotonic`."""
+        self._until = now + AWAKE_S
+        self._is_called_for.set()
+
+    async def keep(self) -> None:
+        """Be there to be run, whenever it is called for. Never returns."""
+        while True:
+            await self._is_called_for.wait()
+            while monotonic() < self._until:
+                await trio.lowlevel.checkpoint()
+            self._is_called_for = trio.Event()
