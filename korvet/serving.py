@@ -198,12 +198,13 @@ class ServedConnection:
                     return
                 slice_end = monotonic() + SLICE_S
                 continue
+            asked = monotonic()
             await self._serve(request, reader)
             now = monotonic()
             if reader.handling.shield:
                 reader.handling.shield = False
             else:
-                self.shared.vigil.prolong(now)
+                self.shared.vigil.answered(asked, now)
             if reader.has_handed_over:
                 if not await self._rest(reader):
                     return

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 import trio.testing
 from attrs import define
 
 from korvet import vigil
-from korvet.vigil import AWAKE_S, Vigil
+from korvet.vigil import AWAKE_S, QUICK_S, Vigil
 
 
 @define
@@ -38,20 +41,35 @@ async def times_run(clock: Clock, rounds: int) -> int:
     return clock.asked - before
 
 
-async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(clock: Clock) -> None:
-    watch = Vigil()
+@asynccontextmanager
+async def keeping() -> AsyncIterator[Vigil]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.keep)
+        kept = Vigil()
+        nursery.start_soon(kept.keep)
         await trio.testing.wait_all_tasks_blocked()
-        assert 0 == await times_run(clock, 10)
+        yield kept
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(clock: Clock) -> None:
+    async with keeping() as kept:
+        kept.answered(clock.now, clock.now)
         for _ in range(3):
-            watch.prolong(clock.now)
+            asked = clock.now + 0.5 * QUICK_S
+            clock.now = asked + 0.001
+            kept.answered(asked, clock.now)
             assert 9 <= await times_run(clock, 10)
             clock.now += 0.9 * AWAKE_S
-        assert 9 <= await times_run(clock, 10)
-        clock.now += AWAKE_S
+            assert 9 <= await times_run(clock, 10)
+        clock.now += 0.2 * AWAKE_S
         await trio.testing.wait_all_tasks_blocked()
+
         assert 0 == await times_run(clock, 10)
-        watch.prolong(clock.now)
-        assert 9 <= await times_run(clock, 10)
-        nursery.cancel_scope.cancel()
+
+
+async def test_where_requests_take_their_time_it_does_nothing(clock: Clock) -> None:
+    async with keeping() as kept:
+        for _ in range(3):
+            kept.answered(clock.now, clock.now + 0.001)
+            assert 0 == await times_run(clock, 10)
+            clock.now += 0.001 + 1.1 * QUICK_S
