@@ -12,8 +12,9 @@ from collections.abc import Callable
 import trio
 from attrs import define
 
-# Giving back takes some tenths of a millisecond a megabyte, during which nobody gets memory.
-WORTH_BYTES = 16 * 1024 * 1024
+# Giving back takes some tenths of a millisecond a megabyte, during which nobody gets memory; it is done once a second
+# at most.
+WORTH_BYTES = 2 * 1024 * 1024
 
 
 @define
