@@ -2,8 +2,8 @@
 
 A client that asks for one thing at a time sends its next request some 50 us after it has the last answer. For the
 event loop to go to sleep until then, and to be woken again, takes about as long, and as much processor time as looking
-out for it: so while requests come that fast, they are waited for awake. `python -m bench` tells what it brings: one
-record is acknowledged in two thirds of the time. Where they come more slowly nothing is different.
+out for it: so while requests come that fast, they are waited for awake. One record is acknowledged in half to three
+quarters of the time. Where requests come more slowly nothing is different.
 
 Only for answers that were found without waiting: whoever waits for Redis has others to leave the processor to.
 """

@@ -78,6 +78,11 @@ def parse_address(url: str) -> RedisAddress:
         raise StorageUsageError(f"{without_password(url)}: {error}") from None
 
 
+def address_of(where: str | RedisAddress) -> RedisAddress:
+    """An address, or the one that a URL gives; raises as `parse_address`."""
+    return parse_address(where) if isinstance(where, str) else where
+
+
 def address_from(url: str) -> RedisAddress:
     """As `parse_address`, with a ValueError or OSError that does not name the URL."""
     from redis.connection import parse_url  # noqa: PLC0415  see redis_errors

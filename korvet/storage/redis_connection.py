@@ -28,7 +28,7 @@ import trio
 from attrs import evolve, frozen
 
 from korvet.storage.background import background_nursery
-from korvet.storage.redis_address import RedisAddress, parse_address
+from korvet.storage.redis_address import RedisAddress, address_of
 from korvet.storage.redis_errors import NoScriptError, RedisError
 from korvet.storage.redis_link import (
     ConnectionLost,
@@ -71,11 +71,10 @@ async def open_connection(
     """Connect and stay connected until the block ends; what is under way then fails.
 
     Waits while the server is away, which is logged (by those of several connections that `announce`). Raises
-    StorageUsageError for a bad URL, and AuthenticationError and others (or
-    ssl.SSLCertVerificationError) for what the server, or its certificate, will go on refusing. `name` is added
-    to the name that CLIENT LIST shows.
+    StorageUsageError for a bad URL, and AuthenticationError and others (or ssl.SSLCertVerificationError) for what the
+    server, or its certificate, will go on refusing. `name` is added to the name that CLIENT LIST shows.
     """
-    address = parse_address(where) if isinstance(where, str) else where
+    address = address_of(where)
     client_name = ":".join(filter(None, (address.client_name or "korvet", name)))
     connection = RedisConnection(evolve(address, client_name=client_name), announce=announce)
     await connection.connect()

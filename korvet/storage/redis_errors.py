@@ -1,7 +1,7 @@
 """What Redis refuses, as exceptions: named and derived as those of the `redis` package.
 
-They are our own since that package, with all of its clients, takes a quarter of a broker's start to import, and two
-fifths of its memory; so it is asked only for what a URL means, where there is one.
+They are our own since that package, with all of its clients, takes a fifth of a broker's start to import, and of its
+memory; so it is asked only for what a URL means, where there is one.
 """
 
 from __future__ import annotations

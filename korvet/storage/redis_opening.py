@@ -10,7 +10,7 @@ from typing import cast
 from attrs import frozen
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis_address import RedisAddress, parse_address
+from korvet.storage.redis_address import RedisAddress, address_of
 from korvet.storage.redis_connection import RedisConnection, Script, open_connection
 from korvet.storage.redis_errors import RedisError
 from korvet.storage.redis_keys import FORMAT, Keyspace
@@ -40,7 +40,7 @@ class Server:
 @asynccontextmanager
 async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
     """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
-    address = parse_address(where) if isinstance(where, str) else where
+    address = address_of(where)
     async with AsyncExitStack() as stack:
         try:
             connection = await stack.enter_async_context(open_connection(address))

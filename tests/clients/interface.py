@@ -6,6 +6,7 @@ programs do. Consumers assign themselves partitions and never subscribe.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -116,6 +117,15 @@ class AdminClient(Client):
     @abstractmethod
     def resume(self, group_id: str, topic: str, count: int, *, partition: int = 0) -> list[Received]:
         """The next `count` records from the group's committed position."""
+
+
+def eventually(ask: Callable[[], object], expected: object) -> None:
+    """Ask until the answer is the one expected, which it has to be before LIMIT_S is over."""
+    deadline = time.monotonic() + LIMIT_S
+    while (answer := ask()) != expected and time.monotonic() < deadline:
+        pass
+
+    assert expected == answer
 
 
 class Timeout(Exception):  # noqa: N818  what did not come is in the message

@@ -7,7 +7,7 @@ Redis, without either being started anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +17,7 @@ from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.record_batch import build_batch, parse_batches
 from korvet.topics import SETTINGS
 from tests.clients.admins import ADMINISTRATORS, Administrator, KafkaPythonAdministrator
-from tests.clients.interface import LIMIT_S, Record
+from tests.clients.interface import Record, eventually
 from tests.clients.test_produce import records_of
 from tests.processes import KorvetProcess
 
@@ -290,15 +290,6 @@ def refusal(broker: KorvetProcess, topic: str, **record: object) -> ErrorCode:
     except KafkaError as error:
         return error.error_code
     return ErrorCode.NONE
-
-
-def eventually(ask: Callable[[], object], expected: object) -> None:
-    """Ask until the answer is the one expected: another broker learns of an alteration by a signal."""
-    deadline = time.monotonic() + LIMIT_S
-    while (answer := ask()) != expected and time.monotonic() < deadline:
-        pass
-
-    assert expected == answer
 
 
 def test_the_largest_message_counts_at_once(

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +14,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.clients.confluent import Confluent
-from tests.clients.interface import LIMIT_S, Record
+from tests.clients.interface import LIMIT_S, Record, eventually
 from tests.clients.members import COOPERATIVE, MEMBERS, AioKafkaMember, ConfluentMember, Member, Party
 from tests.processes import KorvetProcess
 
@@ -70,11 +69,9 @@ def wait_until_committed(party: Party) -> None:
     """
     consumer = Consumer({"bootstrap.servers": party.bootstrap_servers, "group.id": party.group_id})
     partitions = [TopicPartition(party.topic, number) for number in range(PARTITIONS)]
-    deadline = time.monotonic() + LIMIT_S
     try:
         ends = [consumer.get_watermark_offsets(each, timeout=LIMIT_S)[1] for each in partitions]
-        while (found := [each.offset for each in consumer.committed(partitions, timeout=LIMIT_S)]) != ends:
-            assert time.monotonic() < deadline, f"{found} is committed of {ends}"
+        eventually(lambda: [each.offset for each in consumer.committed(partitions, timeout=LIMIT_S)], ends)
     finally:
         consumer.close()
 
