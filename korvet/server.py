@@ -29,7 +29,7 @@ from korvet.cold import ColdStore, open_cold_store
 from korvet.config import Config
 from korvet.counters import Counters
 from korvet.handlers import APIS
-from korvet.heap import Heap
+from korvet.heap import Heap, keep_what_is_free
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, ServedConnection, Shared
@@ -209,7 +209,7 @@ class Server:
         """Once the large requests and answers, or records in memory, are gone that there were."""
         requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
         highest = stored + requests.highest + answers.highest
-        await self._heap.look(highest, stored + requests.taken + answers.read)
+        await self._heap.look(highest)
         requests.highest, answers.highest = requests.taken, answers.read
 
     def _wake_abandoned(self) -> None:
@@ -250,10 +250,11 @@ def keep_what_is_there() -> None:
     """Have the garbage collector leave alone what a broker begins with, and look through the rest less often.
 
     The thousands of objects that a large request is made of are no reason to look through all others for cycles: that
-    was a third of the time such a request took.
+    was a third of the time such a request took. Nor is what it took given back before the next one needs it again.
     """
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    keep_what_is_free()
 
 
 @asynccontextmanager
