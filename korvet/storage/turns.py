@@ -1,4 +1,4 @@
-"""Long work in turns with other tasks: nobody waits for more than about a millisecond of somebody else's."""
+"""Long work in turns with other tasks: nobody waits for much more than 0.3 ms of somebody else's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from korvet.protocol.steps import Steps
 
 T = TypeVar("T")
 
-SLICE_S = 0.001
+SLICE_S = 0.0003
 
 
 @define
 class Turns:
-    """Lets others have theirs, once a millisecond is over."""
+    """Lets others have theirs, once a slice of time is over."""
 
     _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
 
