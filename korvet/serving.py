@@ -50,10 +50,10 @@ RECEIVE_BYTES = 64 * 1024
 LARGE_REQUEST_BYTES = 64 * 1024
 # The system's limit of buffers in one sendmsg (IOV_MAX).
 BUFFERS_AT_ONCE = 1024
-# What is copied to or from a socket in one turn: half a millisecond. There may be room for ten times as much.
-BYTES_AT_ONCE = 1 << 20
+# What is copied to or from a socket in one turn: a quarter of a millisecond. There may be room for ten times as much.
+BYTES_AT_ONCE = 512 * 1024
 # How long requests that lie in memory already may be worked on before other connections have their turn.
-SLICE_S = 0.002
+SLICE_S = 0.0005
 # Told by the system that the other side closed; Linux alone tells so while there are bytes left to read.
 PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
@@ -251,7 +251,9 @@ class ServedConnection:
             counters.handled(name)
             if self._answered != number:
                 await self._turn(number, reader)
-            counters.sent(name, await self._send(self.connection.send(request, response), reader))
+            buffers = self.connection.send(request, response)
+            response = None  # what is sent is freed as it goes: 50 MB at once take 5 ms
+            counters.sent(name, await self._send(buffers, reader))
         except BaseException:
             # Whatever comes behind an answer that was never given cannot be answered either.
             self.end()
@@ -385,7 +387,7 @@ class ServedConnection:
             self.connection.allow_frame()
 
     async def _send(self, buffers: list[Buffer], reader: Reader) -> int:
-        """Send buffers one after the other, as they are; the number of bytes.
+        """Send buffers one after the other, as they are, and let go of each that is sent; the number of bytes.
 
         A client that does not read holds up itself alone.
         """
@@ -393,12 +395,13 @@ class ServedConnection:
         first = 0
         while first < len(buffers):
             try:
-                sent = self.sock.sendmsg(buffers[first : portion_end(buffers, first)])
+                sent = self.sock.sendmsg(portion(buffers, first))
             except BlockingIOError:
                 sent = 0
             self._active = monotonic()
             while first < len(buffers) and sent >= len(buffers[first]):
                 sent -= len(buffers[first])
+                buffers[first] = b""
                 first += 1
             if first < len(buffers):
                 buffers[first] = memoryview(buffers[first])[sent:]
@@ -423,13 +426,15 @@ class ServedConnection:
         self.closed(self)
 
 
-def portion_end(buffers: list[Buffer], first: int) -> int:
-    """Behind which of the buffers from `first` on what is sent in one turn ends."""
-    end, size = first, 0
-    while end < len(buffers) and end < first + BUFFERS_AT_ONCE and size < BYTES_AT_ONCE:
-        size += len(buffers[end])
+def portion(buffers: list[Buffer], first: int) -> list[Buffer]:
+    """What of the buffers from `first` on is sent in one turn, the last of them maybe in part."""
+    end, room = first, BYTES_AT_ONCE
+    while end < len(buffers) and end < first + BUFFERS_AT_ONCE and room > 0:
+        room -= len(buffers[end])
         end += 1
-    return end
+    if room >= 0:
+        return buffers[first:end]
+    return [*buffers[first : end - 1], memoryview(buffers[end - 1])[:room]]
 
 
 @types.coroutine
