@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from korvet.broker import open_broker
 from korvet.config import Config
 from korvet.limits import ByteBudget
-from korvet.serving import ServedConnection, Shared, watched
+from korvet.serving import BUFFERS_AT_ONCE, BYTES_AT_ONCE, Reader, ServedConnection, Shared, portion, watched
 from korvet.storage.memory import MemoryStorage
 
 
@@ -64,6 +64,38 @@ async def test_says_its_state(connection: ServedConnection) -> None:
     connection._taken = 2
 
     assert "<ServedConnection peer requests=2 answered=0>" == repr(connection)
+
+
+async def test_what_is_sent_is_let_go_of_as_it_goes(connection: ServedConnection) -> None:
+    ours, theirs = trio.socket.socketpair()
+    connection.sock = socket.socket(fileno=ours.detach())
+    connection.sock.setblocking(False)
+    buffers = [b"head", b"a" * (3 * BYTES_AT_ONCE), bytearray(b"b" * 10)]
+    expected = b"".join(buffers)
+    received = bytearray()
+
+    async def receive() -> None:
+        while len(received) < len(expected):
+            received.extend(await theirs.recv(BYTES_AT_ONCE))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        assert len(expected) == await connection._send(buffers, Reader())
+    connection.sock.close()
+    theirs.close()
+
+    assert expected == received
+    assert [b"", b"", b""] == buffers
+
+
+def test_no_more_is_sent_in_one_turn_than_others_can_wait_for() -> None:
+    small, large = b"s" * 10, b"l" * BYTES_AT_ONCE
+
+    assert [small, small] == portion([small, small], 0)
+    assert [small] == portion([small, small], 1)
+    assert [large] == portion([large, small], 0)
+    assert [small, large[:-10]] == portion([small, large, small], 0)
+    assert BUFFERS_AT_ONCE == len(portion([small] * 5000, 0))
 
 
 async def test_watched_tells_each_wait_and_returns_the_result(autojump_clock: MockClock) -> None:

@@ -19,6 +19,7 @@ from korvet.storage.interface import (
     Topic,
     TopicPartition,
 )
+from korvet.storage.redis_partitions import DROPPED_AT_ONCE
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.base import eventually
 from korvet.testing.records import Record, append, batch, batches_of, numbered, read, records_from, records_of
@@ -79,9 +80,10 @@ async def test_nothing_crosses_while_a_topic_is_deleted_and_created_under_append
 
 
 async def test_deleting_a_topic_leaves_no_key_of_its_own(storage: Storage, client: redis.Redis) -> None:
-    topic = await storage.create_topic("orders", 3, {})
-    for number in range(3):
-        await append(storage, TopicPartition("orders", number), [Record(b"x" * 100_000)])
+    count = 2 * DROPPED_AT_ONCE + 1
+    topic = await storage.create_topic("orders", count, {})
+    for number in range(count):
+        await append(storage, TopicPartition("orders", number), [Record(b"x" * 10_000)])
     await storage.ack("billing", {TP: OffsetAndMetadata(1)})
     await storage.delete_topic(topic)
 
