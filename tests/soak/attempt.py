@@ -88,6 +88,13 @@ class Attempt:
             target = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= target, LIMIT_S)
 
+    def wait_for_the_group(self) -> None:
+        """Return once the consumer has read something. One whose topic is lost before it has joined is told of none,
+        and looks for new ones every five minutes.
+        """
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.consumed, LIMIT_S)
+
     def outcome(self) -> Outcome:
         """To be asked for after the block, while the broker serves."""
         found = Counter(one.number for one in consume_all(self.bootstrap_servers, self.topic))
