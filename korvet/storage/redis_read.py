@@ -45,6 +45,8 @@ WAVE_BYTES = 8 << 20
 # What is made into batches, and compressed, without a pause.
 REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
+# Up to this size, on average, batches are copied to lie together.
+SMALL_BATCH_BYTES = 4096
 # Partitions whose state is asked for in one write.
 STATES_AT_ONCE = 250
 # Others write by hand all the time: how often to settle before answering with what there is.
@@ -135,7 +137,7 @@ class PartitionRead:
 
     def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
         """Add what was made of the first of these entries, as many as it says."""
-        self.batches += rebuilt.batches
+        self.batches += joined(rebuilt)
         self.size += rebuilt.size
         self.limit -= rebuilt.size
         if rebuilt.entries:
@@ -378,6 +380,16 @@ class Reader:
         except KafkaError as error:
             return error
         return state.size
+
+
+def joined(rebuilt: Rebuilt) -> list[Buffer]:
+    """The batches, small ones laid side by side: tens of thousands of little objects would leave the interpreter's
+    memory full of holes, and so not to be given back.
+    """
+    batches = rebuilt.batches
+    if len(batches) < 2 or rebuilt.size > len(batches) * SMALL_BATCH_BYTES:
+        return batches
+    return [b"".join(batches)]
 
 
 def id_of(entry_id: bytes) -> tuple[int, int]:

@@ -83,3 +83,12 @@ async def test_what_is_behind_a_caught_up_reader_is_read_no_further_than_it_aske
     answered = await read(storage, TP, 1, max_bytes=MIB)
     assert len(batches_of(answered)) == 1
     assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
+
+
+async def test_thousands_of_small_batches_are_answered_in_few_buffers(storage: Storage) -> None:
+    await write(storage, [100] * 3000)
+    answered = await read(storage, TP, 0, max_bytes=MIB)
+
+    assert sum(each.record_count for each in batches_of(answered)) == 3000
+    assert sum(map(len, answered.batches)) == answered.size
+    assert len(answered.batches) < 30
