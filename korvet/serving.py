@@ -73,9 +73,12 @@ class Shared:
     budget: ByteBudget
     spawn: Spawn
     scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
-    vigil: Vigil = field(factory=Vigil)
+    vigil: Vigil = field(init=False)
     # When a drain ends whatever is still worked on, on Trio's clock.
     deadline: float = float("inf")
+
+    def __attrs_post_init__(self) -> None:
+        self.vigil = Vigil(counts_those_that_waited=not self.broker.storage.is_elsewhere)
 
 
 @define(eq=False)
@@ -201,10 +204,10 @@ class ServedConnection:
             asked = monotonic()
             await self._serve(request, reader)
             now = monotonic()
-            if reader.handling.shield:
+            has_waited = reader.handling.shield
+            if has_waited:
                 reader.handling.shield = False
-            else:
-                self.shared.vigil.answered(asked, now)
+            self.shared.vigil.answered(asked, now, has_waited=has_waited)
             if reader.has_handed_over:
                 if not await self._rest(reader):
                     return

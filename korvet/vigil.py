@@ -5,7 +5,8 @@ event loop to go to sleep until then, and to be woken again, takes about as long
 out for it: so while requests come that fast, they are waited for awake. One record is acknowledged in half to three
 quarters of the time. Where requests come more slowly nothing is different.
 
-Only for answers that were found without waiting: whoever waits for Redis has others to leave the processor to.
+An answer that waited counts only where records are in this process: to be ended by the next append is what a long poll
+waits for. Whoever waits for Redis has others to leave the processor to.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ class Vigil:
     Times are those of `monotonic`.
     """
 
+    counts_those_that_waited: bool = False
     _answered: float = 0.0
     _until: float = 0.0
     _is_called_for: trio.Event = field(factory=trio.Event)
 
-    def answered(self, asked: float, now: float) -> None:
+    def answered(self, asked: float, now: float, *, has_waited: bool) -> None:
         """There was an answer just now, to a request that came at `asked`."""
+        if has_waited:
+            if not self.counts_those_that_waited:
+                return
+            asked = now
         if asked - self._answered < QUICK_S:
             self._until = now + AWAKE_S
             self._is_called_for.set()

@@ -286,30 +286,28 @@ async def test_a_client_that_sends_one_produce_at_a_time_is_served_by_one_task(
     assert 1 == len(tasks)
 
 
-@pytest.fixture
-def answers_awake(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each answer took after which the event loop may stay awake for a moment."""
-    noted: list[float] = []
-    monkeypatch.setattr(Vigil, "answered", lambda _, asked, now: noted.append(now - asked))
-    return noted
-
-
-async def test_the_next_request_is_waited_for_awake_where_the_answer_needed_no_waiting(
-    answers_awake: list[float],
+async def test_whoever_stays_awake_is_told_which_answers_needed_no_waiting(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    answers: list[bool] = []
+
+    def noted(_: Vigil, asked: float, now: float, *, has_waited: bool) -> None:
+        assert now > asked
+        answers.append(has_waited)
+
+    monkeypatch.setattr(Vigil, "answered", noted)
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.ask(METADATA, 12)
-        after_one = len(answers_awake)
         await client.send(client.frame_of(produce(), 9))
         await slow.until_begun(1)
         await wait_all_tasks_blocked()
         slow.begun[0].set()
         await client.answer(ProduceRequest, 9)
+        await client.ask(METADATA, 12)
         await wait_all_tasks_blocked()
 
-        assert (1, 1) == (after_one, len(answers_awake))
-        assert answers_awake[0] > 0
+        assert [False, True, False] == answers
 
 
 async def test_overlapping_produces_are_served_by_few_tasks_that_end_with_the_client(

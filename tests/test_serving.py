@@ -98,6 +98,16 @@ def test_no_more_is_sent_in_one_turn_than_others_can_wait_for() -> None:
     assert BUFFERS_AT_ONCE == len(portion([small] * 5000, 0))
 
 
+async def test_staying_awake_is_worth_it_behind_what_waited_for_records_in_this_process() -> None:
+    storage = MemoryStorage()
+    broker = await open_broker(storage, Config())
+    counts = []
+    for storage.is_elsewhere in (False, True):
+        counts.append(Shared(broker, {}, ByteBudget(-1), lambda _: None).vigil.counts_those_that_waited)
+
+    assert [True, False] == counts
+
+
 async def test_watched_tells_each_wait_and_returns_the_result(autojump_clock: MockClock) -> None:
     told = []
 

@@ -42,9 +42,9 @@ async def times_run(clock: Clock, rounds: int) -> int:
 
 
 @asynccontextmanager
-async def keeping() -> AsyncIterator[Vigil]:
+async def keeping(*, counts_those_that_waited: bool = False) -> AsyncIterator[Vigil]:
     async with trio.open_nursery() as nursery:
-        kept = Vigil()
+        kept = Vigil(counts_those_that_waited)
         nursery.start_soon(kept.keep)
         await trio.testing.wait_all_tasks_blocked()
         yield kept
@@ -53,11 +53,11 @@ async def keeping() -> AsyncIterator[Vigil]:
 
 async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(clock: Clock) -> None:
     async with keeping() as kept:
-        kept.answered(clock.now, clock.now)
+        kept.answered(clock.now, clock.now, has_waited=False)
         for _ in range(3):
             asked = clock.now + 0.5 * QUICK_S
             clock.now = asked + 0.001
-            kept.answered(asked, clock.now)
+            kept.answered(asked, clock.now, has_waited=False)
             assert 9 <= await times_run(clock, 10)
             clock.now += 0.9 * AWAKE_S
             assert 9 <= await times_run(clock, 10)
@@ -70,6 +70,19 @@ async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(
 async def test_where_requests_take_their_time_it_does_nothing(clock: Clock) -> None:
     async with keeping() as kept:
         for _ in range(3):
-            kept.answered(clock.now, clock.now + 0.001)
+            kept.answered(clock.now, clock.now + 0.001, has_waited=False)
             assert 0 == await times_run(clock, 10)
             clock.now += 0.001 + 1.1 * QUICK_S
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_an_answer_that_waited_counts_where_nobody_else_was_waited_for(
+    clock: Clock, counts: bool
+) -> None:
+    """Such as a long poll that the request before has ended."""
+    async with keeping(counts_those_that_waited=counts) as kept:
+        kept.answered(clock.now, clock.now, has_waited=False)
+        clock.now += 0.5 * QUICK_S
+        kept.answered(clock.now - 30.0, clock.now, has_waited=True)
+
+        assert counts == (await times_run(clock, 10) >= 9)

@@ -245,6 +245,8 @@ class Storage(ABC):
     description: str
     #: One phrase for the start line: what an acknowledgement is worth when the broker, or the machine, dies.
     durability: str
+    #: Whether it is another process, which is waited for whatever it is asked.
+    is_elsewhere: bool = True
 
     @property
     def held_bytes(self) -> int:

@@ -141,6 +141,7 @@ class MemoryStorage(Storage):
     clock: Callable[[], int] = field(default=now_in_ms, kw_only=True)
     description: str = field(init=False)
     durability: str = field(default="everything is forgotten when the broker ends", init=False)
+    is_elsewhere: bool = field(default=False, init=False)
     _budget: MemoryBudget = field(init=False)
     # Replaced, never changed: whoever goes through what `topics` answered may take its time.
     _topics: dict[str, Topic] = field(factory=dict, init=False)

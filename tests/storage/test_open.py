@@ -53,6 +53,7 @@ async def test_memory_is_limited(url: str, default: int | None, limit: int) -> N
         assert storage.max_bytes == limit
         assert f"{limit:,} bytes" in storage.description
         assert "forgotten" in storage.durability
+        assert not storage.is_elsewhere
 
 
 def test_memory_never_takes_most_of_the_machine() -> None:
@@ -98,6 +99,7 @@ async def test_an_embedded_storage_is_a_redis_of_its_own() -> None:
 
     assert topic == found
     assert "appendfsync always" in storage.durability
+    assert storage.is_elsewhere
     assert f"unix://{folder}/data/redis.sock" in storage.description
 
 
