@@ -43,6 +43,9 @@ T = TypeVar("T")
 PRODUCES_AT_ONCE = 5
 SMALL_PRODUCES_AT_ONCE = 50
 SMALL_PRODUCES_BYTES = 1 << 20
+# Of all connections, from which on each of them has to do with the fewer. What thousands at once take of the
+# interpreter's memory is not given back: there is something left in each part of it.
+ALL_PRODUCES_AT_ONCE = 600
 # Tasks that may wait to take over reading. Beginning a new one costs as much as a small request.
 RESTING_AT_MOST = 2
 RECEIVE_BYTES = 64 * 1024
@@ -74,6 +77,7 @@ class Shared:
     spawn: Spawn
     scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
     vigil: Vigil = field(init=False)
+    produces: int = 0  # that are worked on
     # When a drain ends whatever is still worked on, on Trio's clock.
     deadline: float = float("inf")
 
@@ -224,6 +228,7 @@ class ServedConnection:
         self._active = monotonic()
         held = self._hold(request)
         name, is_produce = request.api.name, request.api.key == PRODUCE
+        self.shared.produces += is_produce
         counters = self.shared.broker.counters
         counters.received(name, request.frame_size)
 
@@ -263,6 +268,7 @@ class ServedConnection:
             raise
         finally:
             self._unanswered_bytes -= request.frame_size
+            self.shared.produces -= is_produce
             self.shared.budget.give_back(held)
             self.shared.broker.answers.change(-context.answer_bytes)
             if self._offering is reader:
@@ -288,7 +294,7 @@ class ServedConnection:
     def _has_enough_to_do(self) -> bool:
         """Whether another request is worked on only once one of these is answered."""
         count = self._taken - self._answered
-        if self._unanswered_bytes >= SMALL_PRODUCES_BYTES:
+        if self._unanswered_bytes >= SMALL_PRODUCES_BYTES or self.shared.produces >= ALL_PRODUCES_AT_ONCE:
             return count >= PRODUCES_AT_ONCE
         return count >= SMALL_PRODUCES_AT_ONCE
 

@@ -257,6 +257,25 @@ async def test_only_so_many_produces_are_worked_on_at_once(record_bytes: int, at
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
 
 
+async def test_where_many_are_worked_on_each_connection_has_to_do_with_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("korvet.serving.ALL_PRODUCES_AT_ONCE", 2 * PRODUCES_AT_ONCE)
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server, connect(server) as first, connect(server) as second:
+        for client, begun in ((first, 2 * PRODUCES_AT_ONCE), (second, 3 * PRODUCES_AT_ONCE)):
+            await client.send(client.frame_of(produce(), 9) * SMALL_PRODUCES_AT_ONCE)
+            await slow.until_begun(begun)
+            await wait_all_tasks_blocked(0.005)
+            assert begun == len(slow.begun)
+        for number in range(2 * SMALL_PRODUCES_AT_ONCE):
+            await slow.until_begun(number + 1)
+            slow.begun[number].set()
+        for client in (first, second):
+            for _ in range(SMALL_PRODUCES_AT_ONCE):
+                await client.answer(ProduceRequest, 9)
+
+
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[ServedConnection]:
     """An item for each task that was begun for a connection."""
