@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.processes import connect
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import error_for
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
@@ -38,7 +39,6 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
 )
 from korvet.protocol.requests import decode_response, encode_request
-from korvet.protocol.schema import Buffer
 
 # The last versions that address topics by name; of ListOffsets the first that knows tiers.
 SPOKEN: dict[type, tuple[int, type]] = {

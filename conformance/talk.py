@@ -22,6 +22,7 @@ from attrs import define, field, frozen
 
 from conformance.peers import Peer
 from korvet.handlers import APIS
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode
 from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -30,7 +31,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import decode_response, encode_request
-from korvet.protocol.schema import Buffer, schema_of
+from korvet.protocol.schema import schema_of
 
 ANSWER_LIMIT_S = 15.0
 SETTLE_LIMIT_S = 30.0

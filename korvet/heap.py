@@ -31,7 +31,7 @@ class Heap:
     _highest: int = 0
 
     async def look(self, highest: int) -> None:
-        """Give memory back, if since the last look much less was in use, at most `highest` bytes, than before."""
+        """Give memory back, if since the last look at most `highest` bytes were in use, and much more before."""
         self._highest = max(self._highest, highest)
         if self._highest - highest < WORTH_BYTES or 2 * highest > self._highest:
             return

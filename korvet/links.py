@@ -32,8 +32,8 @@ from typing import Any
 import trio
 from attrs import define, field, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.frames import LARGEST_FRAME, FrameReader, framed
-from korvet.protocol.schema import Buffer
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from attrs import define, field
 
 from korvet.broker import Broker, Disconnect, RequestContext
 from korvet.limits import ByteBudget
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
-from korvet.protocol.schema import Buffer
 from korvet.vigil import Vigil
 
 logger = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class ServedConnection:
             if self._answered != number:
                 await self._turn(number, reader)
             buffers = self.connection.send(request, response)
-            response = None  # what is sent is freed as it goes: 50 MB at once take 5 ms
+            response = None  # so that what is sent is freed as it goes
             counters.sent(name, await self._send(buffers, reader))
         except BaseException:
             # Whatever comes behind an answer that was never given cannot be answered either.

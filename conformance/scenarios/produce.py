@@ -9,11 +9,11 @@ from conformance.scenario import scenario
 from conformance.scenarios.asking import fetch
 from conformance.scenarios.records import ATTRIBUTES_AT, batch, overwritten
 from conformance.talk import Talk, newest, versions
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec
 from korvet.protocol.messages.fetch import FetchRequest
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from korvet.protocol.schema import Buffer
 
 BASE_OFFSET_AT, LENGTH_AT, EPOCH_AT, MAGIC_AT = 0, 8, 12, 16
 LAST_DELTA_AT, BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, SEQUENCE_AT, COUNT_AT = 23, 27, 35, 53, 57

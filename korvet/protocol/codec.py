@@ -19,9 +19,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
 from korvet.protocol.reading import reader_source
-from korvet.protocol.schema import Buffer, versions_of
+from korvet.protocol.schema import versions_of
 from korvet.protocol.writing import writer_source
 
 M = TypeVar("M")

@@ -24,7 +24,7 @@ from enum import IntEnum
 
 import cramjam
 
-from korvet.protocol.crc32c import Buffer
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge, UnsupportedCompressionType
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"

@@ -27,6 +27,7 @@ from typing import Any, Final, Literal
 
 from attrs import Factory, define, field, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import Reader, Writer, decode, decoder, writer
 from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.frames import FrameReader, framed
@@ -40,7 +41,7 @@ from korvet.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
-from korvet.protocol.schema import Buffer, versions_of
+from korvet.protocol.schema import versions_of
 
 PRODUCE = 0
 

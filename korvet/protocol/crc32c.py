@@ -9,7 +9,7 @@ from typing import cast
 
 import google_crc32c
 
-Buffer = bytes | bytearray | memoryview
+from korvet.protocol.buffers import Buffer
 
 if google_crc32c.implementation != "c":
     msg = "google-crc32c is installed without its native library; its Python fallback is 1,000 times slower"

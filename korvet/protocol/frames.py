@@ -13,8 +13,8 @@ from struct import Struct
 
 from attrs import define, field
 
+from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.errors import ProtocolError
-from korvet.protocol.schema import Buffer
 
 #: As many bytes as a size can say: the limit where only processes of ours are at the other end.
 LARGEST_FRAME = 2**31 - 1
@@ -124,16 +124,4 @@ def framed(pieces: list[Buffer]) -> list[Buffer]:
     pieces.insert(0, SIZE.pack(size))
     if size <= LARGE_PIECE:
         return [b"".join(pieces)]
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for piece in pieces:
-        if len(piece) < LARGE_PIECE:
-            small.append(piece)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small.clear()
-        joined.append(piece)
-    if small:
-        joined.append(b"".join(small))
-    return joined
+    return join_small(pieces, LARGE_PIECE)

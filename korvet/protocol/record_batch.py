@@ -23,8 +23,9 @@ from itertools import chain
 from operator import itemgetter
 
 from korvet.protocol import record
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec, codec_of, compress, decompress
-from korvet.protocol.crc32c import Buffer, crc32c
+from korvet.protocol.crc32c import crc32c
 from korvet.protocol.errors import (
     CorruptMessage,
     InvalidRecord,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode, encode
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import Frame, framed
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
-from korvet.protocol.schema import Buffer, is_flexible, schema_of
+from korvet.protocol.schema import is_flexible, schema_of
 
 M = TypeVar("M")
 

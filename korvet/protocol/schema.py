@@ -29,7 +29,7 @@ from uuid import UUID
 
 import attrs
 
-Buffer = bytes | bytearray | memoryview
+from korvet.protocol.buffers import Buffer
 
 ZERO_UUID = UUID(int=0)
 

@@ -22,12 +22,13 @@ from typing import NamedTuple, Self
 
 from attrs import define, field, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import LONG_UNCOMPRESSED_BYTES, BatchBuilder, RecordBatch, decode_in_steps
 from korvet.protocol.steps import RECORDS_A_STEP, Steps
-from korvet.storage.interface import Buffer, TopicConfig
+from korvet.storage.interface import TopicConfig
 
 #: What a key and its offset occupy, roughly, in the map of a round.
 BYTES_PER_KEY = 200

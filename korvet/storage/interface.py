@@ -22,10 +22,9 @@ from uuid import UUID
 
 from attrs import field, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import RecordBatch
-
-Buffer = bytes | bytearray | memoryview
 
 
 class TopicPartition(NamedTuple):

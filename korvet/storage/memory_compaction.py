@@ -11,9 +11,10 @@ from bisect import bisect_left
 
 from attrs import define, field
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.compaction import Round, compacted, is_due, lag_limit, note_all
-from korvet.storage.interface import Buffer, Compacted
+from korvet.storage.interface import Compacted
 from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes, own_buffer
 from korvet.storage.turns import Turns, in_turns
 

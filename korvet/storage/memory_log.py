@@ -23,6 +23,7 @@ from typing import NamedTuple, cast
 
 from attrs import define, field
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import (
     RecordBatch,
@@ -34,14 +35,7 @@ from korvet.protocol.record_batch import (
 )
 from korvet.protocol.steps import Steps
 from korvet.storage.compaction import Cleaned
-from korvet.storage.interface import (
-    AppendResult,
-    Buffer,
-    LogOffsets,
-    OffsetAndTimestamp,
-    TimestampType,
-    TopicConfig,
-)
+from korvet.storage.interface import AppendResult, LogOffsets, OffsetAndTimestamp, TimestampType, TopicConfig
 from korvet.storage.offsets import OffsetMapper, offset_mapper
 from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, ProducerStates
 

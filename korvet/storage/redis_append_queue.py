@@ -24,6 +24,7 @@ from typing import cast
 import trio
 from attrs import define, field, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
     InvalidProducerEpoch,
     KafkaError,
@@ -38,7 +39,7 @@ from korvet.storage.redis_errors import NoScriptError, OutOfMemoryError, Respons
 from korvet.storage.redis_layouts import Packed
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Answer, Partitions
-from korvet.storage.redis_replies import Buffer, Reply, command_of, pack_arguments
+from korvet.storage.redis_replies import Reply, command_of, pack_arguments
 from korvet.storage.redis_scripts import APPEND, TRIM
 from korvet.storage.redis_writers import WaitingConnections
 

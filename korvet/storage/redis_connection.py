@@ -27,6 +27,7 @@ from typing import cast
 import trio
 from attrs import evolve, frozen
 
+from korvet.protocol.buffers import Buffer
 from korvet.storage.background import background_nursery
 from korvet.storage.redis_address import RedisAddress, address_of
 from korvet.storage.redis_errors import NoScriptError, RedisError
@@ -40,7 +41,7 @@ from korvet.storage.redis_link import (
     explain,
     open_link,
 )
-from korvet.storage.redis_replies import Argument, Buffer, Command, Reply, is_temporary, pack
+from korvet.storage.redis_replies import Argument, Command, Reply, is_temporary, pack
 
 __all__ = [
     "ConnectionLost",

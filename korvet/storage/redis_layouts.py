@@ -27,12 +27,13 @@ from itertools import repeat
 from operator import add
 from typing import NamedTuple
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.record import Headers, RawRecord
 from korvet.protocol.record_batch import RecordBatch, decode_in_steps
 from korvet.protocol.steps import Steps
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
-from korvet.storage.redis_replies import Argument, Buffer, pack_arguments, pack_column
+from korvet.storage.redis_replies import Argument, pack_arguments, pack_column
 
 # What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
 MAX_ARGUMENTS = 1_000_000

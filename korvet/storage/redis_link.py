@@ -24,6 +24,7 @@ import hiredis
 import trio
 from attrs import define
 
+from korvet.protocol.buffers import Buffer
 from korvet.storage.redis_address import RedisAddress
 from korvet.storage.redis_errors import (
     AuthenticationError,
@@ -31,7 +32,7 @@ from korvet.storage.redis_errors import (
     ReadOnlyError,
     RedisConnectionError,
 )
-from korvet.storage.redis_replies import Buffer, Command, Reply, pack, reply_error
+from korvet.storage.redis_replies import Command, Reply, pack, reply_error
 from korvet.storage.redis_transport import Transport, open_transport
 
 RECEIVE_BYTES = 256 * 1024

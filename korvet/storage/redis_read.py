@@ -19,9 +19,10 @@ from uuid import UUID
 import trio
 from attrs import define, field
 
+from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
-from korvet.storage.interface import Buffer, LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import Pending, RedisUnavailable
 from korvet.storage.redis_entries import Entry
@@ -45,7 +46,7 @@ WAVE_BYTES = 8 << 20
 # What is made into batches, and compressed, without a pause.
 REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
-# Up to this size, on average, batches are copied to lie together.
+# Below this size batches are copied to lie together.
 SMALL_BATCH_BYTES = 4096
 # Partitions whose state is asked for in one write.
 STATES_AT_ONCE = 250
@@ -137,7 +138,8 @@ class PartitionRead:
 
     def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
         """Add what was made of the first of these entries, as many as it says."""
-        self.batches += joined(rebuilt)
+        # Tens of thousands of little objects would leave the interpreter's memory full of holes, not to be given back.
+        self.batches += join_small(rebuilt.batches, SMALL_BATCH_BYTES)
         self.size += rebuilt.size
         self.limit -= rebuilt.size
         if rebuilt.entries:
@@ -380,16 +382,6 @@ class Reader:
         except KafkaError as error:
             return error
         return state.size
-
-
-def joined(rebuilt: Rebuilt) -> list[Buffer]:
-    """The batches, small ones laid side by side: tens of thousands of little objects would leave the interpreter's
-    memory full of holes, and so not to be given back.
-    """
-    batches = rebuilt.batches
-    if len(batches) < 2 or rebuilt.size > len(batches) * SMALL_BATCH_BYTES:
-        return batches
-    return [b"".join(batches)]
 
 
 def id_of(entry_id: bytes) -> tuple[int, int]:

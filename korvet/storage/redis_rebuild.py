@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec, compress
 from korvet.protocol.crc32c import crc32c
 from korvet.protocol.record import NULL, VARINTS, Headers, RawRecord
@@ -25,7 +26,7 @@ from korvet.protocol.record_batch import (
     build_batch,
     stamped,
 )
-from korvet.storage.interface import Buffer, TimestampType
+from korvet.storage.interface import TimestampType
 from korvet.storage.offsets import OffsetMapper, TimestampOffsets
 from korvet.storage.redis_columns import Run, pack_run
 from korvet.storage.redis_entries import (

@@ -15,6 +15,7 @@ from typing import cast
 
 from hiredis import pack_command
 
+from korvet.protocol.buffers import Buffer
 from korvet.storage.redis_errors import (
     AuthenticationError,
     BusyLoadingError,
@@ -32,7 +33,6 @@ Argument = bytes | str | int | float | memoryview
 Command = Sequence[Argument]
 # What a server can answer. Callers know which of these a command has, and say so with `cast` or a check.
 Reply = object
-Buffer = bytes | bytearray | memoryview
 
 # From this size on a memoryview goes out as the buffer it is. Packing a megabyte takes hiredis 0.9 ms; below a
 # few kilobytes a buffer of its own costs more than its copy.

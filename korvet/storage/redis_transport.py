@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import trio
 
+from korvet.protocol.buffers import Buffer, join_small
 from korvet.storage.redis_address import RedisAddress
-from korvet.storage.redis_replies import Buffer
 
 JOIN_BYTES = 4096  # smaller buffers are joined with their neighbours before they are sent
 SENDMSG_BUFFERS = 512  # the kernel takes 1,024 in one call
@@ -62,7 +62,7 @@ class SocketTransport(Transport):
                 continue
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        joined = join_small(buffers)
+        joined = join_small(buffers, JOIN_BYTES)
         while joined:
             try:
                 sent = self._socket.sendmsg(joined[:SENDMSG_BUFFERS])
@@ -72,7 +72,7 @@ class SocketTransport(Transport):
                 joined = unsent(joined, sent)
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        joined = join_small(buffers)
+        joined = join_small(buffers, JOIN_BYTES)
         try:
             return unsent(joined, self._socket.sendmsg(joined[:SENDMSG_BUFFERS]))
         except OSError:
@@ -96,7 +96,7 @@ class StreamTransport(Transport):
         return len(data)
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        for buffer in join_small(buffers):
+        for buffer in join_small(buffers, JOIN_BYTES):
             await self._stream.send_all(buffer)
 
     async def aclose(self) -> None:
@@ -124,23 +124,6 @@ async def open_transport(address: RedisAddress) -> Transport:
             raise error.__cause__ from None
         raise
     return StreamTransport(encrypted)
-
-
-def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in the same order, runs of small buffers joined."""
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for buffer in buffers:
-        if len(buffer) < JOIN_BYTES:
-            small.append(buffer)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small = []
-        joined.append(buffer)
-    if small:
-        joined.append(b"".join(small))
-    return [buffer for buffer in joined if len(buffer)]
 
 
 def unsent(buffers: list[Buffer], sent: int) -> list[Buffer]:

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from korvet.protocol import messages
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import encode
-from korvet.protocol.schema import Buffer, Field, schema_of, versions_of
+from korvet.protocol.schema import Field, schema_of, versions_of
 
 RANGES = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 

@@ -18,6 +18,7 @@ from attrs import evolve
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode, encode, reader, writer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -36,7 +37,6 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.schema import (
     ZERO_UUID,
-    Buffer,
     array,
     boolean,
     bytes_,

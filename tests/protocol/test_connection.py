@@ -11,6 +11,7 @@ from attrs import define, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, Api, Connection, Request
 from korvet.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, MAPPED_FRAME, FrameReader, framed
@@ -34,7 +35,6 @@ from korvet.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from korvet.protocol.requests import decode_response, encode_request
-from korvet.protocol.schema import Buffer
 from tests.protocol.samples import encoded
 
 LIMIT = 10_000_000

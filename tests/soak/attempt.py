@@ -88,7 +88,7 @@ class Attempt:
             target = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= target, LIMIT_S)
 
-    def wait_for_the_group(self) -> None:
+    def wait_for_the_first_read(self) -> None:
         """Return once the consumer has read something. One whose topic is lost before it has joined is told of none,
         and looks for new ones every five minutes.
         """

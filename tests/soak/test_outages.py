@@ -49,7 +49,7 @@ def attempt(
     """Let something happen in the middle of work."""
     Confluent(broker.bootstrap_servers).create_topic(topic)
     with Attempt(broker.bootstrap_servers, topic, acks, idempotent) as at_work:
-        at_work.wait_for_the_group()
+        at_work.wait_for_the_first_read()
         at_work.wait_for_more(BEFORE)
         happen()
         at_work.wait_for_more(AFTER)

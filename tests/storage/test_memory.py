@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from korvet.protocol.record_batch import RecordBatch, parse_batches
 from korvet.storage import memory_log
 from korvet.storage.interface import (
     AppendResult,
-    Buffer,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     ReadRequest,

@@ -83,7 +83,7 @@ async def test_deleting_a_topic_leaves_no_key_of_its_own(storage: Storage, clien
     count = 2 * DROPPED_AT_ONCE + 1
     topic = await storage.create_topic("orders", count, {})
     for number in range(count):
-        await append(storage, TopicPartition("orders", number), [Record(b"x" * 10_000)])
+        await append(storage, TopicPartition("orders", number), [Record(b"x" * 100_000)])
     await storage.ack("billing", {TP: OffsetAndMetadata(1)})
     await storage.delete_topic(topic)
 

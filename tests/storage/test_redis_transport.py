@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport, join_small, unsent
+from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport, unsent
 
 
 def plain() -> tuple[Transport, Transport]:
@@ -57,14 +57,6 @@ async def test_closing_ends_whoever_waits(pair: Callable[[], tuple[Transport, Tr
         await trio.testing.wait_all_tasks_blocked()
         await ours.aclose()
     await theirs.aclose()
-
-
-def test_joins_runs_of_small_buffers_and_leaves_large_ones() -> None:
-    large = bytearray(5000)
-    joined = join_small([b"a", b"b", large, b"", b"c"])
-
-    assert joined == [b"ab", large, b"c"]
-    assert joined[1] is large
 
 
 @pytest.mark.parametrize("sent", range(7))

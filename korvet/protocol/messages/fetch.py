@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.schema import (
     ZERO_UUID,
-    Buffer,
     array,
     int8,
     int16,

@@ -8,18 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.protocol.schema import (
-    Buffer,
-    array,
-    int16,
-    int32,
-    int64,
-    message,
-    nested,
-    records,
-    string,
-    struct,
-)
+from korvet.protocol.buffers import Buffer
+from korvet.protocol.schema import array, int16, int32, int64, message, nested, records, string, struct
 
 
 @struct
