@@ -41,7 +41,9 @@ static inline rd_ts_t rd_clock(void) {
 }
 """
 
-PRODUCED = re.compile(r"% (\d+) messages produced .*?, (\d+) delivered .*? (\d+) failed\) in (\d+)ms")
+# The first of its counts is less by whatever still lies in a queue at the end, an event of another kind among it: what
+# counts is what was delivered.
+PRODUCED = re.compile(r"% \d+ messages produced .*?, (\d+) delivered .*? (\d+) failed\) in (\d+)ms")
 CONSUMED = re.compile(r"% (\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
 
 
@@ -77,8 +79,8 @@ class RdkafkaPerformance:
                 *("-X", "queue.buffering.max.messages=500000"),
             ]
         )
-        produced, delivered, failed, elapsed_ms = _numbers(PRODUCED, output)
-        if (produced, delivered, failed) != (records, records, 0):
+        delivered, failed, elapsed_ms = _numbers(PRODUCED, output)
+        if (delivered, failed) != (records, 0):
             message = f"{records} records to produce, but: {output}"
             raise WrongCount(message)
         return records / max(1, elapsed_ms) * 1000
