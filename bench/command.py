@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
         prog="python -m bench", description="Measure korvet beside Apache Kafka and the floor."
     )
     parser.add_argument(
-        "--full", action="store_true", help="all sections, more loads and larger ones; over an hour"
+        "--full", action="store_true", help="all sections, more loads and larger ones; half an hour"
     )
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default 5)")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, help="sections to run")
