@@ -13,7 +13,6 @@ import gc
 import importlib.util
 import logging
 import select
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -33,6 +32,7 @@ from korvet.heap import Heap, keep_what_is_free
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, ServedConnection, Shared
+from korvet.signals import ended_by_signals
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import (
     OffsetMapping,
@@ -228,22 +228,26 @@ async def run(
     config: Config,
     *,
     counters: Counters | None = None,
-    handle_signals: bool = True,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen, open the storage, and serve from it until told to end. Reports the server once it answers.
+    """Listen, open the storage, and serve from it until a signal ends it. Reports the server once it answers.
 
-    Raises ListenError and StorageUsageError, whose messages are one line for the operator.
+    Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit for a signal
+    that came before.
     """
-    # First of all, since whether a port is free is known at once, and storage may have to be waited for. Clients that
-    # come meanwhile wait, too.
-    listeners = open_listeners(config)
-    async with opened(config, listeners, counters=counters) as server, trio.open_nursery() as nursery:
-        if handle_signals:
-            await nursery.start(_stop_on_signals, server)
-        nursery.start_soon(check_advertised, listeners)
-        await server.serve(task_status=task_status)
-        nursery.cancel_scope.cancel()
+    async with ended_by_signals() as ending:
+        # First of all, since whether a port is free is known at once, and storage may have to be waited for. Clients
+        # that come meanwhile wait, too.
+        listeners = open_listeners(config)
+        async with opened(config, listeners, counters=counters) as server, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                server.stop()
+
+            ending.tell = stop
+            nursery.start_soon(check_advertised, listeners)
+            await server.serve(task_status=task_status)
+            nursery.cancel_scope.cancel()
 
 
 def keep_what_is_there() -> None:
@@ -312,16 +316,6 @@ async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
         raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
     async with open_cold_store(config.lake_url) as cold:
         yield cold
-
-
-async def _stop_on_signals(
-    server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for number in signals:
-            logger.info("%s: ending; once more ends at once", signal.Signals(number).name)
-            server.stop()
 
 
 # --- What the operator is told -------------------------------------------------------------------------------

@@ -702,7 +702,7 @@ async def test_a_port_in_use_is_one_line() -> None:
         config = Config(listeners=(Listener("PLAINTEXT", "localhost", port_of(server)),))
 
         with pytest.raises(ListenError, match=f"port {port_of(server)} is in use"):
-            await run(config, handle_signals=False)
+            await run(config)
 
 
 # --- What the operator is told ----------------------------------------------------------------------------

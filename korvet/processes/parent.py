@@ -4,8 +4,9 @@ It holds the ports, so that they are the broker's even while no worker listens, 
 is one, and keeps as many workers running as the settings say. One that ends is started again, a little later each
 time; where a worker ends again and again the broker ends, since starting again does not mend what is wrong.
 
-A signal drains all of them. Each goes on answering the others' questions about groups until all have drained, for
-`shutdown.deadline.ms` at most; a second signal ends them at once. Workers whose parent has gone end by themselves.
+A signal drains all of them once all serve, and ends whatever there is before that. Each goes on answering the others'
+questions about groups until all have drained, for `shutdown.deadline.ms` at most; a second signal ends them at once.
+Workers whose parent has gone end by themselves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from korvet.config import Config
 from korvet.listeners import ListenError, PortInUse, held_ports
 from korvet.processes.control import Control, Drain, Drained, End, Ready, Refused, Setup
 from korvet.processes.forking import Forker, Process
+from korvet.signals import Ending, ended_by_signals
 
 logger = logging.getLogger(__name__)
 
@@ -156,13 +158,15 @@ class Family:
     _all_ready: trio.Event = field(factory=trio.Event)
     _drained: set[Worker] = field(factory=set)
 
-    async def run(self, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self, ending: Ending, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Keep all workers running until a signal ends them; reports what there is to say once all serve."""
         # Whatever ends this, the workers end first, and it is the forker that tells when they have.
         hearing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hear_the_forker, hearing)
-            nursery.start_soon(self._obey_signals, task_status)
+            nursery.start_soon(self._report, ending, task_status)
             try:
                 async with trio.open_nursery() as running:
                     for worker in self.workers:
@@ -207,14 +211,11 @@ class Family:
             for worker in living:
                 await worker.tell(End())
 
-    async def _obey_signals(self, task_status: trio.TaskStatus[Ready]) -> None:
-        """Until all serve, a signal ends this process as it does any other, and so the workers."""
+    async def _report(self, ending: Ending, task_status: trio.TaskStatus[Ready]) -> None:
+        """Once all serve. Until then a signal ends them as it does whatever else was started."""
         await self._all_ready.wait()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            task_status.started(self._ready[0])
-            async for number in signals:
-                logger.info("%s: ending; once more ends at once", signal.Signals(number).name)
-                await self.stop()
+        ending.tell = self.stop
+        task_status.started(self._ready[0])
 
 
 async def run(
@@ -223,15 +224,17 @@ async def run(
     """Serve with `config.processes` workers until a signal ends it. Reports what to say once all of them serve.
 
     `forker` was started before Trio was, with `korvet.processes.worker.main`. Raises ListenError, StorageUsageError,
-    WorkersFail and ForkerEnded, whose messages are one line for the operator.
+    WorkersFail and ForkerEnded, whose messages are one line for the operator, and SystemExit for a signal that came
+    before they serve.
     """
-    with private_folder() as folder:
-        async with ports_of_its_own(config) as found, shared_storage(found) as shared:
-            family = Family(forker)
-            family.workers = [
-                Worker(Setup(shared, index, folder), family) for index in range(config.processes)
-            ]
-            await family.run(task_status=task_status)
+    async with ended_by_signals() as ending:
+        with private_folder() as folder:
+            async with ports_of_its_own(config) as found, shared_storage(found) as shared:
+                family = Family(forker)
+                family.workers = [
+                    Worker(Setup(shared, index, folder), family) for index in range(config.processes)
+                ]
+                await family.run(ending, task_status=task_status)
 
 
 @asynccontextmanager

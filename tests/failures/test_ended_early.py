@@ -1,0 +1,106 @@
+"""A signal before the broker serves: whatever was started by then is ended, the private server above all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.processes import free_port
+from bench.wire import first_answer
+from korvet.storage.embedded import try_lock
+from korvet.storage.embedded_binary import find_binary
+
+# A server that goes on starting once it is told to.
+HESITANT = """#!/bin/sh
+case "$*" in *--version*) ;; *) echo $$ > {noted}; kill -STOP $$ ;; esac
+exec {binary} "$@"
+"""
+EACH_NUMBER_OF_PROCESSES = pytest.mark.parametrize("processes", ["1", "2"])
+
+
+@EACH_NUMBER_OF_PROCESSES
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_that_is_ended_while_its_private_server_starts_leaves_none(
+    embedded_folder: Path, tmp_path: Path, processes: str, number: signal.Signals
+) -> None:
+    hesitant, noted = tmp_path / "hesitant-server", tmp_path / "pid"
+    hesitant.write_text(HESITANT.format(noted=noted, binary=find_binary(None)))
+    hesitant.chmod(0o700)
+    settings = ("--processes", processes, "--set", f"embedded.server={hesitant}")
+    with beginning(embedded_folder, free_port(), *settings) as broker:
+        wait_for(lambda: noted.exists() and is_stopped(noted.read_text().strip()))
+        broker.send_signal(number)
+        os.kill(int(noted.read_text()), signal.SIGCONT)
+
+        assert_ended(broker, 128 + number)
+    assert_nothing_runs(embedded_folder)
+
+
+@EACH_NUMBER_OF_PROCESSES
+def test_one_that_is_ended_as_soon_as_it_answers_leaves_no_private_server(
+    embedded_folder: Path, processes: str
+) -> None:
+    """Of several processes not all serve by then."""
+    for _ in range(3):
+        port = free_port()
+        with beginning(embedded_folder, port, "--processes", processes) as broker:
+            wait_for(lambda: is_serving(port))  # noqa: B023  it is called here and now
+            broker.send_signal(signal.SIGTERM)
+
+            assert_ended(broker, 0, 128 + signal.SIGTERM)
+        assert_nothing_runs(embedded_folder)
+
+
+def beginning(folder: Path, port: int, *options: str) -> subprocess.Popen[str]:
+    """A broker with a private server, nothing of which need be there yet."""
+    command = [sys.executable, "-m", "korvet", "serve", "--storage", f"embedded:{folder}"]
+    return subprocess.Popen(
+        [*command, "--listeners", f"127.0.0.1:{port}", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def is_stopped(pid: str) -> bool:
+    """Whether a process waits for SIGCONT."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
+    return shown.stdout.startswith("T")
+
+
+def is_serving(port: int) -> bool:
+    try:
+        first_answer(port)
+    except OSError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)  # nobody tells
+
+
+def assert_ended(broker: subprocess.Popen[str], *statuses: int) -> None:
+    """It ends by itself, with one of these statuses and not a word too many."""
+    said, _ = broker.communicate(timeout=20)
+    assert broker.returncode in statuses, said
+    assert "Traceback" not in said
+
+
+def assert_nothing_runs(folder: Path) -> None:
+    """Their locks are held by whoever has inherited them, too."""
+    for name in ("broker.lock", "server.lock"):
+        lock = try_lock(folder / name)
+        assert lock is not None, f"somebody holds {name}"
+        os.close(lock)
