@@ -66,12 +66,13 @@ def held_stretches(table: LakeTable, partition: int) -> list[Stretch]:
 def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> list[Stretch]:
     """What of a stretch that names do not account for is in the files all the same, by counting.
 
-    Nothing is read where all files are named by us. Of a range that was erased to the last record, no file has any.
+    Nothing is read where all files are named by us. Of a range that was erased to the last record, no file has any,
+    nor need there be one: files without rows, joined by somebody else, are none.
     """
-    if not table.index.foreign:
-        return []
     told = table.ranges_of(partition).told
     ranges = [each for each in told if each.start < missing.end and missing.start < each.end]
+    if not table.index.foreign:
+        return [Stretch(each.start, each.end) for each in ranges if each.count == 0]
     first = min([missing.start, *(each.start for each in ranges)])
     last = max([missing.end, *(each.end for each in ranges)])
     offsets = table.offsets_of(partition, first, last)

@@ -26,7 +26,12 @@ def lake(folder: Path) -> Location:
 
 
 def rows(
-    offsets: Sequence[int], *, partition: int = 0, timestamps: Sequence[int] | None = None, topic: str = TOPIC
+    offsets: Sequence[int],
+    *,
+    partition: int = 0,
+    timestamps: Sequence[int] | None = None,
+    topic: str = TOPIC,
+    key: bytes | None = None,
 ) -> pa.Table:
     """Records whose values tell their offsets."""
     count = len(offsets)
@@ -36,7 +41,7 @@ def rows(
         np.array(offsets, np.int64),
         np.array(timestamps if timestamps is not None else [NOON + offset for offset in offsets], np.int64),
         np.zeros(count, np.int32),
-        pa.nulls(count, pa.binary()),
+        pa.array([key] * count, pa.binary()),
         pa.array([f"value {offset}".encode() for offset in offsets], pa.binary()),
         pa.nulls(count, HEADERS),
     )
@@ -51,9 +56,10 @@ def written(
     offsets: Sequence[int] | None = None,
     timestamps: Sequence[int] | None = None,
     covered: int | None = None,
+    key: bytes | None = None,
 ) -> ArchivedRange:
     """A range in files, ready to be committed: all offsets from `start` to `end`, or those given."""
     there = range(start, end) if offsets is None else offsets
     covered = table.covered(partition) if covered is None else covered
     writer = RangeWriter(table.location, partition, start if covered is None else covered)
-    return writer.write(rows(there, partition=partition, timestamps=timestamps), start, end)
+    return writer.write(rows(there, partition=partition, timestamps=timestamps, key=key), start, end)

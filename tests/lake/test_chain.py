@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches
+from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.files import ArchivedRange
 from korvet.lake.table import Gap, LakeTable
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
@@ -103,3 +104,20 @@ def test_rows_that_are_missing_from_what_was_optimized_are_missed(table: LakeTab
     table.delta.delete('"offset" = 15')
 
     assert missing_stretches(table.reopened(), 0) == [Stretch(10, 12), Stretch(13, 20)]
+
+
+def test_what_was_erased_to_the_last_record_is_held_where_somebody_else_has_left_no_file_of_it(
+    table: LakeTable,
+) -> None:
+    for start in (0, 20):
+        table = table.commit([written(table, start, start + 20, offsets=[start + 3, start + 5], key=b"ada")])
+    table = table.commit([written(table, 40, 45, timestamps=[NOON + DAY_MS] * 5)])
+    erasure = Erasure(table, key_set([b"ada"]))
+    assert erasure.run().errors == []
+    before = len(erasure.table.files)
+    erasure.table.delta.optimize.compact()
+    after = table.reopened()
+
+    assert len(after.files) < before
+    assert missing_stretches(after, 0) == []
+    assert chained_up_to(after, 0) == 45
