@@ -17,7 +17,7 @@ help:
 	@echo 'make test     everything: check, then storage on every server, real clients, examples'
 	@echo 'make check    lint, types, layers and unit tests: two minutes, no servers'
 	@echo 'make bench    measurements beside Apache Kafka, one table: eight minutes, needs Java 17 and Maven'
-	@echo '              (bench-full: an hour; bench-growth: six minutes, plots; bench-guard: half a minute)'
+	@echo '              (bench-full: half an hour; bench-growth: five minutes, plots; bench-guard: half a minute)'
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'

@@ -149,7 +149,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--partitions", nargs="+", type=int, default=[1, 10, 100, 1_000])
-    parser.add_argument("--gigabytes", nargs="+", type=float, default=[0, 1, 4], help="stored, of values")
+    parser.add_argument("--gigabytes", nargs="+", type=float, default=[0, 1, 10], help="stored, of values")
     parser.add_argument("--groups", nargs="+", type=int, default=[1, 100, 1_000])
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["memory", "batch"])
     parser.add_argument("--only", nargs="+", choices=list(GROWING), default=list(GROWING), help="what grows")
