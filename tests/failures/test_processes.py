@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -112,7 +112,10 @@ def ask(wire: Wire) -> None:
 
 def clients_of(pid: int, port: int) -> set[int]:
     """The remote ports of a process's connections at a local port."""
-    inodes = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            inodes.add(str(each.readlink()))
     found = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, state, *rest = line.split()
