@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT, which end a broker: what they find half started is undone, what serves is told to end."""
+"""End a broker on SIGTERM, SIGINT or SIGHUP: undo a start that is not complete, drain a broker that serves.
+
+A terminal that closes sends SIGHUP. A broker started by nohup ignores SIGHUP, as nohup intends.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,33 @@ from korvet.storage.background import background_nursery
 logger = logging.getLogger(__name__)
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a broker: SIGHUP only if the process was not started to ignore it."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
+
+
 @define(eq=False)
 class Ending:
-    """What a signal does: the block is given up, or once there is somebody to tell, they are told, each time."""
+    """Cancel the block on a signal; once `tell` is set, call it instead, for each signal."""
 
     tell: Callable[[], Awaitable[None]] | None = None
     number: signal.Signals | None = None  # of the signal that the block was given up for
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     async def obey(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Do so until cancelled."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        """Wait for signals until cancelled.
+
+        Only the first SIGHUP counts: the kernel and the shell both send one when a terminal closes, and a second
+        signal would end the broker without draining.
+        """
+        is_ending = False
+        with trio.open_signal_receiver(*ending_signals()) as signals:
             task_status.started()
             async for number in signals:
+                if is_ending and number == signal.SIGHUP:
+                    continue
+                is_ending = True
                 name = signal.Signals(number).name
                 if self.tell is None:
                     logger.info("%s: ending before it serves", name)

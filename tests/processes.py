@@ -33,6 +33,7 @@ class KorvetProcess:
     settings: Mapping[str, str] = field(factory=dict)  # given as --set name=value
     options: Sequence[str] = ()  # any other arguments of `korvet serve`
     environment: Mapping[str, str] = field(factory=dict)
+    runner: Sequence[str] = ()  # the program that executes the command, such as nohup
     host: str = "127.0.0.1"
     port: int = 0
     process: subprocess.Popen[str] | None = None
@@ -118,7 +119,7 @@ class KorvetProcess:
         return self.process
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "korvet", "serve", "--storage", self.storage]
+        command = [*self.runner, sys.executable, "-m", "korvet", "serve", "--storage", self.storage]
         command += ["--listeners", f"{self.host}:{self.port}"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]

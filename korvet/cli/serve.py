@@ -122,7 +122,8 @@ def command(
     """Start a broker.
 
     Without options it serves from memory on port 9092 of this machine, and forgets everything when it ends.
-    It ends on Ctrl-C or SIGTERM once the requests it has accepted are answered; a second signal ends it at once.
+    Ctrl-C, SIGTERM, or closing its terminal ends it once the requests it has accepted are answered. A second Ctrl-C
+    or SIGTERM ends it immediately.
     """
     import trio
 

@@ -134,7 +134,8 @@ class Forker:
 def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) -> None:
     """Fork what is asked for, and tell what has ended, until the parent has gone."""
     call_myself("korvet forker")
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, and for workers
+    # The parent obeys these and drains its workers; workers go on ignoring SIGHUP.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ends, wakeup = socket.socketpair()
     wakeup.settimeout(0)

@@ -20,6 +20,7 @@ from attrs import frozen
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from korvet.storage.embedded import try_lock
 from tests.processes import KorvetProcess
 
 # Fixtures, of which those that kill servers are wanted here, too.
@@ -90,6 +91,14 @@ def embedded_folder() -> Iterator[Path]:
         with suppress(redis.RedisError), embedded_client(folder / "data") as client:
             client.shutdown(nosave=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def assert_nothing_runs(folder: Path) -> None:
+    """Assert that no process holds the locks of an embedded storage; child processes inherit them."""
+    for name in ("broker.lock", "server.lock"):
+        lock = try_lock(folder / name)
+        assert lock is not None, f"a process holds {name}"
+        os.close(lock)
 
 
 def embedded_client(folder: Path) -> redis.Redis:

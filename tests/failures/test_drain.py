@@ -1,13 +1,18 @@
-"""SIGTERM: what was accepted is answered, what waits is let go, and the process ends by itself."""
+"""SIGTERM and SIGHUP: what was accepted is answered, what waits is let go, and the process ends by itself."""
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +27,8 @@ from bench.wire import (
     produced,
 )
 from korvet.protocol.record_batch import build_batch
-from tests.failures.conftest import Say, StartBroker
-from tests.processes import KorvetProcess
+from tests.failures.conftest import Say, StartBroker, assert_nothing_runs
+from tests.processes import ADDRESS, START_LIMIT_S, KorvetProcess
 from tests.servers import VALKEY, StartServer, start_server
 
 BATCH = build_batch([(0, 1, None, b"value", ())])
@@ -143,6 +148,53 @@ def test_a_request_in_flight_is_finished_within_the_deadline(
         assert produced(wire.receive()) >= 0
     assert broker.process is not None
     assert broker.process.wait(PROMPTLY_S) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_closing_the_terminal_drains_the_broker_and_ends_its_embedded_server(
+    embedded_folder: Path, processes: str
+) -> None:
+    controller, terminal = os.openpty()
+    command = [sys.executable, "-m", "korvet", "serve", "--storage", f"embedded:{embedded_folder}"]
+    command += ["--listeners", "127.0.0.1:0", "--processes", processes]
+    broker = subprocess.Popen(
+        ["setsid", "--ctty", *command], stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    try:
+        port = int(read_until(controller, ADDRESS)[1])
+        create_topic(port, "orders")
+        with Wire(port) as wire:
+            wire.send(frame_of(fetch_request("orders", 0, max_wait_ms=60_000)))
+            for _ in range(3):
+                first_answer(port)
+            os.close(controller)
+
+            assert fetched(wire.receive()) == b""
+        assert broker.wait(30) == 0
+    finally:
+        broker.kill()
+        broker.wait()
+    assert_nothing_runs(embedded_folder)
+
+
+def test_nohup_keeps_the_broker_running() -> None:
+    with KorvetProcess(runner=["nohup"]) as broker:
+        os.kill(broker.pid, signal.SIGHUP)
+
+        first_answer(broker.port)
+        assert broker.stop() == 0
+
+
+def read_until(terminal: int, pattern: re.Pattern[str]) -> re.Match[str]:
+    """Return the first match in what a program prints on a terminal."""
+    shown = ""
+    deadline = time.monotonic() + START_LIMIT_S
+    while (match := pattern.search(shown)) is None:
+        readable, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
+        assert readable, shown
+        shown += os.read(terminal, 4096).decode(errors="replace")
+    return match
 
 
 def first_answer_of_anything(broker: KorvetProcess) -> None:

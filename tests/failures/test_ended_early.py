@@ -14,8 +14,8 @@ import pytest
 
 from bench.processes import free_port
 from bench.wire import first_answer
-from korvet.storage.embedded import try_lock
 from korvet.storage.embedded_binary import find_binary
+from tests.failures.conftest import assert_nothing_runs
 
 # A server that goes on starting once it is told to.
 HESITANT = """#!/bin/sh
@@ -96,11 +96,3 @@ def assert_ended(broker: subprocess.Popen[str], *statuses: int) -> None:
     said, _ = broker.communicate(timeout=20)
     assert broker.returncode in statuses, said
     assert "Traceback" not in said
-
-
-def assert_nothing_runs(folder: Path) -> None:
-    """Their locks are held by whoever has inherited them, too."""
-    for name in ("broker.lock", "server.lock"):
-        lock = try_lock(folder / name)
-        assert lock is not None, f"somebody holds {name}"
-        os.close(lock)
