@@ -128,8 +128,28 @@ def command(
     import trio
 
     config = read_config(file, texts, storage=storage, listeners=listeners, processes=processes)
+    hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     trio.run(serve, config, None if config.processes == 1 else new_forker())
+
+
+def hide_passwords(command: Sequence[str]) -> None:
+    """Change the process title, which `ps` shows to every user, if the command contains a URL with a password."""
+    shown = [without_secrets(argument) for argument in command]
+    if shown != list(command):
+        from setproctitle import setproctitle
+
+        setproctitle(shlex.join(shown))
+
+
+def without_secrets(argument: str) -> str:
+    """Return a command-line argument with any URL in it shown without its password and options."""
+    from korvet.storage.urls import without_password
+
+    name, separator, value = argument.partition("=")
+    if "://" in name:
+        name, separator, value = "", "", argument
+    return f"{name}{separator}{without_password(value)}" if "://" in value else argument
 
 
 def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None) -> Config:

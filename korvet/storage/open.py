@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
 from korvet.storage.memory import MemoryStorage, sensible_max_bytes
+from korvet.storage.urls import without_password
 
 ACCEPTED = "memory://, redis://, rediss://, unix:// or embedded:PATH"
 
@@ -61,7 +62,7 @@ async def open_storage(
                 async with open_redis_storage(server.address, defaults=defaults, mapping=mapping) as storage:
                     yield storage
         case _:
-            raise StorageUsageError(f"{url!r} names no storage; accepted are {ACCEPTED}")
+            raise StorageUsageError(f"{without_password(url)!r} names no storage; accepted are {ACCEPTED}")
 
 
 def import_redis_storage() -> None:
@@ -73,7 +74,9 @@ def embedded_folder(url: str) -> Path:
     """The folder that an embedded URL names, in which any sign may occur."""
     path = url.partition(":")[2]
     if not path or path.startswith("//"):
-        raise StorageUsageError(f"{url!r} names no folder; write embedded:PATH, as in embedded:korvet-data")
+        raise StorageUsageError(
+            f"{without_password(url)!r} names no folder; write embedded:PATH, as in embedded:korvet-data"
+        )
     return Path(path).expanduser()
 
 
@@ -84,7 +87,7 @@ def memory_limit(url: str, default: int | None) -> int:
     text = options.pop("max_bytes", None)
     if options or parts.netloc or parts.path or parts.fragment:
         raise StorageUsageError(
-            f"{url!r} says too much; accepted are memory:// and memory://?max_bytes=BYTES"
+            f"{without_password(url)!r} says too much; accepted are memory:// and memory://?max_bytes=BYTES"
         )
     if text is None:
         return sensible_max_bytes() if default is None else default

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from attrs import field, frozen
 
 from korvet.storage.interface import StorageUsageError
+from korvet.storage.urls import without_password
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -149,10 +150,3 @@ def tls_context(given: dict[str, Any]) -> ssl.SSLContext:
     if "ssl_min_version" in given:
         context.minimum_version = ssl.TLSVersion(int(given["ssl_min_version"]))
     return context
-
-
-def without_password(url: str) -> str:
-    """The URL as its owner would recognise it, for messages: no password, no options."""
-    parts = urlsplit(url)
-    user, separator, host = parts.netloc.rpartition("@")
-    return f"{parts.scheme}://{user.partition(':')[0]}{separator}{host}{parts.path}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import resource
 import signal
 import socket
@@ -17,8 +18,9 @@ import click
 import pytest
 
 from korvet.cli import program
-from korvet.cli.serve import read_config
+from korvet.cli.serve import read_config, without_secrets
 from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
 
 SERVE = [sys.executable, "-m", "korvet", "serve"]
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -220,3 +222,36 @@ def test_all_settings_can_be_printed() -> None:
 
     assert head.split() == ["NAME", "DEFAULT", "ACCEPTED", "MEANING"]
     assert "num.partitions" in [row.split()[0] for row in rows]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_process_titles_hide_the_password(processes: str) -> None:
+    password = f"sesame-{os.getpid()}"
+    server = start_server(VALKEY)
+    try:
+        with server.client() as client:
+            client.config_set("requirepass", password)
+        url = server.url.replace("unix://", f"unix://:{password}@")
+        with KorvetProcess(url, options=["--processes", processes]) as korvet:
+            titles = subprocess.check_output(["ps", "-eo", "pid=,args="], text=True)
+
+            assert password not in titles
+            assert re.search(rf"^ *{korvet.pid} .* serve --storage unix://@/", titles, re.MULTILINE)
+    finally:
+        server.remove()
+
+
+@pytest.mark.parametrize(
+    "argument,shown",
+    [
+        ("redis://alice:sesame@host:1/2", "redis://alice@host:1/2"),
+        ("--storage=redis://:sesame@host", "--storage=redis://@host"),
+        ("storage=unix://alice:sesame@/run/redis.sock?db=1", "storage=unix://alice@/run/redis.sock?db=1"),
+        ("redis://host?password=sesame", "redis://host"),
+        ("embedded:data=1", "embedded:data=1"),
+        ("--set", "--set"),
+    ],
+)
+def test_arguments_are_shown_without_passwords(argument: str, shown: str) -> None:
+    assert without_secrets(argument) == shown

@@ -108,3 +108,23 @@ async def test_an_embedded_storage_needs_a_folder(url: str) -> None:
     with pytest.raises(StorageUsageError, match=r"write embedded:PATH, as in embedded:korvet-data"):
         async with open_storage(url):
             pytest.fail("it opened")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "reddis://alice:sesame@localhost:6379",
+        "redis//alice:sesame@localhost",
+        "alice:sesame@localhost",
+        "memory://alice:sesame@localhost",
+        "memory://?max_bytes=1&password=sesame",
+        "embedded://alice:sesame@localhost/data",
+        "reddis://localhost?password=sesame",
+    ],
+)
+async def test_refused_urls_are_shown_without_their_password(url: str) -> None:
+    with pytest.raises(StorageUsageError) as raised:
+        async with open_storage(url):
+            pass
+
+    assert "sesame" not in str(raised.value)
