@@ -67,7 +67,9 @@ class CompactionWorker:
             return
         self._failures.pop(tp, None)
         if result is not None:
-            logger.info(
+            # A log that shrank is news; one that had nothing to remove may even grow by its entries' fields.
+            logger.log(
+                logging.INFO if result.size_after < result.size_before else logging.DEBUG,
                 "compaction: %s-%d: every key once up to offset %d; %s bytes have become %s in %.1f s",
                 *tp,
                 result.end,

@@ -29,6 +29,7 @@ from attrs import define, field
 
 from korvet.broker import Broker, Disconnect, RequestContext
 from korvet.limits import ByteBudget
+from korvet.log_limit import LogLimit
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
@@ -77,6 +78,7 @@ class Shared:
     spawn: Spawn
     scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
     vigil: Vigil = field(init=False)
+    complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     produces: int = 0  # that are worked on
     # When a drain ends whatever is still worked on, on Trio's clock.
     deadline: float = float("inf")
@@ -149,7 +151,7 @@ class ServedConnection:
             with reader.reading, reader.handling:
                 await self._read_and_answer(reader)
         except (ProtocolError, Disconnect) as error:
-            logger.warning("%s: connection closed: %s", self.peer, error)
+            self.shared.complaints.warning("%s: connection closed: %s", self.peer, error)
         except OSError as error:
             self._is_lost = True
             logger.debug("%s: connection lost: %s", self.peer, error)

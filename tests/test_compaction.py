@@ -52,6 +52,23 @@ async def test_compacts_what_is_dirty_and_says_so(
     assert said.startswith("compaction: t-0: every key once up to offset 2; 79 bytes have become 70 in")
 
 
+async def test_a_compaction_that_removed_nothing_is_not_logged(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    tp = await create(storage, "t")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker_on(storage).run)
+        await trio.sleep(1)
+        await append(storage, tp, [Record(b"1", b"a"), Record(b"2", b"b")])
+        with caplog.at_level(logging.INFO):
+            await trio.sleep(4 * BACKOFF_S)
+        nursery.cancel_scope.cancel()
+
+    assert [b"1", b"2"] == [each.value for each in await records_from(storage, tp)]
+    assert messages(caplog) == []
+
+
 async def test_asks_for_all_partitions_of_topics_that_are_compacted(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     await create(storage, "a", 2)

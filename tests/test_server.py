@@ -463,6 +463,17 @@ async def test_a_share_is_given_back_by_those_who_go(monkeypatch: pytest.MonkeyP
     assert [0] == [budget.taken for budget in budgets]
 
 
+async def test_warnings_of_malformed_requests_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "korvet.serving"):
+        async with serving() as server:
+            for _ in range(30):
+                async with connect(server) as client:
+                    await client.send(b"\xff\xff\xff\xff")
+                    await client.closed()
+
+    assert len(caplog.records) == 10
+
+
 async def test_idle_connections_are_closed() -> None:
     async with serving(connections_max_idle_ms=1, sweep_interval_s=0.01) as server, connect(server) as client:
         await client.closed()

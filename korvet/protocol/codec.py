@@ -56,7 +56,10 @@ def decoder(cls: type[M], version: int) -> Reader[M]:
     def decode_this(data: memoryview, offset: int) -> tuple[M, int]:
         try:
             return read(data, offset)
-        except (ValueError, IndexError, struct.error) as error:
+        except (IndexError, struct.error) as error:
+            message = f"malformed {cls.__name__} version {version}: it ends before its last field"
+            raise ProtocolError(message) from error
+        except ValueError as error:
             message = f"malformed {cls.__name__} version {version}: {error}"
             raise ProtocolError(message) from error
 

@@ -217,6 +217,14 @@ def test_malformed_values_are_named(cls: type[Any], version: int, data: bytes, m
     assert f"{cls.__name__} version {version}" in str(caught.value)
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_message_that_is_cut_short_is_named(length: int) -> None:
+    with pytest.raises(
+        ProtocolError, match="malformed MetadataRequest version 4: it ends before its last field"
+    ):
+        decoded(MetadataRequest, 4, pack(">i", 1)[:length])
+
+
 def test_null_and_empty_arrays_are_told_apart_where_both_may_stand() -> None:
     assert MetadataRequest(topics=None) == decoded(MetadataRequest, 1, pack(">i", -1))
     assert MetadataRequest(topics=[]) == decoded(MetadataRequest, 1, pack(">i", 0))
