@@ -88,6 +88,11 @@ class TopicSetting:
     broker_settings: tuple[str, ...] = ()  # the broker's settings that are the default of this one
     from_broker: Callable[[Config], object] | None = None
 
+    @property
+    def kafka_default(self) -> str | None:
+        """The broker setting that Kafka names as the default, where this broker has no such setting."""
+        return None if self.broker_settings else KAFKA_DEFAULTS.get(self.name)
+
 
 @frozen
 class SettingValue:
@@ -222,6 +227,26 @@ ALL_SETTINGS = (
     _stored("segment.ms", long(at_least=1), 604_800_000),
     _stored("unclean.leader.election.enable", boolean(), default=False),
 )
+# The broker settings that Apache Kafka 4.3 shows as synonyms of topic settings for which korvet has a fixed default.
+KAFKA_DEFAULTS: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
 SETTINGS: Mapping[str, TopicSetting] = {setting.name: setting for setting in ALL_SETTINGS}
 
 
@@ -277,18 +302,34 @@ def validate_together(settings: Mapping[str, str], config: Config) -> None:
 
 
 def effective(settings: Mapping[str, str], config: Config) -> list[SettingValue]:
-    """Every setting of a topic with these `settings`, sorted by name as Kafka lists them."""
-    return [_effective(setting, settings, config) for _, setting in sorted(SETTINGS.items())]
+    """Return every setting of a topic with these `settings`, sorted by name as Kafka lists them."""
+    own = own_settings(settings, config)
+    return [_effective(setting, own, config) for _, setting in sorted(SETTINGS.items())]
+
+
+def own_settings(settings: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Return the settings of a topic that a client or operator gave.
+
+    Storage writes the fixed settings down with every topic; those that equal the broker's defaults are left out.
+    """
+    return {
+        name: value
+        for name, value in settings.items()
+        if name in SETTINGS and not (SETTINGS[name].fixed and value == _broker_value(SETTINGS[name], config))
+    }
+
+
+def _broker_value(setting: TopicSetting, config: Config) -> str:
+    """Return the value that a new topic gets when it does not set it."""
+    return setting.default if setting.from_broker is None else written(setting.from_broker(config))
 
 
 def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Config) -> SettingValue:
     if setting.name in settings:
         return SettingValue(setting, settings[setting.name], ConfigSource.TOPIC)
-    if setting.from_broker is None:
-        return SettingValue(setting, setting.default, ConfigSource.DEFAULT)
     is_set = any(config.source_of(name) != "default" for name in setting.broker_settings)
-    value = written(setting.from_broker(config))
-    return SettingValue(setting, value, ConfigSource.BROKER if is_set else ConfigSource.DEFAULT)
+    source = ConfigSource.BROKER if is_set else ConfigSource.DEFAULT
+    return SettingValue(setting, _broker_value(setting, config), source)
 
 
 # --- New topics ----------------------------------------------------------------------------------------------

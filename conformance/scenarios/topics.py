@@ -124,7 +124,7 @@ def topics_that_are_not_there(talk: Talk, version: int) -> None:
 
 @scenario(MetadataRequest)
 def a_topic_made_on_first_use(talk: Talk, version: int) -> None:
-    talk.tell(metadata(talk.name("new"), create=True), version)
+    talk.ask(metadata(talk.name("new"), create=True), version, "at first")
     talk.until_ready("new")
     talk.ask(metadata(talk.name("new"), create=True), version, "after a moment")
 

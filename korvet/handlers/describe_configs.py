@@ -41,6 +41,7 @@ from korvet.topics import (
     SettingValue,
     TopicSetting,
     effective,
+    own_settings,
     validate_name,
     written,
 )
@@ -117,9 +118,8 @@ class Describer:
                 for each in effective({}, self.config)
             }
         entries = dict(self._unset)
-        for name, value in topic.settings.items():
-            if name in SETTINGS:
-                entries[name] = self._own_entry(SettingValue(SETTINGS[name], value, ConfigSource.TOPIC))
+        for name, value in own_settings(topic.settings, self.config).items():
+            entries[name] = self._own_entry(SettingValue(SETTINGS[name], value, ConfigSource.TOPIC))
         return entries
 
     def _own_entry(self, own: SettingValue) -> DescribeConfigsResourceResult:
@@ -144,10 +144,13 @@ class Describer:
         )
 
     def _broker_synonyms(self, setting: TopicSetting) -> list[DescribeConfigsSynonym]:
-        """What the broker's settings say, as far as it is asked for."""
+        """Return the broker settings behind a topic setting, if the client asked for synonyms."""
         names = setting.broker_settings
-        if not (self.includes_synonyms and names):
+        if not self.includes_synonyms:
             return []
+        if not names:
+            kafka_name = setting.kafka_default
+            return [_synonym(kafka_name, setting.default, ConfigSource.DEFAULT)] if kafka_name else []
         static = list(self._static(names))
         # Kafka tells a default only where the first of the names has it.
         defaults = list(_defaults(names))

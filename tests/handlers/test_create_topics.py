@@ -87,8 +87,8 @@ async def test_stores_the_settings_and_tells_all_of_them_sorted(broker: Broker) 
     told = {each.name: (each.value, each.config_source, each.read_only) for each in result.configs}
     assert sorted(SETTINGS) == list(told)
     assert ("1000", 1, False) == told["retention.ms"]
-    assert ("record", 1, True) == told["storage.layout"]
-    assert ("dense", 1, True) == told["offset.mapping"]
+    assert ("record", 5, True) == told["storage.layout"]
+    assert ("dense", 5, True) == told["offset.mapping"]
     assert ("1048588", 5, False) == told["max.message.bytes"]
 
 

@@ -68,7 +68,7 @@ async def test_a_topic_has_every_setting_with_its_value_and_where_that_is_from(b
     assert ("1000", OF_TOPIC) == values["retention.ms"]
     assert ("1048588", DEFAULT) == values["max.message.bytes"]
     assert ("delete", DEFAULT) == values["cleanup.policy"]
-    assert ("dense", OF_TOPIC) == values["offset.mapping"]
+    assert ("dense", DEFAULT) == values["offset.mapping"]
     assert {(None, ())} == {(entry.documentation, tuple(entry.synonyms)) for entry in result.configs}
 
 
@@ -92,6 +92,26 @@ async def test_only_what_is_fixed_at_creation_is_read_only(broker: Broker) -> No
     read_only = {entry.name for entry in result.configs if entry.read_only}
     assert {"storage.layout", "offset.mapping", "offset.sequence.bits"} == read_only
     assert not any(entry.is_sensitive for entry in result.configs)
+
+
+async def test_fixed_settings_have_the_topic_as_source_only_if_they_differ_from_the_default(
+    broker: Broker,
+) -> None:
+    await create(broker, storage_layout="batch")
+
+    sources = {entry.name: (entry.value, entry.config_source) for entry in (await describe(broker)).configs}
+
+    assert sources["storage.layout"] == ("batch", OF_TOPIC)
+    assert sources["offset.mapping"] == ("dense", DEFAULT)
+    assert sources["offset.sequence.bits"] == ("10", DEFAULT)
+
+
+async def test_enforced_settings_without_a_broker_setting_have_the_synonym_of_kafka(broker: Broker) -> None:
+    await create(broker, cleanup_policy="compact")
+
+    entry = await one(broker, "cleanup.policy")
+
+    assert told(entry) == [("cleanup.policy", "compact", OF_TOPIC), ("log.cleanup.policy", "delete", DEFAULT)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +172,8 @@ async def test_synonyms_of_what_nobody_set_are_the_default(broker: Broker) -> No
     await create(broker)
 
     assert [("message.max.bytes", "1048588", DEFAULT)] == told(await one(broker, "max.message.bytes"))
-    assert [] == told(await one(broker, "segment.bytes"))
+    assert [("log.segment.bytes", "1073741824", DEFAULT)] == told(await one(broker, "segment.bytes"))
+    assert [] == told(await one(broker, "segment.ms"))
 
 
 async def test_retention_has_three_names_in_the_brokers_settings(broker: Broker) -> None:
