@@ -29,7 +29,7 @@ from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_catalogue import partitions_of
-from korvet.storage.redis_connection import Script
+from korvet.storage.redis_connection import Script, ScriptCall
 from korvet.storage.redis_keys import STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Partitions
@@ -44,6 +44,7 @@ SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
 BATCH_FIELD = b"$batch"
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
+GROUPS_AT_ONCE = 100  # script calls in one write
 
 
 @define(eq=False)
@@ -145,7 +146,7 @@ class Groups:
         found = {}
         without = []
         for topic in topics.values():
-            prefix = f"offset:{topic.name}:".encode()
+            prefix = prefix_of(topic.name)
             topic_id = str(topic.topic_id).encode()
             for first in range(0, topic.partitions, POSITIONS_AT_ONCE):
                 await trio.lowlevel.checkpoint()
@@ -170,31 +171,41 @@ class Groups:
     async def _derived(
         self, group: bytes, partitions: Sequence[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the Redis consumer groups stand: at the lowest pending entry, else behind the last delivered."""
+        """Return where the Redis consumer groups stand: at the lowest pending entry, else behind the last delivered.
+
+        XPENDING finds a missing group in constant time. XINFO GROUPS, which lists every group of the stream, is
+        sent only for a group that exists.
+        """
         commands: list[Command] = []
         for partition in partitions:
             commands.append((b"HMGET", partition.keys.state, STATE_TOPIC, STATE_START))
-            commands.append((b"XINFO", b"GROUPS", partition.keys.stream))
+            commands.append((b"XPENDING", partition.keys.stream, group))
         replies = await self.redis.pipeline(commands, repeatable=True)
 
         offsets = {}
-        for partition, state, groups in zip(partitions, replies[::2], replies[1::2], strict=True):
+        for partition, state, pending in zip(partitions, replies[::2], replies[1::2], strict=True):
             topic_id, start = cast(Sequence[bytes | None], self._checked(state))
-            info = find_group(self._checked(groups, but="no such key"), group)
-            if info is not None:
+            summary = cast(Sequence[bytes | None], self._checked(pending, but="NOGROUP"))
+            offset = await self._offset_of(partition, group, summary[1]) if summary else None
+            if offset is not None:
                 log_start = partition.bound(start) if start and topic_id == partition.topic_id else 0
-                offset = await self._offset_of(partition, group, info)
                 offsets[partition.tp] = OffsetAndMetadata(max(offset, log_start))
         return offsets
 
-    async def _offset_of(self, partition: Partition, group: bytes, info: Mapping[bytes, Reply]) -> int:
-        """The next offset for a Redis consumer group to read; 0 for one that has read nothing."""
+    async def _offset_of(
+        self, partition: Partition, group: bytes, lowest_pending: bytes | None
+    ) -> int | None:
+        """Return the next offset for a Redis consumer group to read, 0 if it has read nothing.
+
+        Return None if the group was destroyed meanwhile.
+        """
         mapper = partition.mapper
-        if info[b"pending"]:
-            summary = await self.redis.execute(b"XPENDING", partition.keys.stream, group, repeatable=True)
-            lowest = cast(Sequence[bytes | None], summary)[1]
-            if lowest is not None:  # else it was acknowledged just now
-                return offset_from(mapper, lowest) - await self._records_before(partition, lowest)
+        if lowest_pending is not None:
+            return offset_from(mapper, lowest_pending) - await self._records_before(partition, lowest_pending)
+        (groups,) = await self.redis.pipeline([(b"XINFO", b"GROUPS", partition.keys.stream)], repeatable=True)
+        info = find_group(self._checked(groups, but="no such key"), group)
+        if info is None:
+            return None
         last_delivered = cast(bytes, info[b"last-delivered-id"])
         if last_delivered == b"0-0":
             return 0
@@ -237,17 +248,30 @@ class Groups:
             self._checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:
-        """Delete all groups' positions in a topic that is deleted; a later one of its name keeps its own."""
-        groups = await self.redis.execute(b"SMEMBERS", self.keyspace.groups, repeatable=True)
-        arguments: list[Argument] = [str(topic.topic_id), *map(field_of, partitions_of(topic))]
-        for group_id in cast(Iterable[bytes], groups):
-            key = self.keyspace.group(group_id.decode())
-            await self.redis.run(DROP_OFFSETS, [key], arguments, repeatable=True)
+        """Delete all groups' committed offsets in a deleted topic; a later topic of that name keeps its own.
+
+        Readers ignore the offsets of a topic that is gone, so the caller need not wait for this.
+        """
+        members = await self.redis.execute(b"SMEMBERS", self.keyspace.groups, repeatable=True)
+        groups = list(cast(Iterable[bytes], members))
+        arguments = (str(topic.topic_id), prefix_of(topic.name), topic.partitions)
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            calls = [
+                ScriptCall(DROP_OFFSETS, [self.keyspace.group(group_id.decode())], arguments)
+                for group_id in groups[first : first + GROUPS_AT_ONCE]
+            ]
+            for reply in await self.redis.run_all(calls, repeatable=True):
+                self._checked(reply)
+
+
+def prefix_of(topic: str) -> bytes:
+    """Return what the fields of a topic's committed offsets begin with; the partition's number follows."""
+    return f"offset:{topic}:".encode()
 
 
 def field_of(tp: TopicPartition) -> bytes:
     """The field of a position."""
-    return f"offset:{tp.topic}:{tp.partition}".encode()
+    return b"%b%d" % (prefix_of(tp.topic), tp.partition)
 
 
 def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:

@@ -86,6 +86,12 @@ class Store:
         (info,) = cast(list[Reply], await self.redis.execute(b"XINFO", b"GROUPS", STREAM))
         return as_map(info)
 
+    async def received_bytes(self) -> int:
+        """Return how many bytes the server has received from clients."""
+        stats = cast(bytes, await self.redis.execute(b"INFO", b"stats"))
+        (line,) = (each for each in stats.split(b"\r\n") if each.startswith(b"total_net_input_bytes"))
+        return int(line.partition(b":")[2])
+
     async def deliver(self, count: int) -> None:
         """Let a plain Redis consumer of the group read, acknowledging nothing."""
         await self.redis.execute(
@@ -333,6 +339,30 @@ async def test_a_deleted_topics_positions_are_removed_but_not_those_of_its_succe
 
     assert await store.redis.execute(b"HKEYS", GROUP) == [b"offset:orders:0"]
     assert await store.groups.committed("billing") == {TP: OffsetAndMetadata(1, 0)}
+
+
+async def test_forgetting_a_large_topic_sends_little_for_each_group(store: Store) -> None:
+    topic = await store.create("orders", 2_000)
+    other = TopicPartition("orders", 1_999)
+    for number in range(20):
+        await store.groups.ack(f"group {number}", {other: OffsetAndMetadata(3)})
+    await store.delete(topic)
+    before = await store.received_bytes()
+    await store.groups.forget_topic(topic)
+
+    assert await store.received_bytes() - before < 20_000
+    assert await store.redis.execute(b"HLEN", b"korvet:$group:group 7") == 0
+
+
+async def test_a_group_without_offsets_does_not_list_the_other_groups(store: Store) -> None:
+    await store.create()
+    await store.add(0, 1)
+    await store.commit(store.offset(1))
+    await store.redis.execute(b"CONFIG", b"RESETSTAT")
+
+    assert await store.groups.committed("other", [TP]) == {}
+    stats = cast(bytes, await store.redis.execute(b"INFO", b"commandstats"))
+    assert b"xinfo" not in stats
 
 
 async def test_a_value_that_is_no_position_counts_as_none(store: Store) -> None:

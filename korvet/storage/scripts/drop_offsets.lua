@@ -1,9 +1,23 @@
--- Remove a group's positions in a topic that was deleted, not those in a later one of that name.
+-- Remove a group's committed offsets in a topic that was deleted, not those in a later topic of that name.
 --
 -- KEYS    the group's hash
--- ARGV    1 topic id, 2 … fields
+-- ARGV    1 topic id, 2 prefix of the topic's fields, 3 number of partitions
 
-for i = 2, #ARGV do
-  local stored = redis.call('HGET', KEYS[1], ARGV[i])
-  if stored and string.match(stored, '^%S+ %S+ %S+ (%S+)') == ARGV[1] then redis.call('HDEL', KEYS[1], ARGV[i]) end
+-- With more partitions than this, one reply with the whole hash costs less than a call for each partition.
+local CALLS = 100
+
+local function drop(field, stored)
+  if stored and string.match(stored, '^%S+ %S+ %S+ (%S+)') == ARGV[1] then redis.call('HDEL', KEYS[1], field) end
+end
+
+local partitions = tonumber(ARGV[3])
+if partitions <= CALLS then
+  for i = 0, partitions - 1 do
+    drop(ARGV[2] .. i, redis.call('HGET', KEYS[1], ARGV[2] .. i))
+  end
+  return
+end
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  if string.sub(fields[i], 1, #ARGV[2]) == ARGV[2] then drop(fields[i], fields[i + 1]) end
 end
