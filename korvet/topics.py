@@ -13,6 +13,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import chain, product
 from typing import Any
 
 from attrs import frozen
@@ -54,13 +55,19 @@ def _fault_of(name: str) -> str:
     return ""
 
 
-def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """The topic whose name differs from `name` in '.' and '_' alone.
+def colliding(name: str, existing: Collection[str]) -> str | None:
+    """Return the existing topic whose name differs from `name` in '.' and '_' alone.
 
     Kafka refuses such a pair, because its metrics write both as '_'; so do dashboards that read ours.
     """
-    if "." not in name and "_" not in name:
-        return None
+    parts = re.split(r"[._]", name)
+    separators = len(parts) - 1
+    if 2**separators < len(existing):
+        variants: Iterable[str] = (
+            "".join(chain.from_iterable(zip(parts, (*each, ""), strict=True)))
+            for each in product("._", repeat=separators)
+        )
+        return next((each for each in variants if each != name and each in existing), None)
     unified = name.replace(".", "_")
     return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
 

@@ -1,9 +1,9 @@
 """The catalogue of topics in Redis: one hash, name -> JSON, shared by all brokers.
 
-A broker keeps what it has read until an entry in the stream of changes says that another broker altered something.
-Whoever alters the catalogue writes that entry right after it, in the same write. A broker that dies in between tells
-nobody; then the others learn it from the scripts, which refuse a topic id that is not the partition's, and from a
-look at the store before a topic is said not to exist.
+A broker keeps what it has read until an entry in the stream of changes names a topic that was altered. Then it reads
+that topic again, when it needs it. The broker that alters a topic adds that entry in the same write. If it dies in
+between, no entry follows. Other brokers then notice from the scripts, which refuse a topic id that is not the
+partition's, and from asking the store before they answer that a topic does not exist.
 
 What was known is kept beside for as long as the store cannot be asked: a topic that is there must not seem to be gone
 because Redis is away for a moment, since consumers would give up its partitions. Whatever is then done with such a
@@ -15,7 +15,7 @@ Every creation gets a number, so that of two topics of one name the later can be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 from uuid import UUID, uuid4
@@ -35,6 +35,7 @@ from korvet.storage.redis_keys import Keyspace
 from korvet.storage.redis_replies import as_map
 from korvet.storage.redis_scripts import REPLACE
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
+from korvet.storage.turns import Turns
 
 CREATED = b"$created"  # field of the hash beside the topics: how many were ever created
 # A broker that was away for longer than this many changes reads everything anew anyway.
@@ -68,12 +69,18 @@ class Catalogue:
     keyspace: Keyspace
     defaults: StorageDefaults
     _topics: dict[str, CataloguedTopic] = field(factory=dict)
-    _is_complete: bool = False  # whether a name that is not among them is no topic
-    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before we were told to forget it
+    _is_complete: bool = False  # whether all topics are known, but for those in `_altered`
+    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before they were forgotten
     _was_complete: bool = False  # whether all topics were among those
-    # How often something was altered, by others or by ourselves: an answer that was asked for before is too old to be
-    # kept, and tasks take up their answers in any order.
-    _changes: int = 0
+    # Names that this broker or another one altered, each with the number of its alteration. A reply to a command that
+    # was sent before that alteration is too old to be kept; tasks take up their replies in any order.
+    _altered: dict[str, int] = field(factory=dict)
+    _alterations: int = 0
+    _forgotten: int = (
+        0  # how often all topics were forgotten, which makes all replies to earlier commands too old
+    )
+    _created: bytes | None = None  # number of creations when all topics were read
+    _listed: Mapping[str, Topic] | None = None  # the answer of `all`, until something changes
 
     # --- Looking up -------------------------------------------------------------------------------------
 
@@ -82,17 +89,32 @@ class Catalogue:
         return self._topics.get(name)
 
     def forget(self) -> None:
-        """Somebody has altered the catalogue: what is known is no longer to be relied on."""
-        self._last_known = self._topics if self._is_complete else {**self._last_known, **self._topics}
+        """Forget all topics: other brokers may have altered any of them."""
+        self._last_known = {**self._last_known, **self._topics}
         self._was_complete |= self._is_complete
         self._topics = {}
         self._is_complete = False
-        self._changes += 1
+        self._altered.clear()
+        self._forgotten += 1
+
+    def forget_topic(self, name: str) -> None:
+        """Forget one topic, which was altered; it is read again when it is needed."""
+        if name in self._topics:
+            self._last_known[name] = self._topics.pop(name)
+        self._was_altered(name)
+
+    def _was_altered(self, name: str) -> None:
+        self._alterations += 1
+        self._altered[name] = self._alterations
+        self._listed = None
 
     async def all(self) -> Mapping[str, Topic]:
         """All topics by name; as they were known last, where the store cannot be asked."""
-        topics = self._topics if self._is_complete else await self._loaded()
-        return MappingProxyType({name: each.topic for name, each in topics.items()})
+        if self._is_complete and not self._altered:
+            if self._listed is None:
+                self._listed = listed(self._topics)
+            return self._listed
+        return listed(await self._loaded())
 
     async def find(self, name: str) -> CataloguedTopic | None:
         """A topic by name; as known, else as the store has it, else as it was known last."""
@@ -113,48 +135,98 @@ class Catalogue:
         found = with_id(self._topics, topic_id)
         if found is None and not self.redis.connection.is_connected:
             found = with_id(self._last_known, topic_id)
+        elif found is None and self._is_complete:
+            await self._look_for_creations()
         return found or with_id(await self._loaded(), topic_id)
+
+    async def _look_for_creations(self) -> None:
+        """Have all topics read again if one was created whose announcement has not arrived."""
+        created = await self.redis.execute(b"HGET", self.keyspace.topics, CREATED, repeatable=True)
+        if created != self._created:
+            self._was_complete |= self._is_complete
+            self._is_complete = False
 
     async def _loaded(self) -> Mapping[str, CataloguedTopic]:
         """All topics as the store has them, or as they were known last."""
+        was_complete = self._was_complete or self._is_complete
         try:
-            if self.redis.connection.is_connected or not self._was_complete:
+            if self.redis.connection.is_connected or not was_complete:
                 await self.load()
                 return self._topics
         except KafkaStorageError:
-            if not self._was_complete:
+            if not was_complete:
                 raise
         return {**self._last_known, **self._topics}
 
     async def reload(self, name: str) -> CataloguedTopic | None:
         """A topic as the store has it."""
-        changes = None
-        while changes != self._changes:
-            changes = self._changes
+        before = None
+        while before != (self._forgotten, self._altered.get(name)):
+            before = self._forgotten, self._altered.get(name)
             reply = await self.redis.execute(b"HGET", self.keyspace.topics, name, repeatable=True)
-        stored = cast(bytes | None, reply)
+        return self._take(name, cast(bytes | None, reply))
+
+    async def load(self) -> None:
+        """Read all topics, or, where all others are known, those that were altered."""
+        while self._altered or not self._is_complete:
+            if self._is_complete:
+                await self._read_altered()
+            else:
+                await self._read_all()
+
+    async def _read_altered(self) -> None:
+        forgotten, asked = self._forgotten, dict(self._altered)
+        reply = await self.redis.execute(b"HMGET", self.keyspace.topics, *asked, repeatable=True)
+        if forgotten != self._forgotten:
+            return
+        for (name, alteration), stored in zip(
+            asked.items(), cast(Sequence[bytes | None], reply), strict=True
+        ):
+            if self._altered.get(name) == alteration:
+                self._take(name, stored)
+
+    async def _read_all(self) -> None:
+        """Read all topics. Those that are altered meanwhile stay among the altered ones."""
+        forgotten, alterations = self._forgotten, self._alterations
+        fields = as_map(await self.redis.execute(b"HGETALL", self.keyspace.topics, repeatable=True))
+        turns = Turns()
+        found = {}
+        for key, stored in fields.items():
+            if not key.startswith(b"$"):
+                name = key.decode()
+                found[name] = self._topic(name, cast(bytes, stored))
+                await turns.next()
+        if forgotten != self._forgotten or self._is_complete:
+            return
+        known = {**self._last_known, **self._topics}
+        self._altered = {name: each for name, each in self._altered.items() if each > alterations}
+        for name in self._altered:
+            found.pop(name, None)
+            if name in self._topics:
+                found[name] = self._topics[name]
+        # The same objects as before where nothing about a topic has changed.
+        self._topics = {
+            name: known[name] if known.get(name) == each else each for name, each in found.items()
+        }
+        self._last_known = {name: known[name] for name in self._altered if name in known}
+        self._created = cast(bytes | None, fields.get(CREATED))
+        self._is_complete = True
+        self._listed = None
+
+    def _take(self, name: str, stored: bytes | None) -> CataloguedTopic | None:
+        """Remember what the store has under that name, which is newer than any alteration that is known."""
+        self._altered.pop(name, None)
+        self._listed = None
         if stored is None:
             self._topics.pop(name, None)
             self._last_known.pop(name, None)
             return None
         return self._note(name, stored)
 
-    async def load(self) -> None:
-        """Read all topics."""
-        changes = None
-        while changes != self._changes:
-            changes = self._changes
-            fields = as_map(await self.redis.execute(b"HGETALL", self.keyspace.topics, repeatable=True))
-        known, self._topics = self._topics, {}
-        for name, stored in fields.items():
-            if not name.startswith(b"$"):
-                self._note(name.decode(), cast(bytes, stored), known.get(name.decode()))
-        self._is_complete = True
-
-    def _note(self, name: str, stored: bytes, known: CataloguedTopic | None = None) -> CataloguedTopic:
+    def _note(self, name: str, stored: bytes) -> CataloguedTopic:
         """Remember a topic; the same object as before where nothing about it has changed."""
         found = self._topic(name, stored)
-        known = known or self._topics.get(name)
+        known = self._topics.get(name, self._last_known.get(name))
         if known != found:
             known = found
         self._topics[name] = known
@@ -179,6 +251,8 @@ class Catalogue:
         # A number that is given twice, since the first answer was lost, is one that nobody has.
         counted = await self.redis.execute(b"HINCRBY", self.keyspace.topics, CREATED, 1, repeatable=True)
         created = cast(int, counted)
+        if self._created == b"%d" % (created - 1):
+            self._created = b"%d" % created
         stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings))
         if not await self._replace(name, b"", stored):
             raise TopicAlreadyExists
@@ -226,8 +300,13 @@ class Catalogue:
         replaced = await self.redis.run_then(
             REPLACE, [self.keyspace.topics], [name, expected, new], announcement, can_do_without=True
         )
-        self._changes += 1
+        self._was_altered(name)
         return replaced == 1
+
+
+def listed(topics: Mapping[str, CataloguedTopic]) -> Mapping[str, Topic]:
+    """Return the topics alone, by name."""
+    return MappingProxyType({name: each.topic for name, each in topics.items()})
 
 
 def with_id(topics: Mapping[str, CataloguedTopic], topic_id: UUID) -> Topic | None:

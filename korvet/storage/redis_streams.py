@@ -14,6 +14,7 @@ The verbs are in the modules beside this one; here they are joined, opened and c
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -63,6 +64,8 @@ from korvet.storage.redis_scripts import ALL, TRIM
 from korvet.storage.redis_seek import Seeker
 from korvet.storage.redis_watch import Change, StreamWatch, Watcher
 from korvet.storage.redis_writers import WaitingConnections
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -120,6 +123,7 @@ class RedisStreamsStorage(Storage):
         self.description = f"{server.name} at {connection.address.description}"
         self.durability = server.durability
         self._keyspace = keyspace
+        self._nursery = nursery
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
         redis = RedisCaller(connection, BulkConnection(connection.address, nursery))
         self._catalogue = Catalogue(redis, keyspace, defaults)
@@ -139,10 +143,13 @@ class RedisStreamsStorage(Storage):
 
     def _changed(self, change: Change | None) -> None:
         """Another broker, or this one, has altered the catalogue; None: some may have, unheard."""
-        self._catalogue.forget()
-        if change is not None:
-            prefix = self._keyspace.stream_prefix(change.get(b"topic", b"").decode())
-            self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
+        if change is None:
+            self._catalogue.forget()
+            return
+        name = change.get(b"topic", b"").decode()
+        self._catalogue.forget_topic(name)
+        prefix = self._keyspace.stream_prefix(name)
+        self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
 
     # --- The catalogue ----------------------------------------------------------------------------------
 
@@ -173,7 +180,14 @@ class RedisStreamsStorage(Storage):
         keys = [self._keyspace.stream(tp) for tp in partitions_of(deleted.topic)]
         await self._partitions.drop_topic(deleted)
         self._watcher.forget(keys)
-        await self._groups.forget_topic(deleted.topic)
+        self._nursery.start_soon(self._forget_topic, deleted.topic)
+
+    async def _forget_topic(self, topic: Topic) -> None:
+        """Delete the groups' committed offsets in a deleted topic. Readers ignore what a failure leaves."""
+        try:
+            await self._groups.forget_topic(topic)
+        except KafkaError as error:
+            logger.warning("committed offsets of the deleted topic %r stay in Redis: %s", topic.name, error)
 
     # --- The log ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
@@ -11,6 +13,7 @@ import trio
 from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
+from korvet.testing.contract.base import eventually
 from korvet.testing.records import append, numbered
 from tests.servers import RedisServer
 
@@ -102,9 +105,14 @@ async def test_a_full_server_gets_room_by_deleting_a_topic(
         finally:
             client.config_set("maxmemory", "0")
         left = [key for key in client.keys("*") if b"orders" in key]
-        fields = client.hkeys("korvet:$group:g")
 
-    assert ([], [], {}) == (left, fields, dict(await storage.topics()))
+        async def fields() -> list[bytes]:
+            found: list[bytes] = client.hkeys("korvet:$group:g")
+            return found
+
+        await eventually(fields, [])
+
+    assert ([], {}) == (left, dict(await storage.topics()))
 
 
 class Late:
@@ -156,3 +164,89 @@ async def test_a_topic_created_while_it_is_looked_for_is_found(storage: RedisStr
         late.taken_up.set()
 
     assert [topic] == found
+
+
+def calls(server: RedisServer, command: str) -> int:
+    """Return how often clients have sent that command."""
+    with server.client() as client:
+        stats: dict[str, int] = client.info("commandstats").get(f"cmdstat_{command}", {})
+        return stats.get("calls", 0)
+
+
+async def partitions_by_name(storage: RedisStreamsStorage) -> dict[str, int]:
+    return {name: topic.partitions for name, topic in (await storage.topics()).items()}
+
+
+async def test_an_alteration_makes_brokers_read_that_topic_alone(
+    storage: RedisStreamsStorage, durable_server: RedisServer
+) -> None:
+    kept = [await storage.create_topic(f"kept-{number}", 1, {}) for number in range(3)]
+    async with open_redis_storage(durable_server.url) as other:
+        await storage.topics()
+        await other.topics()
+        before = calls(durable_server, "hgetall")
+        created = await storage.create_topic("orders", 1, {})
+        await storage.alter_topic(kept[0], partitions=2)
+        await storage.delete_topic(kept[1])
+        expected = {"kept-0": 2, "kept-2": 1, "orders": 1}
+
+        for each in (storage, other):
+            await eventually(partial(partitions_by_name, each), expected)
+        assert (await other.topics())["orders"] == created
+        assert (await other.topics())["kept-2"] is (await other.topics())["kept-2"]
+    assert calls(durable_server, "hgetall") == before
+
+
+async def test_an_unknown_topic_id_does_not_make_the_broker_read_all_topics(
+    storage: RedisStreamsStorage, durable_server: RedisServer
+) -> None:
+    await storage.create_topic("orders", 1, {})
+    await storage.topics()
+    before = calls(durable_server, "hgetall")
+
+    assert await storage.topic_by_id(uuid4()) is None
+    assert calls(durable_server, "hgetall") == before
+
+
+async def test_a_topic_id_whose_creation_was_never_announced_is_found(
+    storage: RedisStreamsStorage, durable_server: RedisServer
+) -> None:
+    await storage.topics()
+    storage._watcher._changed = lambda _: None
+    async with open_redis_storage(durable_server.url) as other:
+        topic = await other.create_topic("orders", 1, {})
+
+    assert await storage.topic_by_id(topic.topic_id) == topic
+
+
+async def test_a_topic_deleted_while_all_are_read_is_not_among_them(storage: RedisStreamsStorage) -> None:
+    topic = await storage.create_topic("orders", 1, {})
+    storage._changed(None)
+    late: Any = Late(storage, b"HGETALL")
+    storage._catalogue.redis = late
+    storage._watcher._changed = lambda _: None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.topics)
+        await late.answered.wait()
+        await storage.delete_topic(topic)
+        late.taken_up.set()
+
+    assert await storage.topic("orders") is None
+    assert not await storage.topics()
+
+
+async def test_a_deletion_does_not_wait_for_the_groups(storage: RedisStreamsStorage) -> None:
+    topic = await storage.create_topic("orders", 1, {})
+    tp = TopicPartition("orders", 0)
+    await storage.ack("g", {tp: OffsetAndMetadata(3)})
+    late: Any = Late(storage, b"SMEMBERS")
+    storage._groups.redis = late
+    with trio.fail_after(30):
+        await storage.delete_topic(topic)
+        await late.answered.wait()
+    storage._groups.redis = late.redis
+
+    assert await storage.committed("g") == {}
+    await storage.create_topic("orders", 1, {})
+    assert await storage.committed("g", [tp]) == {}
+    late.taken_up.set()
