@@ -286,7 +286,5 @@ def _old_file(
 
 def remove(table: LakeTable, files: Iterable[OldFile]) -> None:
     """Remove old files now: older versions of the table that had them can be read no more. Raises Unreachable."""
-    filesystem = table.location.filesystem()
     with store_errors(table.location):
-        for file in files:
-            filesystem.delete_file(f"{table.location.path}/{file.path}")
+        table.location.delete_files(file.path for file in files)

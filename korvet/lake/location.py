@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -104,6 +104,32 @@ class Location:
             return pafs.S3FileSystem(**told)
         except (ValueError, OSError) as error:
             raise InvalidLocation(f"{self.url}: {error}") from error
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        """Delete files inside of this place, by their paths relative to it.
+
+        pyarrow's S3 filesystem puts an empty object in place of a folder whose file it deletes; deltalake's does not.
+        Raises OSError.
+        """
+        if self.is_local:
+            for path in paths:
+                Path(self.path, path).unlink()
+            return
+        from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415  only what deletes from S3 needs it
+
+        store = DeltaStorageHandler(self.url, self.storage_options())
+        for path in paths:
+            store.delete_file(path)
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder inside of this place, with all files in it. Raises OSError."""
+        filesystem = self.filesystem()
+        if self.is_local:
+            filesystem.delete_dir(f"{self.path}/{name}")
+            return
+        selector = pafs.FileSelector(f"{self.path}/{name}", recursive=True, allow_not_found=True)
+        files = (each for each in filesystem.get_file_info(selector) if each.type == pafs.FileType.File)
+        self.delete_files(each.path.removeprefix(f"{self.path}/") for each in files)
 
     def _option(self, spelling: str) -> str | None:
         given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}

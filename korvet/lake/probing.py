@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
@@ -33,13 +32,14 @@ def refuse_unsafe_store(lake: Location) -> None:
     """
     if lake.is_local:
         return
-    probe = lake.child(f".korvet-probe-{uuid4().hex}")
+    name = f".korvet-probe-{uuid4().hex}"
+    probe = lake.child(name)
     with store_errors(probe):
         try:
             DeltaTable.create(probe.url, SCHEMA, storage_options=probe.storage_options())
             accepted = [_race(probe) for _ in range(ROUNDS)]
         finally:
-            _remove(probe)
+            lake.delete_folder(name)
     if max(accepted) > 1:
         raise UnsafeStore(
             f"{lake} takes several writers' commits under the same key (it ignores If-None-Match), so commits would "
@@ -64,10 +64,3 @@ def _race(probe: Location) -> int:
 
     with ThreadPoolExecutor(WRITERS) as writers:
         return sum(writers.map(commit, handles))
-
-
-def _remove(probe: Location) -> None:
-    filesystem = probe.filesystem()
-    for info in filesystem.get_file_info(pafs.FileSelector(probe.path, recursive=True, allow_not_found=True)):
-        if info.type == pafs.FileType.File:
-            filesystem.delete_file(info.path)

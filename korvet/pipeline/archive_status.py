@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow.fs as pafs
 from attrs import frozen
+from deltalake import DeltaTable
 
 from korvet.client import EARLIEST, LATEST, Client, TopicPartition
 from korvet.lake.chain import Stretch, missing_stretches, without
@@ -50,9 +51,16 @@ def tables_in(lake: Location) -> list[str]:
         found = filesystem.get_file_info(pafs.FileSelector(lake.path, allow_not_found=True))
         logs = [f"{info.path}/_delta_log" for info in found if info.type == pafs.FileType.Directory]
         there = filesystem.get_file_info(logs) if logs else []
-    return sorted(
-        info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory
-    )
+        names = (
+            info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory
+        )
+        # In S3 an empty object may stand for a folder that has nothing in it any more.
+        return sorted(name for name in names if is_table(lake.child(name)))
+
+
+def is_table(location: Location) -> bool:
+    """Return True if there is a Delta table."""
+    return DeltaTable.is_deltatable(location.url, location.storage_options())
 
 
 def archives_in(lake: Location) -> list[str]:

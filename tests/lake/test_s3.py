@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow.fs as pafs
+import boto3
 import pytest
 
 from korvet.lake.compacting import Compaction
@@ -12,6 +12,7 @@ from korvet.lake.location import Location
 from korvet.lake.probing import refuse_unsafe_store
 from korvet.lake.proving import absent, wrongs
 from korvet.lake.table import LakeTable
+from korvet.pipeline.archive_status import archives_in, tables_in
 from tests.lake.s3 import s3_store
 from tests.lake.support import TOPIC, TOPIC_ID, written
 
@@ -24,16 +25,23 @@ def lake() -> Iterator[Location]:
         yield Location.parse("s3://lake/tables", options)
 
 
-def files(lake: Location) -> list[str]:
-    """All objects but the empty ones that pyarrow marks folders with."""
-    found = lake.filesystem().get_file_info(pafs.FileSelector("lake", recursive=True))
-    return [info.path for info in found if info.type == pafs.FileType.File]
+def keys(lake: Location) -> list[str]:
+    """Return all keys of the bucket, those of empty objects that stand for folders included."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=lake.options["AWS_ENDPOINT_URL"],
+        aws_access_key_id=lake.options["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=lake.options["AWS_SECRET_ACCESS_KEY"],
+        region_name=lake.options["AWS_REGION"],
+    )
+    return [each["Key"] for each in client.list_objects_v2(Bucket="lake").get("Contents", [])]
 
 
 def test_a_store_that_refuses_the_second_of_two_is_accepted_and_left_as_it_was(lake: Location) -> None:
     refuse_unsafe_store(lake)
 
-    assert files(lake) == []
+    assert keys(lake) == []
+    assert tables_in(lake) == []
 
 
 def test_a_store_that_takes_both_is_refused_and_left_as_it_was() -> None:
@@ -42,7 +50,18 @@ def test_a_store_that_takes_both_is_refused_and_left_as_it_was() -> None:
 
         with pytest.raises(UnsafeStore, match="ignores If-None-Match"):
             refuse_unsafe_store(lake)
-        assert files(lake) == []
+        assert keys(lake) == []
+
+
+def test_an_empty_object_that_stands_for_a_log_is_no_table() -> None:
+    with s3_store(conditional=True) as options:
+        lake = Location.parse("s3://lake/tables", options)
+        LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
+        lake.filesystem().create_dir("lake/tables/gone/_delta_log", recursive=True)
+
+        assert "tables/gone/_delta_log/" in keys(lake)
+        assert tables_in(lake) == [TOPIC]
+        assert archives_in(lake) == [TOPIC]
 
 
 def test_records_are_written_committed_and_read(lake: Location) -> None:

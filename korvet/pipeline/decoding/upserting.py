@@ -48,7 +48,7 @@ def sweep(location: Location, folder: str | None = None) -> None:
             match = FOLDER.fullmatch(info.base_name)
             ours = folder is not None and info.path.endswith(folder)
             if ours or (match is not None and int(match[1]) < oldest_ms):
-                filesystem.delete_dir(info.path)
+                location.delete_folder(f"{STAGING}/{info.base_name}")
 
 
 def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> DecodedTable:
