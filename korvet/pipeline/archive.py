@@ -28,7 +28,7 @@ from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
 from korvet.lake.probing import refuse_unsafe_store
 from korvet.lake.table import LakeTable
-from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, dealt, described, told
+from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, bounds_of, dealt, described, told
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.connecting import Connecting
@@ -202,6 +202,10 @@ class Archive:
         async with self._client() as client:
             return await described(client, self.options.wanted)
 
+    async def _bounds(self, topic: Topic) -> dict[int, Bounds]:
+        async with self._client() as client:
+            return await bounds_of(client, topic)
+
     def _plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan | None:
         """What is to be done for a topic; None for one that can not be archived now, and `progress` says why."""
         progress = self._progress(topic.name)
@@ -215,7 +219,7 @@ class Archive:
             self._failed(topic.name, error)
             return None
         progress.lag = plan.lag
-        progress.partitions = len(bounds)
+        progress.partitions = len(plan.bounds)
         if not plan.lag:
             progress.error = ""
         return plan
@@ -223,6 +227,10 @@ class Archive:
     def _checked_plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan:
         table = self._open(topic)
         plan = TopicPlan(table, bounds, self._ends_of(topic.name, bounds))
+        if plan.truncated:
+            # Another archiver may have committed records that were appended after the bounds were read.
+            bounds = trio.run(self._bounds, topic)
+            plan = TopicPlan(table, bounds, self._ends_of(topic.name, bounds))
         if plan.truncated:
             raise LakeError(
                 f"{topic.name}: partition {plan.truncated[0]} ends at "

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from korvet.client import Record, TopicPartition
+from korvet.client import Record, Topic, TopicPartition
 from korvet.lake.chain import missing_stretches
 from korvet.lake.errors import UnsafeStore
 from korvet.lake.location import Location
 from korvet.lake.table import Gap, LakeTable
+from korvet.pipeline.archive import Archive
 from korvet.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -288,6 +289,28 @@ def test_one_that_was_stopped_while_another_went_on_goes_on_behind_it(
     first.round()
 
     assert [row.value for row in rows_of(tmp_path / topic)] == [f"value {n}".encode() for n in range(30)]
+
+
+def test_records_another_archiver_commits_between_bounds_and_table_are_not_lost(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    first = archive_of(memory.bootstrap_servers, topic, tmp_path, every_s=1)
+    first.round()
+    open_table = Archive._open
+
+    def open_after_another(archive: Archive, described: Topic) -> LakeTable:
+        monkeypatch.setattr(Archive, "_open", open_table)
+        memory.produce(topic, values(10, first=10))
+        archived(memory.bootstrap_servers, topic, tmp_path)
+        return archive._open(described)
+
+    monkeypatch.setattr(Archive, "_open", open_after_another)
+    first.round()
+
+    assert first.progress[topic].error == ""
+    assert [row.value for row in rows_of(tmp_path / topic)] == [f"value {n}".encode() for n in range(20)]
 
 
 @pytest.mark.servers
