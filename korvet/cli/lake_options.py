@@ -13,6 +13,7 @@ import click
 from korvet.cli.options import assignments
 
 if TYPE_CHECKING:
+    from korvet.lake.errors import LakeError
     from korvet.lake.location import Location
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -131,13 +132,26 @@ def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
 
 
 def archives(location: Location, topics: str | None) -> list[str]:
-    """The topics that are named, with commas between, or all that have a table. Raises LakeError."""
+    """Return the topics that are named, with commas between, or all that have an archive.
+
+    Raises LakeError, NoTable if there is no archive at all: a mistyped place must not look like success.
+    """
     if topics is not None:
         return [name for name in topics.split(",") if name]
     with needing_extra():
         from korvet.pipeline.archive_status import archives_in
 
-    return archives_in(location)
+    names = archives_in(location)
+    if not names:
+        raise no_archive(location)
+    return names
+
+
+def no_archive(location: Location) -> LakeError:
+    """Return the error for a place that has no archive of any topic."""
+    from korvet.lake.errors import NoTable
+
+    return NoTable(f"There is no archive of a topic at {location}; korvet lake archive writes archives.")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from korvet.cli.lake_options import (
     config_file,
     lake_location,
     needing_extra,
+    no_archive,
     parsed_location,
     storage_options,
 )
@@ -33,7 +34,8 @@ def command(
     """Show how far topics are archived.
 
     For each partition: where its log starts, up to which offset it is archived, where it ends, how many records are
-    not archived yet, and for how many seconds the oldest of them has been waiting.
+    not archived yet, and for how many seconds the oldest of them has been waiting. Exits with 1 when the archive of a
+    topic is of an earlier topic of the same name.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
@@ -43,14 +45,20 @@ def command(
         wanted = None if topics is None else Wanted.parse(topics)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--topics") from None
-    found = with_client(servers, lambda client: status(client, location, wanted))
+    found, failures = with_client(servers, lambda client: status(client, location, wanted))
+    if wanted is None and not found and not failures:
+        raise no_archive(location)
     if as_json:
         print_json([row(each) for each in found])
-        return
-    print_table(
-        [shown(each) for each in found],
-        ["topic", "partition", "log_start", "archived", "latest", "lag", "waiting"],
-    )
+    else:
+        print_table(
+            [shown(each) for each in found],
+            ["topic", "partition", "log_start", "archived", "latest", "lag", "waiting"],
+        )
+    for topic, reason in failures.items():
+        click.echo(f"{topic}: {reason}", err=True)
+    if failures:
+        raise SystemExit(1)
 
 
 def row(status: PartitionStatus) -> dict[str, object]:
@@ -67,11 +75,10 @@ def row(status: PartitionStatus) -> dict[str, object]:
 
 
 def shown(status: PartitionStatus) -> dict[str, object]:
-    """For people: dashes for what is not there, a plus where there is more."""
-    lag: object = f"{status.lag_records}+" if status.more else status.lag_records
-    return {
+    """Return the row of a table: a dash for what is not known, a plus if there are more records than were counted."""
+    values = {
         **row(status),
-        "archived": "-" if status.archived_up_to is None else status.archived_up_to,
-        "lag": lag,
-        "waiting": "-" if status.lag_s is None else f"{status.lag_s:.0f} s",
+        "lag": f"{status.lag_records}+" if status.more else status.lag_records,
+        "waiting": None if status.lag_s is None else f"{status.lag_s:.0f} s",
     }
+    return {name: "-" if value is None else value for name, value in values.items()}

@@ -19,6 +19,10 @@ class WrongTable(LakeError):  # noqa: N818  it says what is wrong
     """A table, but not the archive of this topic: of another one, of one with another id, or of something else."""
 
 
+class RecreatedTopic(WrongTable):
+    """The archive of a topic that was deleted; a topic of the same name was created since."""
+
+
 class NewerFormat(LakeError):  # noqa: N818  it says what is wrong
     """A table that a newer korvet has written."""
 

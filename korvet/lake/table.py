@@ -33,7 +33,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action
 from korvet.lake.delta_log import DeltaLog
-from korvet.lake.errors import CommitConflict, NewerFormat, NoTable, OutOfOrder, Unreachable, WrongTable
+from korvet.lake.errors import (
+    CommitConflict,
+    NewerFormat,
+    NoTable,
+    OutOfOrder,
+    RecreatedTopic,
+    Unreachable,
+    WrongTable,
+)
 from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.location import Location
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
@@ -352,10 +360,10 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
         raise WrongTable(f"{location} is the archive of topic {told.get(TOPIC)}, not of {topic}.")
     found_id = UUID(told[TOPIC_ID])
     if topic_id is not None and topic_id != found_id:
-        raise WrongTable(
+        raise RecreatedTopic(
             f"{location} is the archive of an earlier topic {topic}, which was deleted and created anew since "
             f"(its id was {found_id}, now it is {topic_id}); archive the new one to another place, "
-            "or move the old table away."
+            "or move the old table away. korvet lake query --archived reads the old table alone."
         )
     return found_id
 

@@ -13,7 +13,7 @@ from korvet.client import EARLIEST, LATEST, Client, TopicPartition
 from korvet.lake.chain import Stretch, missing_stretches, without
 from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
-from korvet.lake.errors import LakeError, WrongTable
+from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.proving import absent, wrongs
 from korvet.lake.table import LakeTable, store_errors
@@ -75,45 +75,57 @@ def archives_in(lake: Location) -> list[str]:
     return names
 
 
-async def status(client: Client, lake: Location, wanted: Wanted | None) -> list[PartitionStatus]:
-    """The status of all partitions of the wanted topics, or of those that have a table.
+async def status(
+    client: Client, lake: Location, wanted: Wanted | None
+) -> tuple[list[PartitionStatus], dict[str, str]]:
+    """Return the status of all partitions of the wanted topics, or of those that have an archive, and failures.
 
-    Raises LakeError and KafkaError.
+    Failures are the topics whose archive is of an earlier topic of the same name, with the reason. Raises LakeError
+    and KafkaError.
     """
     topics = await client.topics()
-    names = tables_in(lake)
-    chosen = [topics[name] for name in names if name in topics]
-    if wanted is not None:
-        chosen, _ = wanted.chosen(topics)
+    tables = {name for name in tables_in(lake) if wanted is None or name in topics}
+    chosen = tables if wanted is None else {topic.name for topic in wanted.chosen(topics)[0]}
     fetcher = Fetcher(client, READ_COMMITTED)
-    rows = []
-    for topic in chosen:
-        numbers = {}
-        if topic.name in names:
+    rows: list[PartitionStatus] = []
+    failures: dict[str, str] = {}
+    for name in sorted(chosen):
+        topic = topics.get(name)
+        numbers: dict[int, int] = {}
+        if name in tables:
             try:
-                numbers = LakeTable.open(lake, topic.name, topic.topic_id).archived_up_to
+                numbers = LakeTable.open(lake, name, None if topic is None else topic.topic_id).archived_up_to
+            except RecreatedTopic as error:
+                failures[name] = str(error)
+                continue
             except WrongTable:
                 if wanted is not None:
                     raise
                 continue  # typed tables, and others, live here too
+        if topic is None:
+            rows += [
+                PartitionStatus(name, partition, None, number, None, None, more=False, lag_s=None)
+                for partition, number in sorted(numbers.items())
+            ]
+            continue
         for partition, bounds in (await bounds_of(client, topic)).items():
-            tp = TopicPartition(topic.name, partition)
-            number = numbers.get(partition)
-            start = bounds.log_start_offset if number is None else max(number, bounds.log_start_offset)
+            tp = TopicPartition(name, partition)
+            archived = numbers.get(partition)
+            start = bounds.log_start_offset if archived is None else max(archived, bounds.log_start_offset)
             count, more, lag_s = await _lag(fetcher, tp, start, bounds.last_stable_offset)
             rows.append(
                 PartitionStatus(
-                    topic.name,
+                    name,
                     partition,
                     bounds.log_start_offset,
-                    number,
+                    archived,
                     bounds.last_stable_offset,
                     count,
                     more,
                     lag_s,
                 )
             )
-    return rows
+    return rows, failures
 
 
 async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tuple[int, bool, float | None]:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from korvet.client import PLAINTEXT, Security
+from korvet.client import PLAINTEXT, Security, Topic
 from korvet.lake.errors import NoTable
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
@@ -79,13 +79,16 @@ def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
 
 
 def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
-    """All records of a topic, with the columns of its archive. Raises LakeError."""
-    table = LakeTable.open(lake.location, topic)
-    rows = archived(spark, table)
-    if lake.bootstrap_servers is not None:
-        connecting = Connecting(lake.bootstrap_servers, security=lake.security)
-        rows = rows.unionByName(not_archived(spark, table, connecting))
-    return rows
+    """Return all records of a topic, with the columns of its archive.
+
+    Raises RecreatedTopic if the brokers have another topic of that name, other LakeErrors, and KafkaError.
+    """
+    if lake.bootstrap_servers is None:
+        return archived(spark, LakeTable.open(lake.location, topic))
+    connecting = Connecting(lake.bootstrap_servers, security=lake.security)
+    described = described_topic(connecting, topic)
+    table = LakeTable.open(lake.location, topic, described.topic_id)
+    return archived(spark, table).unionByName(not_archived(spark, table, connecting, described))
 
 
 def typed_rows(spark: SparkSession, location: Location) -> DataFrame:
@@ -122,10 +125,13 @@ def archived(spark: SparkSession, table: LakeTable) -> DataFrame:
     return rows.withColumn("date", sf.to_date("timestamp"))
 
 
-def not_archived(spark: SparkSession, table: LakeTable, connecting: Connecting) -> DataFrame:
-    """The rows that a broker has from the snapshot's numbers on."""
-    partitions = partitions_of(connecting, table.topic)
-    starts = {str(number): table.archived_up_to.get(number, EARLIEST) for number in partitions}
+def not_archived(
+    spark: SparkSession, table: LakeTable, connecting: Connecting, described: Topic
+) -> DataFrame:
+    """Return the rows that the brokers have from the archived offsets of a snapshot on."""
+    starts = {
+        str(number): table.archived_up_to.get(number, EARLIEST) for number in range(len(described.partitions))
+    }
     rows = (
         spark.read.format("korvet")
         .option("kafka.bootstrap.servers", connecting.bootstrap_servers)
@@ -143,12 +149,12 @@ def not_archived(spark: SparkSession, table: LakeTable, connecting: Connecting) 
     )
 
 
-def partitions_of(connecting: Connecting, topic: str) -> Sequence[int]:
-    """A topic's partitions. Raises NoTable when the brokers have no such topic, and KafkaError."""
+def described_topic(connecting: Connecting, topic: str) -> Topic:
+    """Return a topic as the brokers describe it. Raises NoTable if they have no such topic, and KafkaError."""
 
-    async def ask() -> Sequence[int]:
+    async def ask() -> Topic:
         async with connecting.open() as client:
-            return range(len((await client.topic(topic)).partitions))
+            return await client.topic(topic)
 
     try:
         return trio.run(ask)

@@ -251,3 +251,26 @@ def test_a_lag_is_in_offsets_until_it_is_known_how_they_count(
     lags: list[tuple[int, Rows | None]], said: str
 ) -> None:
     assert lag_text([TopicProgress("t", lag=lag, rows=rows) for lag, rows in lags]) == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["audit"],
+        ["audit", "--offline"],
+        ["compact"],
+        ["retain", "--older-than", "1d"],
+        ["vacuum"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("place", ["nowhere", "empty"])
+def test_a_place_without_archives_is_an_error(
+    korvet: Korvet, command: list[str], place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    outcome = korvet("lake", *command, "--at", str(tmp_path / place))
+
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert f"There is no archive of a topic at {tmp_path / place}" in outcome.err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from deltalake import DeltaTable
 
 from korvet.cli.lake_audit import command as audit_command
 from korvet.cli.lake_erase import command as erase_command
+from korvet.cli.lake_status import command as status_command
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Wanted
@@ -31,9 +33,9 @@ def test_lag_is_told_in_records_and_time(cluster: Cluster, topic: str, tmp_path:
     place = Location.parse(str(tmp_path))
     cluster.produce(topic, values(5))
     archived(cluster.bootstrap_servers, topic, tmp_path)
-    (before,) = cluster.run(lambda client: status(client, place, None))
+    (before,), _ = cluster.run(lambda client: status(client, place, None))
     cluster.produce(topic, values(3, timestamp=int(time.time() * 1000) - 60_000))
-    (after,) = cluster.run(lambda client: status(client, place, Wanted.parse(topic)))
+    (after,), _ = cluster.run(lambda client: status(client, place, Wanted.parse(topic)))
 
     assert (before.lag_records, before.lag_s, before.archived_up_to) == (0, None, before.last_stable_offset)
     assert (after.lag_records, after.more) == (3, False)
@@ -45,9 +47,32 @@ def test_lag_is_told_in_records_and_time(cluster: Cluster, topic: str, tmp_path:
 def test_a_topic_that_was_never_archived_has_no_number(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(4))
-    (found,) = memory.run(lambda client: status(client, Location.parse(str(tmp_path)), Wanted.parse(topic)))
+    (found,), _ = memory.run(
+        lambda client: status(client, Location.parse(str(tmp_path)), Wanted.parse(topic))
+    )
 
     assert (found.archived_up_to, found.lag_records) == (None, 4)
+
+
+def test_status_names_the_archive_of_a_topic_that_was_created_again(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(4))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.run(lambda client: client.delete_topic(topic))
+    shown_deleted = CliRunner().invoke(
+        status_command, ["--at", str(tmp_path), "-b", memory.bootstrap_servers, "--json"]
+    )
+    memory.create(topic)
+    shown_again = CliRunner().invoke(status_command, ["--at", str(tmp_path), "-b", memory.bootstrap_servers])
+
+    (row,) = json.loads(shown_deleted.stdout)
+    assert (row["topic"], row["archived"], row["latest"]) == (topic, 4, None)
+    assert shown_deleted.exit_code == 0
+    assert shown_again.exit_code == 1
+    assert f"{topic}: " in shown_again.stderr
+    assert "deleted and created anew" in shown_again.stderr
 
 
 def test_an_audit_of_a_whole_archive_finds_nothing(cluster: Cluster, topic: str, tmp_path: Path) -> None:

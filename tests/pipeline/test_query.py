@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from korvet.client import Record
+from korvet.lake.errors import RecreatedTopic
 from korvet.lake.location import Location
 from korvet.pipeline.query import Lake, create_views, united, view_name
 from tests.pipeline.archiving import archived
@@ -106,6 +107,21 @@ def test_views_have_the_names_of_their_topics(
     assert created == [view_name(topic)]
     assert [tuple(row) for row in spark.sql(sql).collect()] == [("k0", 4), ("k1", 3), ("k2", 3)]
     assert create_views(spark, lake_at(tmp_path, memory), "select 1") == []
+
+
+def test_a_topic_created_again_is_not_mixed_with_the_archive_of_the_old(
+    spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, numbered(range(5)))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.run(lambda client: client.delete_topic(topic))
+    memory.create(topic)
+    memory.produce(topic, numbered(range(5, 13)))
+
+    with pytest.raises(RecreatedTopic, match="--archived reads the old table alone"):
+        united(spark, lake_at(tmp_path, memory), topic)
+    assert united(spark, lake_at(tmp_path), topic).count() == 5
 
 
 def test_typed_tables_are_views_too(spark: SparkSession, tmp_path: Path) -> None:
