@@ -38,6 +38,7 @@ from korvet.protocol.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
 from korvet.retention import RetentionWorker
 from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
 from korvet.tiers import Tiers
@@ -237,8 +238,11 @@ class Broker:
         return [known[name] for name in sorted(known)]
 
     def group(self, context: RequestContext, group_id: str | None, operation: Operation) -> str:
-        """The group's id. Raises InvalidGroupId for null; the empty one is a group like others, as in Kafka."""
-        if group_id is None:
+        """Return the group's id. The empty id is a group like others, as in Kafka.
+
+        Raises InvalidGroupId for null, and for an id that not every version could answer.
+        """
+        if group_id is None or is_longer(group_id, LONGEST_ID_BYTES):
             raise InvalidGroupId
         self.authorize(context, operation, Resource.GROUP, group_id)
         return group_id

@@ -386,7 +386,9 @@ class Config:
     )
     group_max_size: int = _setting(integer(at_least=1), MAX_INT, "members that a group may have")
     group_max_metadata_bytes: int = _bytes(
-        1_048_576, "what a member may say of itself, and be assigned, at most", at_least=1
+        1_048_576,
+        "most that a member may send about itself, names and ids included, and that it may be assigned",
+        at_least=1,
     )
     offsets_retention_minutes: int = _setting(
         integer(at_least=1),

@@ -14,22 +14,23 @@ to be saved before these answers go out, so that it is the same group after a cr
 
 Beyond Kafka: the members of a generation are saved when it begins, not only when they have their assignments,
 so no generation ever begins twice; a member whose sync is waiting when it leaves gets an answer; and
-there are at most `max_size` newcomers at once who were told their member id and have not come back yet.
+at most `max_newcomers` clients, and at most `max_size`, have a member id that they have not come back with. Beyond
+`max_newcomers` the oldest of these ids is forgotten, and its client has to ask for another one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from enum import Enum
 from uuid import uuid4
 
 from attrs import define, evolve, field
 
+from korvet.groups.deadlines import Deadlines
 from korvet.groups.members import (
     CONSUMER,
-    NEVER,
     NEW_MEMBER,
     Answer,
     GroupLimits,
@@ -55,15 +56,31 @@ from korvet.protocol.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from korvet.protocol.text import quoted, quoted_list
 
 logger = logging.getLogger(__name__)
 
 # Clients cut their reasons at this length themselves (KIP-800); not all do.
 LONGEST_REASON = 255
+# Characters of a member id before the random part. A longer client id would make ids that no answer can hold.
+LONGEST_PREFIX = 255
+
+
+class Timer(Enum):
+    """What ends at a deadline."""
+
+    JOIN = 0
+    SYNC = 1
+    SESSION = 2
+    NEWCOMER = 3
+
+
+JOIN = (Timer.JOIN, "")
+SYNC = (Timer.SYNC, "")
 
 
 def _new_member_id(prefix: str) -> str:
-    return f"{prefix}-{uuid4()}"
+    return f"{prefix[:LONGEST_PREFIX]}-{uuid4()}"
 
 
 @define(eq=False, repr=False)
@@ -83,9 +100,8 @@ class ClassicGroup:
     subscribed_topics: frozenset[str] | None = None
     answers: list[tuple[Ticket, Answer]] = field(factory=list)
     is_unsaved: bool = False
-    wake_ms: float = NEVER
     _static: dict[str, str] = field(factory=dict)  # group instance id -> member id
-    _pending: dict[str, float] = field(factory=dict)  # told their member id and not back yet -> until when
+    _pending: dict[str, None] = field(factory=dict)  # told their member id and not back yet, the oldest first
     _supported: Counter[str] = field(factory=Counter)  # protocol -> how many members can do it
     _joining: int = 0  # members whose join waits
     _not_synced: set[str] = field(factory=set)
@@ -93,12 +109,11 @@ class ClassicGroup:
     _initial_delay_ms: int = 0
     _initial_rest_ms: int = 0
     _has_newcomers: bool = False
-    _join_ends_ms: float = NEVER
-    _sync_ends_ms: float = NEVER
+    _deadlines: Deadlines[tuple[Timer, str]] = field(factory=Deadlines)  # the text is a member id, or empty
 
     def __repr__(self) -> str:
         return (
-            f"<ClassicGroup {self.group_id!r} {self.state.value} generation={self.generation_id}"
+            f"<ClassicGroup {quoted(self.group_id)} {self.state.value} generation={self.generation_id}"
             f" members={len(self.members)}>"
         )
 
@@ -211,14 +226,23 @@ class ClassicGroup:
             self._answer_join(member, Joined(error_code=ErrorCode.NOT_COORDINATOR))
             self._answer_sync(member, Synced(error_code=ErrorCode.NOT_COORDINATOR))
 
+    @property
+    def wake_ms(self) -> float:
+        """When something may be due."""
+        return self._deadlines.next_ms
+
     def tick(self, now_ms: float) -> None:
         """Do what has become due."""
-        while self.wake_ms <= now_ms:
-            due_ms, act = min(self._due(), key=lambda due: due[0], default=(NEVER, None))
-            if act is None or due_ms > now_ms:
-                self.wake_ms = due_ms
-                return
-            act(now_ms)
+        while (due := self._deadlines.pop(now_ms)) is not None:
+            timer, member_id = due
+            if timer is Timer.JOIN:
+                self._end_join(now_ms)
+            elif timer is Timer.SYNC:
+                self._end_sync(now_ms)
+            elif timer is Timer.SESSION:
+                self._end_session(self.members[member_id], now_ms)
+            else:
+                self._end_pending(member_id, now_ms)
 
     # --- Joining ----------------------------------------------------------------------------------------
 
@@ -244,8 +268,11 @@ class ClassicGroup:
         if join.group_instance_id is None and join.can_be_sent_away:
             if len(self._pending) >= self.limits.max_size:
                 raise GroupMaxSizeReached
-            logger.info("%r: %s is to join again under that id", self, member_id)
-            self._pending[member_id] = self._arm(now_ms + join.session_timeout_ms)
+            while len(self._pending) >= self.limits.max_newcomers:
+                self._forget_newcomer(next(iter(self._pending)))
+            logger.info("%r: %s is to join again under that id", self, quoted(member_id))
+            self._pending[member_id] = None
+            self._deadlines.set((Timer.NEWCOMER, member_id), now_ms + join.session_timeout_ms)
             self._answer(ticket, Joined(error_code=MemberIdRequired.error_code, member_id=member_id))
         elif join.group_instance_id in self._static:
             self._replace(self._static[join.group_instance_id], member_id, join, ticket, now_ms)
@@ -263,7 +290,7 @@ class ClassicGroup:
             join.protocols,
             is_new=True,
         )
-        self._pending.pop(member_id, None)
+        self._forget_newcomer(member_id)
         if not self.members:
             self.protocol_type = join.protocol_type
         self.members[member_id] = member
@@ -273,10 +300,10 @@ class ClassicGroup:
             self._static[join.group_instance_id] = member_id
         self._park_join(member, ticket)
         # It does not know its member id yet, so it cannot send heartbeats.
-        member.session_ends_ms = self._arm(now_ms + self.limits.new_member_join_timeout_ms)
+        self._deadlines.set((Timer.SESSION, member_id), now_ms + self.limits.new_member_join_timeout_ms)
         if self._is_initial and self.state is State.PREPARING_REBALANCE:
             self._has_newcomers = True
-        self._rebalance(f"{member_id} joins; {_reason(join.reason)}", now_ms)
+        self._rebalance(f"{quoted(member_id)} joins; {_reason(join.reason)}", now_ms)
 
     def _join_again(self, join: Join, ticket: Ticket, now_ms: float) -> None:
         member = self._find(join.member_id, join.group_instance_id)
@@ -290,7 +317,7 @@ class ClassicGroup:
         else:
             # The leader, too, may ask for a rebalance: it watches over what members' metadata do not show.
             self._update(member, join, ticket)
-            self._rebalance(f"{member.member_id} joins again; {_reason(join.reason)}", now_ms)
+            self._rebalance(f"{quoted(member.member_id)} joins again; {_reason(join.reason)}", now_ms)
 
     def _update(self, member: Member, join: Join, ticket: Ticket) -> None:
         self._supported.subtract(member.protocol_names)
@@ -302,8 +329,9 @@ class ClassicGroup:
 
     def _replace(self, old_id: str, new_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
         """A static member comes back without its member id: it gets a new one, and the old one is fenced."""
+        instance_id = quoted(join.group_instance_id or "")
         logger.info(
-            "%r: static member %r is %s now, no longer %s", self, join.group_instance_id, new_id, old_id
+            "%r: static member %s is %s now, no longer %s", self, instance_id, quoted(new_id), quoted(old_id)
         )
         member = self.members[old_id]
         self._answer_join(member, Joined(error_code=FencedInstanceId.error_code, member_id=old_id))
@@ -312,6 +340,7 @@ class ClassicGroup:
         self.members = {(new_id if key == old_id else key): each for key, each in self.members.items()}
         member.member_id = self._static[join.group_instance_id or ""] = new_id
         member.is_new = False
+        self._deadlines.clear((Timer.SESSION, old_id))
         if old_id in self._not_synced:
             self._not_synced.remove(old_id)
             self._not_synced.add(new_id)
@@ -324,9 +353,7 @@ class ClassicGroup:
             self.is_unsaved = True
             self._answer_join(member, self._rejoined(member, join, told_leader))
         else:
-            self._rebalance(
-                f"static member {join.group_instance_id!r} came back; {_reason(join.reason)}", now_ms
-            )
+            self._rebalance(f"static member {instance_id} came back; {_reason(join.reason)}", now_ms)
 
     def _rejoined(self, member: Member, join: Join, told_leader: str | None) -> Joined:
         """What a static member is told that comes back into a Stable group.
@@ -353,7 +380,7 @@ class ClassicGroup:
         if self.state is State.COMPLETING_REBALANCE:
             self._give_up_assignment(now_ms)
         self._not_synced.clear()
-        self._sync_ends_ms = NEVER
+        self._deadlines.clear(SYNC)
         self._is_initial = self.state is State.EMPTY
         logger.info("%r rebalances: %s", self, reason)
         self.state = State.PREPARING_REBALANCE
@@ -361,11 +388,11 @@ class ClassicGroup:
             self._has_newcomers = False
             self._initial_delay_ms = self.limits.initial_rebalance_delay_ms
             self._initial_rest_ms = max(self._rebalance_timeout_ms - self._initial_delay_ms, 0)
-            self._join_ends_ms = self._arm(now_ms + self._initial_delay_ms)
+            self._deadlines.set(JOIN, now_ms + self._initial_delay_ms)
         elif self._all_are_here:
             self._complete_join(now_ms)
         else:
-            self._join_ends_ms = self._arm(now_ms + self._rebalance_timeout_ms)
+            self._deadlines.set(JOIN, now_ms + self._rebalance_timeout_ms)
 
     def _give_up_assignment(self, now_ms: float) -> None:
         for member in self.members.values():
@@ -388,20 +415,20 @@ class ClassicGroup:
             self._has_newcomers = False
             self._initial_rest_ms = max(self._initial_rest_ms - self._initial_delay_ms, 0)
             self._initial_delay_ms = delay_ms
-            self._join_ends_ms = self._arm(now_ms + delay_ms)
+            self._deadlines.set(JOIN, now_ms + delay_ms)
         else:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: float) -> None:
         """Begin the next generation with those that are here. Static members that are not may still come."""
-        self._join_ends_ms = NEVER
+        self._deadlines.clear(JOIN)
         missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in missing:
-            logger.info("%r: %s did not join in time", self, member.member_id)
+            logger.info("%r: %s did not join in time", self, quoted(member.member_id))
             self._remove(member)
         if self.members and not self._has_leader_that_is_here():
             # Only static members are left, none of them here. Their sessions end, or they come.
-            self._join_ends_ms = self._arm(now_ms + max(1, self._rebalance_timeout_ms))
+            self._deadlines.set(JOIN, now_ms + max(1, self._rebalance_timeout_ms))
             return
         self.generation_id += 1
         self.is_unsaved = True
@@ -417,7 +444,7 @@ class ClassicGroup:
             self._answer_join(member, self._joined(member))
             self._extend_session(member, now_ms)
         self._expect_syncs(now_ms)
-        logger.info("%r waits for its leader %s", self, self.leader)
+        logger.info("%r waits for its leader %s", self, quoted(self.leader or ""))
 
     def _has_leader_that_is_here(self) -> bool:
         """Whether there is a leader for the next generation; where the old one is missing, another is taken."""
@@ -426,7 +453,9 @@ class ClassicGroup:
         here = next((m.member_id for m in self.members.values() if m.join_ticket is not None), None)
         if here is None:
             return False
-        logger.info("%r: leader %s did not join in time, %s takes over", self, self.leader, here)
+        logger.info(
+            "%r: leader %s did not join in time, %s takes over", self, quoted(self.leader or ""), quoted(here)
+        )
         self.leader = here
         return True
 
@@ -471,20 +500,19 @@ class ClassicGroup:
 
     def _expect_syncs(self, now_ms: float) -> None:
         self._not_synced = set(self.members)
-        self._sync_ends_ms = self._arm(now_ms + self._rebalance_timeout_ms)
+        self._deadlines.set(SYNC, now_ms + self._rebalance_timeout_ms)
 
     def _has_synced(self, member: Member) -> None:
         self._not_synced.discard(member.member_id)
         if not self._not_synced:
-            self._sync_ends_ms = NEVER
+            self._deadlines.clear(SYNC)
 
     def _end_sync(self, now_ms: float) -> None:
-        """The time for syncing is up: who has not asked for its assignment is not there."""
-        self._sync_ends_ms = NEVER
+        """Remove the members that have not asked for their assignment in time."""
         missing = [self.members[member_id] for member_id in sorted(self._not_synced)]
         for member in missing:
             self._remove(member)
-        names = ", ".join(member.member_id for member in missing)
+        names = quoted_list([member.member_id for member in missing])
         self._prepare_rebalance(f"{names} did not sync in time", now_ms)
 
     def _assign(self, assignments: dict[str, bytes], now_ms: float) -> None:
@@ -523,7 +551,7 @@ class ClassicGroup:
     def _leave(self, leaving: Leave) -> ErrorCode:
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if member_id in self._pending:
-            del self._pending[member_id]
+            self._forget_newcomer(member_id)
             return ErrorCode.NONE
         if member_id == NEW_MEMBER and instance_id is not None:
             member_id = self._static.get(instance_id, NEW_MEMBER)
@@ -531,21 +559,27 @@ class ClassicGroup:
             member = self._find(member_id, instance_id)
         except KafkaError as error:
             return error.error_code
-        logger.info("%r: %s leaves; %s", self, member_id, _reason(leaving.reason))
+        logger.info("%r: %s leaves; %s", self, quoted(member_id), _reason(leaving.reason))
         self._remove(member)
         return ErrorCode.NONE
 
     def _forget(self, member_id: str) -> None:
         """Somebody for whom there is no room: no longer a member, if it was one."""
-        self._pending.pop(member_id, None)
+        self._forget_newcomer(member_id)
         if member_id in self.members:
             self._remove(self.members[member_id])
+
+    def _forget_newcomer(self, member_id: str) -> None:
+        """Stop waiting for a client to come back with that member id."""
+        self._pending.pop(member_id, None)
+        self._deadlines.clear((Timer.NEWCOMER, member_id))
 
     def _remove(self, member: Member) -> None:
         """Take a member out, and send it away if it waits. What the group makes of that is the caller's to say."""
         self._answer_join(member, Joined(error_code=UnknownMemberId.error_code))
         self._answer_sync(member, Synced(error_code=UnknownMemberId.error_code))
         del self.members[member.member_id]
+        self._deadlines.clear((Timer.SESSION, member.member_id))
         self._supported.subtract(member.protocol_names)
         self._not_synced.discard(member.member_id)
         if member.group_instance_id is not None:
@@ -554,19 +588,18 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def _end_session(self, member: Member, now_ms: float) -> None:
-        member.session_ends_ms = NEVER
         is_waiting = member.join_ticket is not None or member.sync_ticket is not None
         if is_waiting and not member.is_new:
             return  # it cannot send heartbeats meanwhile; its session goes on with the answer
-        logger.info("%r: nothing was heard of %s", self, member.member_id)
+        logger.info("%r: nothing was heard of %s", self, quoted(member.member_id))
         self._remove(member)
         if self.state is not State.PREPARING_REBALANCE:
-            self._prepare_rebalance(f"{member.member_id} was not heard of", now_ms)
+            self._prepare_rebalance(f"{quoted(member.member_id)} was not heard of", now_ms)
         elif self._all_are_here:
             self._complete_join(now_ms)
 
     def _end_pending(self, member_id: str, now_ms: float) -> None:
-        logger.info("%r: %s did not come back", self, member_id)
+        logger.info("%r: %s did not come back", self, quoted(member_id))
         del self._pending[member_id]
         if self.state is State.PREPARING_REBALANCE and self._all_are_here:
             self._complete_join(now_ms)
@@ -599,20 +632,7 @@ class ClassicGroup:
         return True
 
     def _extend_session(self, member: Member, now_ms: float) -> None:
-        member.session_ends_ms = self._arm(now_ms + member.session_timeout_ms)
-
-    def _arm(self, deadline_ms: float) -> float:
-        self.wake_ms = min(self.wake_ms, deadline_ms)
-        return deadline_ms
-
-    def _due(self) -> Iterator[tuple[float, Callable[[float], None]]]:
-        """What is to be done, and when."""
-        yield self._join_ends_ms, self._end_join
-        yield self._sync_ends_ms, self._end_sync
-        for member in self.members.values():
-            yield member.session_ends_ms, partial(self._end_session, member)
-        for member_id, ends_ms in self._pending.items():
-            yield ends_ms, partial(self._end_pending, member_id)
+        self._deadlines.set((Timer.SESSION, member.member_id), now_ms + member.session_timeout_ms)
 
 
 def _differ(claimed: str | None, actual: str | None) -> bool:

@@ -27,8 +27,9 @@ from attrs import define, field
 
 from korvet.config import Config
 from korvet.groups.classic import ClassicGroup
+from korvet.groups.deadlines import NEVER
 from korvet.groups.document import UnreadableDocument, read, written
-from korvet.groups.members import NEVER, Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
 from korvet.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -43,6 +44,7 @@ from korvet.protocol.errors import (
     NotCoordinator,
     UnknownMemberId,
 )
+from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
 from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, Storage, TopicPartition
 from korvet.tasks import in_parallel
 
@@ -183,8 +185,10 @@ class GroupCoordinator:
         shortest, longest = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
         if not shortest <= join.session_timeout_ms <= longest:
             raise InvalidSessionTimeout(f"session timeouts are from {shortest} to {longest} ms here")
-        if sum(len(metadata) for _, metadata in join.protocols) > self.config.group_max_metadata_bytes:
-            raise InvalidRequest("the member's metadata are larger than group.max.metadata.bytes")
+        if any(is_longer(each, LONGEST_ID_BYTES) for each in join.ids):
+            raise InvalidRequest(f"ids are at most {LONGEST_ID_BYTES} bytes long")
+        if join.size > self.config.group_max_metadata_bytes:
+            raise InvalidRequest("what the member sends is larger than group.max.metadata.bytes")
 
     # --- Positions --------------------------------------------------------------------------------------
 
@@ -344,9 +348,9 @@ class GroupCoordinator:
         try:
             held.version = await self.storage.save(KIND, group_id, document, expected_version=held.version)
         except DocumentConflict:
-            logger.warning("group %r was saved by another broker; it is loaded anew", group_id)
+            logger.warning("group %s was saved by another broker; it is loaded again", quoted(group_id))
             self._drop(group_id, held)
-            raise NotCoordinator(f"group {group_id!r} was coordinated by another broker") from None
+            raise NotCoordinator(f"group {quoted(group_id)} was coordinated by another broker") from None
         held.saved_state, held.saved_generation = held.group.state, held.group.generation_id
 
     def _drop(self, group_id: str, held: HeldGroup) -> None:
@@ -407,7 +411,7 @@ class GroupCoordinator:
             async with self._hold(group_id):
                 pass
         except KafkaError as error:
-            logger.warning("group %r could not go on: %s", group_id, error.message)
+            logger.warning("group %s could not go on: %s", quoted(group_id), error.message)
             self._look_again(group_id)
 
     # --- Expiry -----------------------------------------------------------------------------------------
@@ -427,7 +431,7 @@ class GroupCoordinator:
                 try:
                     await self._expire(group.group_id)
                 except KafkaError as error:
-                    logger.warning("positions of group %r: %s", group.group_id, error.message)
+                    logger.warning("offsets of group %s: %s", quoted(group.group_id), error.message)
 
     async def _expire(self, group_id: str) -> None:
         async with self._hold(group_id) as held:
@@ -439,11 +443,11 @@ class GroupCoordinator:
             is_over = held.group.state is State.EMPTY and not held.group.has_newcomers
             if is_over and len(expired) == len(positions):
                 logger.info(
-                    "group %r is deleted: it has no members, and its positions have expired", group_id
+                    "group %s is deleted: it has no members, and its positions have expired", quoted(group_id)
                 )
                 await self._delete(group_id, held)
             elif expired:
-                logger.info("group %r: %d positions have expired", group_id, len(expired))
+                logger.info("group %s: %d positions have expired", quoted(group_id), len(expired))
                 await self.storage.forget(group_id, expired)
 
     @property

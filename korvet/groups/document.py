@@ -17,6 +17,7 @@ from typing import Any
 
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.members import GroupLimits, Member, State
+from korvet.protocol.text import quoted
 
 FORMAT = 1
 TYPE = "classic"
@@ -50,7 +51,7 @@ def read(group_id: str, document: bytes, limits: GroupLimits) -> tuple[ClassicGr
     values = json.loads(document)
     if values["format"] > FORMAT or values["type"] != TYPE:
         raise UnreadableDocument(
-            f"group {group_id!r} is of type {values['type']}, format {values['format']}, not {TYPE}, {FORMAT}"
+            f"group {quoted(group_id)} is of type {values['type']}, format {values['format']}, not {TYPE}, {FORMAT}"
         )
     members = [_read_member(member) for member in values["members"]]
     group = ClassicGroup(

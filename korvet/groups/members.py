@@ -15,7 +15,8 @@ from korvet.protocol.errors import ErrorCode
 
 # The protocol type of consumers, whose metadata begins with the topics they subscribe to.
 CONSUMER = "consumer"
-NEVER = float("inf")
+# Of the length of a text or of metadata.
+LENGTH_BYTES = 4
 NEW_MEMBER = ""  # the member id of whoever has none yet
 
 Ticket = object
@@ -39,6 +40,9 @@ class GroupLimits:
 
     initial_rebalance_delay_ms: int = 3000
     max_size: int = 2**31 - 1
+    # Clients that were sent a member id and have not joined under it yet. Those that have left are only noticed when
+    # their session timeout ends.
+    max_newcomers: int = 500
     # Newcomers whose client has gone are not noticed while their join waits, so it does not wait for ever.
     new_member_join_timeout_ms: int = 300_000
 
@@ -59,6 +63,19 @@ class Join:
     # What the asker understands: MEMBER_ID_REQUIRED (v4, KIP-394), and skipping the assignment (v9, KIP-814).
     can_be_sent_away: bool = True
     can_skip_assignment: bool = True
+
+    @property
+    def ids(self) -> tuple[str, str, str]:
+        """The ids that are kept with the member, and answered to other members."""
+        return self.member_id, self.group_instance_id or "", self.client_id
+
+    @property
+    def size(self) -> int:
+        """Bytes that the client sends about the member, lengths included."""
+        texts = (*self.ids, self.client_host, self.protocol_type, *(name for name, _ in self.protocols))
+        return sum(LENGTH_BYTES + len(text.encode()) for text in texts) + sum(
+            LENGTH_BYTES + len(metadata) for _, metadata in self.protocols
+        )
 
 
 class JoinedMember(NamedTuple):
@@ -132,7 +149,6 @@ class Member:
     is_new: bool = False
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
-    session_ends_ms: float = NEVER
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it says of itself in that protocol."""

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
-from korvet.groups.members import GroupLimits, Leave, State, subscribed_topics
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, subscribed_topics
+from korvet.protocol.errors import ErrorCode
 from tests.groups.conversation import BOTH, RANGE, Conversation, subscription
 
 STICKY = (("sticky", b"sticky"),)
@@ -573,3 +577,35 @@ def test_an_empty_consumer_group_subscribes_to_nothing() -> None:
 def test_broken_subscriptions_are_told_as_such(metadata: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  its words are the parser's
         subscribed_topics(metadata)
+
+
+def test_the_oldest_newcomers_are_forgotten_beyond_a_bound() -> None:
+    group = ClassicGroup("g", GroupLimits(max_newcomers=3))
+    for _ in range(4):
+        group.join(Join(protocols=RANGE), "knock", 0)
+    ids = [answer.member_id for _, answer in group.answers if isinstance(answer, Joined)]
+    group.answers.clear()
+    for member_id in (ids[0], ids[3]):
+        group.join(Join(member_id=member_id, protocols=RANGE), member_id, 1)
+    group.tick(3001)
+    told = {ticket: answer.error_code for ticket, answer in group.answers}
+
+    assert told[ids[0]] == ErrorCode.UNKNOWN_MEMBER_ID
+    assert list(group._pending) == ids[1:3]
+    assert list(group.members) == ids[3:]
+
+
+def test_many_members_expire_in_one_pass() -> None:
+    count = 20_000
+    group = ClassicGroup("g", GroupLimits(max_newcomers=count))
+    for number in range(count):
+        group.join(Join(protocols=RANGE, session_timeout_ms=10_000 + number % 7), "knock", 0)
+    for _ in range(count):
+        group.join(Join(protocols=RANGE, can_be_sent_away=False), "join", 0)
+    began_s = monotonic()
+    group.tick(1_000_000)
+    group.tick(2_000_000)
+    took_s = monotonic() - began_s
+
+    assert (0, 0, State.EMPTY) == (len(group._pending), len(group.members), group.state)
+    assert took_s < 20  # 0.5 s here; minutes if each expiry looks at all deadlines

@@ -252,12 +252,15 @@ async def test_sessions_have_a_shortest_and_a_longest_timeout(
 
 
 async def test_metadata_and_assignments_are_bounded(autojump_clock: MockClock, world: World) -> None:
-    client = Client(world.coordinator(group_max_metadata_bytes=20), "a")
+    client = Client(world.coordinator(group_max_metadata_bytes=100), "a")
+    for protocols in ((("range", b"x" * 50), ("other", b"x" * 31)), (("r" * 90, b""),), (("", b""),) * 13):
+        with pytest.raises(InvalidRequest):
+            await client.join(protocols=protocols)
     with pytest.raises(InvalidRequest):
-        await client.join(protocols=(("range", b"x" * 15), ("other", b"x" * 6)))
+        await client.join(protocol_type="c" * 100)
     await client.join()
     with pytest.raises(InvalidRequest):
-        await client.sync(a=b"x" * 21)
+        await client.sync(a=b"x" * 101)
 
 
 async def test_made_up_groups_leave_nothing_behind(autojump_clock: MockClock, world: World) -> None:

@@ -173,3 +173,32 @@ async def test_members_that_are_none_are_refused_and_disturb_nobody(
     assert [ErrorCode.UNKNOWN_MEMBER_ID] * 6 == told
     assert ErrorCode.NONE == heartbeat.error_code
     assert ["g"] == known
+
+
+async def test_long_ids_are_refused_and_shortened_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with serving(group_initial_rebalance_delay_ms=0) as server, connect(server) as client:
+        request = join_request()
+        request.group_id = "g" * 32_768
+        no_group = await client.ask(request, 9)
+        heartbeat = await client.ask(
+            HeartbeatRequest(group_id=request.group_id, generation_id=1, member_id="m"), 4
+        )
+        request.group_id, request.group_instance_id = "g" * 32_767, "i" * 32_768
+        no_member = await client.ask(request, 9)
+        request.group_instance_id = "i" * 32_767
+        joined = await client.ask(request, 9)
+
+    assert no_group.error_code == heartbeat.error_code == ErrorCode.INVALID_GROUP_ID
+    assert ErrorCode.INVALID_REQUEST == no_member.error_code
+    assert ErrorCode.NONE == joined.error_code
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+async def test_the_names_of_protocols_count_as_metadata() -> None:
+    async with serving(group_max_metadata_bytes=100_000) as server, connect(server) as client:
+        request = join_request()
+        request.protocols = [JoinGroupRequestProtocol(name="p" * 100_001, metadata=b"")]
+        refused = await client.ask(request, 9)
+
+    assert ErrorCode.INVALID_REQUEST == refused.error_code

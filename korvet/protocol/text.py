@@ -1,0 +1,23 @@
+"""Text from clients: its length, and how it may be logged."""
+
+from __future__ import annotations
+
+LONGEST = 100
+# A text whose length is an int16 in versions that are not flexible, so that every version can answer it.
+LONGEST_ID_BYTES = 2**15 - 1
+
+
+def quoted(text: str) -> str:
+    """Return the text quoted, in one line and of limited length."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}… ({len(text)} characters)"
+
+
+def quoted_list(texts: list[str], most: int = 5) -> str:
+    """Return the first texts quoted, and the number of the others."""
+    listed = ", ".join(map(quoted, texts[:most]))
+    return listed if len(texts) <= most else f"{listed} and {len(texts) - most} more"
+
+
+def is_longer(text: str, limit: int) -> bool:
+    """Return True if the text has more than `limit` bytes."""
+    return len(text) > limit or len(text.encode()) > limit

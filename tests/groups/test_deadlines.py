@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from random import Random
+
+from korvet.groups.deadlines import NEVER, SPARE, Deadlines
+
+
+def test_keys_come_in_the_order_of_their_deadlines() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for key, end_ms in {"b": 20, "a": 10, "c": 30}.items():
+        deadlines.set(key, end_ms)
+
+    assert deadlines.next_ms == 10
+    assert [deadlines.pop(25) for _ in range(3)] == ["a", "b", None]
+    assert deadlines.next_ms == 30
+
+
+def test_a_deadline_can_be_moved_and_cleared() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("later", 10)
+    deadlines.set("later", 40)
+    deadlines.set("earlier", 50)
+    deadlines.set("earlier", 5)
+    deadlines.set("cleared", 1)
+    deadlines.clear("cleared")
+
+    assert [deadlines.pop(30) for _ in range(2)] == ["earlier", None]
+    assert [deadlines.pop(60) for _ in range(2)] == ["later", None]
+    assert deadlines.next_ms == NEVER
+
+
+def test_a_model_agrees() -> None:
+    random, model = Random(12), dict[int, float]()
+    deadlines: Deadlines[int] = Deadlines()
+    for now_ms in range(3000):
+        key = random.randrange(30)
+        if random.random() < 0.7:
+            model[key] = now_ms + random.randrange(1, 200)
+            deadlines.set(key, model[key])
+        else:
+            model.pop(key, None)
+            deadlines.clear(key)
+        due = []
+        while (popped := deadlines.pop(now_ms)) is not None:
+            due.append(model.pop(popped))
+        assert due == sorted(due)
+        assert all(end_ms > now_ms for end_ms in model.values())
+        assert deadlines.next_ms <= min(model.values(), default=NEVER)
+
+
+def test_cleared_deadlines_do_not_pile_up() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    for key in range(10_000):
+        deadlines.set(key, 1_000_000)
+        deadlines.clear(key)
+
+    assert len(deadlines._heap) <= SPARE + 1
