@@ -46,7 +46,8 @@ def command(
 
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
-    committed, byte by byte. What was erased is not missing. Exits with 1 when anything is.
+    committed, byte by byte. What was erased is not missing. Gaps that --accept-gap has passed over are listed. Exits
+    with 1 when anything is missing.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
@@ -65,12 +66,19 @@ def command(
 
         result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
     sound, findings, failures = result
-    erased = {topic: erased_count(LakeTable.open(location, topic)) for topic in sound}
+    tables = {topic: LakeTable.open(location, topic) for topic in sound}
+    erased = {topic: erased_count(table) for topic, table in tables.items()}
+    gaps = {topic: table.gaps for topic, table in tables.items()}
     if as_json:
         print_json(
             {
                 "topics": sound,
                 "erased": erased,
+                "accepted_gaps": [
+                    {"topic": topic, "partition": gap.partition, "start": gap.start, "end": gap.end}
+                    for topic, several in gaps.items()
+                    for gap in several
+                ],
                 "missing": [
                     {
                         "topic": finding.topic,
@@ -93,7 +101,12 @@ def command(
                 f"{topic}: {offsets:,} offsets, "
                 + (f"{wrong} findings" if wrong else "all accounted for")
                 + (f"; {erased[topic]:,} records of them erased" if erased.get(topic) else "")
+                + (f"; {len(gaps[topic])} accepted gaps" if gaps[topic] else "")
             )
+            for gap in gaps[topic]:
+                click.echo(
+                    f"{topic}-{gap.partition} offsets {gap.start} to {gap.end - 1}: not archived, the gap was accepted"
+                )
         for topic, error in failures.items():
             click.echo(f"{topic}: {error}")
     if findings or failures:

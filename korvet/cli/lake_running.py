@@ -44,9 +44,12 @@ def ended_by_signals(job: Job) -> Iterator[None]:
 def told_in_a_line() -> Iterator[None]:
     """Around Spark: that there is no Java, and what is wrong with the SQL or a task, in one line."""
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
     from korvet.pipeline.session import JavaNotFound
 
+    # pyspark also logs each such error, as JSON with the whole stack of the JVM.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         yield
     except JavaNotFound as error:

@@ -17,6 +17,7 @@ What a table belongs to is in its properties: korvet.kind, korvet.topic, korvet.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -369,4 +370,12 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
 
 
 def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") + "."
+    """Return what went wrong in one line, for deltalake's errors with the innermost cause."""
+    text = str(error).strip()
+    cause = re.split(r"\n\s*(?:\x1b\[\d+m)*\u21b3", text)[-1] if "\u21b3" in text else ""
+    answer = re.search(r"<Code>([^<]*)</Code>(?:<Message>([^<]*)</Message>)?", cause)
+    if answer is not None:
+        cause = ": ".join(filter(None, answer.groups()))
+    cause = " ".join(re.sub(r"\x1b\[\d+m", "", cause).split())
+    first = text.partition("\n")[0].rstrip(".")
+    return f"{first}: {cause.rstrip('.')}." if cause else f"{first}."

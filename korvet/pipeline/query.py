@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from korvet.client import PLAINTEXT, Security, Topic
-from korvet.lake.errors import NoTable
+from korvet.lake.errors import LakeError, NoTable
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
 from korvet.lake.table import LakeTable, store_errors
@@ -33,6 +34,10 @@ from korvet.protocol.errors import UnknownTopicOrPartition
 STORED = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
 timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms bigint"""
 EARLIEST = -2
+
+
+class AmbiguousView(LakeError):  # noqa: N818  it says what is wrong
+    """A name in SQL that several topics or typed tables have."""
 
 
 @frozen
@@ -59,23 +64,32 @@ def view_name(topic: str) -> str:
 
 
 def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
-    """Create the views whose names occur in `sql`; the names of these. Raises LakeError.
+    """Create the views whose names occur in `sql`, and return these names.
 
-    A topic's view is called as the topic, a typed table's typed_<table>.
+    A topic's view is named by `view_name`, a typed table's typed_<table>. Raises LakeError, AmbiguousView if `sql`
+    has a name that several topics or tables have.
     """
     words = {word.lower() for word in re.findall(r"\w+", sql)}
-    created = []
+    views: dict[str, list[tuple[str, Callable[[], DataFrame]]]] = {}
     for topic in lake.topics():
-        name = view_name(topic)
-        if name.lower() in words:
-            united(spark, lake, topic).createOrReplaceTempView(name)
-            created.append(name)
+        views.setdefault(view_name(topic).lower(), []).append(
+            (f"topic {topic}", partial(united, spark, lake, topic))
+        )
     for table in lake.typed_tables():
-        name = f"typed_{view_name(table)}"
-        if lake.typed is not None and name.lower() in words:
-            typed_rows(spark, lake.typed.child(table)).createOrReplaceTempView(name)
-            created.append(name)
-    return created
+        location = cast(Location, lake.typed).child(table)
+        views.setdefault(f"typed_{view_name(table)}".lower(), []).append(
+            (f"typed table {table}", partial(typed_rows, spark, location))
+        )
+    wanted = {name: sources for name, sources in views.items() if name in words}
+    for name, sources in wanted.items():
+        if len(sources) > 1:
+            raise AmbiguousView(
+                f"{name} names several: {', '.join(what for what, _ in sources)}; in SQL a name has an underscore for "
+                "each character other than letters, digits and underscores, and no difference of case."
+            )
+    for name, ((_, rows),) in wanted.items():
+        rows().createOrReplaceTempView(name)
+    return list(wanted)
 
 
 def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:

@@ -56,8 +56,11 @@ class KorvetSource(DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        options = read_options(self.options, streaming=True)
-        _check_schema(schema, options)
+        try:
+            options = read_options(self.options, streaming=True)
+            _check_schema(schema, options)
+        except WrongOption as error:
+            return RefusedStream(error)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  Spark's signature
@@ -206,6 +209,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async with options.connecting.open() as client:
             ranges = await ranges_between(client, options, start, end)
             return await split(Fetcher(client, options.isolation_level), options, ranges, self._counts)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream whose options are wrong: the first question about offsets raises.
+
+    An exception in `streamReader` itself would be replaced: Spark's runner then stops a reader that it never got.
+    """
+
+    def __init__(self, error: WrongOption) -> None:
+        self.error = error
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
+        raise self.error
+
+    def latestOffset(self, *_: object) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
+        raise self.error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  Spark's signature
+        raise self.error
 
 
 def source_schema(options: ReadOptions) -> StructType:

@@ -84,8 +84,20 @@ def test_where_nothing_is_there_is_no_table(lake: Location) -> None:
 def test_a_bucket_that_is_not_there_is_told(lake: Location) -> None:
     elsewhere = Location.parse("s3://no-such-bucket/tables", lake.options)
 
-    with pytest.raises(Unreachable, match="s3://no-such-bucket/tables"):
+    with pytest.raises(
+        Unreachable, match="s3://no-such-bucket/tables/.*NoSuchBucket: The specified bucket does"
+    ):
         refuse_unsafe_store(elsewhere)
+
+
+def test_a_store_that_is_not_there_is_named_with_the_cause(lake: Location) -> None:
+    nowhere = Location.parse("s3://lake/tables", {**lake.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+
+    with pytest.raises(Unreachable) as raised:
+        LakeTable.open(nowhere, TOPIC)
+    assert str(raised.value) == (
+        "s3://lake/tables/orders: Kernel error -> Generic S3 error: Connection refused (os error 111)."
+    )
 
 
 def test_files_are_joined_erased_from_and_proved(lake: Location) -> None:

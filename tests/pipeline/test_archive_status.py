@@ -17,7 +17,7 @@ from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Wanted
 from korvet.pipeline.archive_status import Finding, audit, status
 from tests.pipeline.archiving import archived, values
-from tests.pipeline.support import Cluster
+from tests.pipeline.support import Cluster, delete_records
 
 
 def audited(cluster: Cluster, topic: str, lake: Path) -> list[Finding]:
@@ -82,6 +82,25 @@ def test_an_audit_of_a_whole_archive_finds_nothing(cluster: Cluster, topic: str,
         archived(cluster.bootstrap_servers, topic, tmp_path)
 
     assert audited(cluster, topic, tmp_path) == []
+
+
+def test_an_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path)
+    memory.produce(topic, values(10))
+    delete_records(memory, topic, 15)
+    archived(memory.bootstrap_servers, topic, tmp_path, accept_gap=True)
+    where = ["--at", str(tmp_path), "-b", memory.bootstrap_servers]
+    shown = CliRunner().invoke(audit_command, where)
+    listed = json.loads(CliRunner().invoke(audit_command, [*where, "--json"]).stdout)
+
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines() == [
+        f"{topic}: 20 offsets, all accounted for; 1 accepted gaps",
+        f"{topic}-0 offsets 10 to 14: not archived, the gap was accepted",
+    ]
+    assert listed["accepted_gaps"] == [{"topic": topic, "partition": 0, "start": 10, "end": 15}]
 
 
 def test_an_audit_names_what_a_restore_and_a_foreign_delete_have_taken(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,8 @@ from pyspark.sql import SparkSession
 from korvet.client import Record
 from korvet.lake.errors import RecreatedTopic
 from korvet.lake.location import Location
-from korvet.pipeline.query import Lake, create_views, united, view_name
+from korvet.lake.table import LakeTable
+from korvet.pipeline.query import AmbiguousView, Lake, create_views, united, view_name
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster
 
@@ -124,6 +126,23 @@ def test_a_topic_created_again_is_not_mixed_with_the_archive_of_the_old(
     assert united(spark, lake_at(tmp_path), topic).count() == 5
 
 
+def test_a_view_name_that_two_topics_have_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place = Location.parse(str(tmp_path))
+    for topic in ("a-b", "a_b", "c.x", "C.X", "orders", "typed_orders"):
+        LakeTable.open_or_create(place, topic, uuid4())
+    write_deltalake(str(tmp_path / "typed" / "orders"), pa.table({"n": [1]}))
+    lake = Lake(place, typed=place.child("typed"))
+
+    for name, sources in (
+        ("a_b", "topic a-b, topic a_b"),
+        ("c_x", "topic C.X, topic c.x"),
+        ("typed_orders", "topic typed_orders, typed table orders"),
+    ):
+        with pytest.raises(AmbiguousView, match=f"{name} names several: {sources};"):
+            create_views(spark, lake, f"select * from {name}")
+    assert create_views(spark, lake, "select * from orders") == ["orders"]
+
+
 def test_typed_tables_are_views_too(spark: SparkSession, tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2, 3], "carrier": ["AA", "UA", "AA"]})
     write_deltalake(str(tmp_path / "typed" / "flights~dlq"), rows, partition_by=["carrier"])
@@ -165,4 +184,4 @@ def test_the_command_prints_rows_and_says_what_is_wrong_in_a_line(
     ]
     assert bad.returncode == 1
     assert "nothing" in bad.stderr.splitlines()[-1]
-    assert "Traceback" not in bad.stderr
+    assert len(bad.stderr.splitlines()) == 1

@@ -6,7 +6,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from korvet.client import Record
 from korvet.client.administration import add_partitions
+from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.reading import DataLost, RangePartition
+from korvet.pipeline.source import KorvetSource
 from tests.pipeline.support import Cluster, Row, batch_reader, delete_records, rows_in, trigger
 
 A_DAY_S = 86_400
@@ -57,6 +59,15 @@ def test_triggers_take_about_what_they_may_and_leave_nothing_out(cluster: Cluste
     assert len(sizes) <= 5
     assert max(sizes) <= 300
     assert sorted(b"%d" % n for n in range(1000)) == sorted(found)
+
+
+def test_a_wrong_option_of_a_stream_is_raised_with_its_first_offset() -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "endingOffsets": "latest"}
+    source = KorvetSource(options)
+    reader = source.streamReader(source.schema())
+
+    with pytest.raises(WrongOption, match="endingOffsets is not accepted here: it is for batch reads"):
+        reader.initialOffset()
 
 
 def test_without_a_limit_a_trigger_takes_everything(cluster: Cluster, topic: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import field, frozen
 
 from korvet.lake.schema import FILE_SCHEMA
@@ -106,6 +107,13 @@ class Decoded:
     typed: pa.Table
     bad: pa.Table
     tombstones: int
+
+    @property
+    def typed_count(self) -> int:
+        """The number of typed rows, without those that delete."""
+        if DELETED not in self.typed.column_names:
+            return int(self.typed.num_rows)
+        return int(self.typed.num_rows - (pc.sum(self.typed.column(DELETED)).as_py() or 0))
 
 
 def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:

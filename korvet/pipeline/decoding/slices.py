@@ -107,7 +107,7 @@ def _decode_rows(
     for rows in archived_rows(job.archive, files, job.spans):
         decoded = decode(job.decoder, rows, job.known_bad)
         outcome.records += rows.num_rows
-        outcome.typed += decoded.typed.num_rows
+        outcome.typed += decoded.typed_count
         outcome.bad += decoded.bad.num_rows
         outcome.tombstones += decoded.tombstones
         if len(outcome.faults) < SHOWN_FAULTS and decoded.bad.num_rows:
