@@ -184,7 +184,12 @@ class Reader:
         left = max_bytes
         while waiting:
             wave, waiting = self._next_wave(waiting, left, is_first=left == max_bytes)
-            slices = await self._first_slices(wave)
+            try:
+                slices = await self._first_slices(wave)
+            except KafkaError as error:
+                # Redis is away: asking for the remaining partitions would only wait once more.
+                results |= {read.partition.tp: error for read in (*wave, *waiting)}
+                break
             for read, first in zip(wave, slices, strict=True):
                 read.limit = min(read.limit, left)
                 read.at_least_one = left == max_bytes
@@ -274,15 +279,14 @@ class Reader:
         except RedisUnavailable:
             return None
 
-    @staticmethod
-    async def _executed(pending: Pending, read: PartitionRead) -> Reply | None:
-        """A later slice; None where it cannot be had: then the read ends with what there is."""
+    async def _executed(self, pending: Pending, read: PartitionRead) -> Reply | None:
+        """Return a later slice, or None if it cannot be read: then the read ends with the batches it has."""
         try:
             executed = cast(list[Reply], await pending.wait())[-1]
-        except RedisUnavailable:
+        except RedisUnavailable as error:
             if read.batches:
                 return None
-            raise
+            raise self.redis.absence() from error
         return None if isinstance(executed, Exception) and read.batches else executed
 
     async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
@@ -372,7 +376,11 @@ class Reader:
                 results[tp] = error
         for first in range(0, len(reads), STATES_AT_ONCE):
             wave = reads[first : first + STATES_AT_ONCE]
-            for read, executed in zip(wave, await self._first_slices(wave), strict=True):
+            try:
+                slices = await self._first_slices(wave)
+            except KafkaError as error:
+                return results | {read.partition.tp: error for read in reads[first:]}
+            for read, executed in zip(wave, slices, strict=True):
                 results[read.partition.tp] = await self._size(read, executed)
         return results
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import redis
 
-from korvet.storage.interface import Storage, TopicPartition
+from korvet.protocol.errors import KafkaStorageError
+from korvet.storage.interface import ReadRequest, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Record, append, batches_of, read, records_from
 from tests.servers import RedisServer
@@ -92,3 +93,26 @@ async def test_thousands_of_small_batches_are_answered_in_few_buffers(storage: S
     assert sum(each.record_count for each in batches_of(answered)) == 3000
     assert sum(map(len, answered.batches)) == answered.size
     assert len(answered.batches) < 30
+
+
+async def test_partitions_of_a_silent_server_get_a_storage_error_each(
+    redis_server: RedisServer, layout: str
+) -> None:
+    partitions = 300  # more than one write asks for
+    tps = [TopicPartition("orders", number) for number in range(partitions)]
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", partitions, {"storage.layout": layout})
+        await storage.latest(tps[0])
+        storage._reader.redis.patience_s = 0.2
+        redis_server.pause()
+        try:
+            requests = dict.fromkeys(tps, ReadRequest(0, MIB))
+            read = await storage.read(requests, max_bytes=MIB)
+            sizes = await storage.sizes(tps)
+        finally:
+            redis_server.resume()
+
+    assert list(read) == tps
+    assert all(isinstance(result, KafkaStorageError) for result in read.values())
+    assert list(sizes) == tps
+    assert all(isinstance(size, KafkaStorageError) for size in sizes.values())
