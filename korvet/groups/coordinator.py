@@ -128,6 +128,7 @@ class GroupCoordinator:
     )  # a heap; what is no longer armed for then is passed over
     _earlier: trio.Event = field(factory=trio.Event)
     _dropped: set[str] = field(factory=set)  # groups that are to be loaded again before long
+    _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
 
     def __attrs_post_init__(self) -> None:
         self.leases = Leases(self.storage)
@@ -317,7 +318,9 @@ class GroupCoordinator:
             try:
                 held.group, held.since_ms = read(group_id, document.value, self._limits)
             except UnreadableDocument as error:
-                logger.error("%s: it is not served", error)  # noqa: TRY400  where it is from says nothing
+                if group_id not in self._unreadable:
+                    self._unreadable.add(group_id)
+                    logger.error("%s: it is not served", error)  # noqa: TRY400  where it is from says nothing
                 raise CoordinatorNotAvailable(str(error)) from None
             held.version, held.saved_state = document.version, held.group.state
             held.saved_generation = held.group.generation_id

@@ -48,11 +48,19 @@ def read(group_id: str, document: bytes, limits: GroupLimits) -> tuple[ClassicGr
 
     Raises UnreadableDocument.
     """
-    values = json.loads(document)
+    try:
+        return _read(group_id, json.loads(document), limits)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnreadableDocument(f"group {group_id!r} has a damaged document: {error!r:.200}") from None
+
+
+def _read(group_id: str, values: dict[str, Any], limits: GroupLimits) -> tuple[ClassicGroup, int]:
     if values["format"] > FORMAT or values["type"] != TYPE:
         raise UnreadableDocument(
             f"group {quoted(group_id)} is of type {values['type']}, format {values['format']}, not {TYPE}, {FORMAT}"
         )
+    if not -1 <= values["generation_id"] < 2**31 or not 0 <= values["since_ms"] < 2**63:
+        raise ValueError("a number is out of range")
     members = [_read_member(member) for member in values["members"]]
     group = ClassicGroup(
         group_id,

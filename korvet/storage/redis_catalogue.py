@@ -15,22 +15,27 @@ Every creation gets a number, so that of two topics of one name the later can be
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 from uuid import UUID, uuid4
 
 from attrs import define, field
+from cattrs.errors import BaseValidationError
 from cattrs.preconf.json import make_converter
 
 from korvet.protocol.errors import (
     InvalidPartitions,
+    KafkaError,
     KafkaStorageError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicPartition
+from korvet.storage.offsets import offset_mapper
 from korvet.storage.redis_caller import RedisCaller
+from korvet.storage.redis_damage import Damage
 from korvet.storage.redis_keys import Keyspace
 from korvet.storage.redis_replies import as_map
 from korvet.storage.redis_scripts import REPLACE
@@ -40,6 +45,12 @@ from korvet.storage.turns import Turns
 CREATED = b"$created"  # field of the hash beside the topics: how many were ever created
 # A broker that was away for longer than this many changes reads everything anew anyway.
 CHANGES_KEPT = 1000
+
+# More partitions than a broker can hold; it takes `max.partitions` from a client.
+MOST_PARTITIONS = 1_000_000
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# Errors that decoding and structuring of foreign JSON raise.
+NONSENSE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, BaseValidationError)
 
 converter = make_converter()
 
@@ -68,6 +79,7 @@ class Catalogue:
     redis: RedisCaller
     keyspace: Keyspace
     defaults: StorageDefaults
+    damage: Damage = field(factory=Damage)
     _topics: dict[str, CataloguedTopic] = field(factory=dict)
     _is_complete: bool = False  # whether all topics are known, but for those in `_altered`
     _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before they were forgotten
@@ -193,8 +205,9 @@ class Catalogue:
         found = {}
         for key, stored in fields.items():
             if not key.startswith(b"$"):
-                name = key.decode()
-                found[name] = self._topic(name, cast(bytes, stored))
+                name = key.decode(errors="replace")
+                if (topic := self._topic(name, cast(bytes, stored))) is not None:
+                    found[name] = topic
                 await turns.next()
         if forgotten != self._forgotten or self._is_complete:
             return
@@ -217,28 +230,38 @@ class Catalogue:
         """Remember what the store has under that name, which is newer than any alteration that is known."""
         self._altered.pop(name, None)
         self._listed = None
-        if stored is None:
+        found = None if stored is None else self._note(name, stored)
+        if found is None:
             self._topics.pop(name, None)
             self._last_known.pop(name, None)
-            return None
-        return self._note(name, stored)
+        return found
 
-    def _note(self, name: str, stored: bytes) -> CataloguedTopic:
-        """Remember a topic; the same object as before where nothing about it has changed."""
+    def _note(self, name: str, stored: bytes) -> CataloguedTopic | None:
+        """Remember a topic, as the same object if it has not changed; return None for one that is damaged."""
         found = self._topic(name, stored)
+        if found is None:
+            return None
         known = self._topics.get(name, self._last_known.get(name))
         if known != found:
             known = found
         self._topics[name] = known
         return known
 
-    def _topic(self, name: str, stored: bytes) -> CataloguedTopic:
-        content = converter.loads(stored, StoredTopic)
-        config = topic_config(content.settings, self.defaults.topic_config)
-        settings = MappingProxyType(content.settings)
-        return CataloguedTopic(
-            Topic(name, UUID(content.id), content.partitions, settings, config), content.created
-        )
+    def _topic(self, name: str, stored: bytes) -> CataloguedTopic | None:
+        """Return the topic, or None if another client has written it and it makes no sense."""
+        try:
+            content = converter.loads(stored, StoredTopic)
+            config = topic_config(content.settings, self.defaults.topic_config)
+            offset_mapper(config)
+            topic_id = UUID(content.id)
+            fixed_settings(content.settings)
+            if TOPIC_NAME.fullmatch(name) is None or not 0 < content.partitions <= MOST_PARTITIONS:
+                raise ValueError(f"{name!r} with {content.partitions} partitions")
+        except (*NONSENSE, KafkaError) as error:
+            self.damage.note(name, f"its entry in {self.keyspace.topics.decode()} is skipped: {error!r:.200}")
+            return None
+        topic = Topic(name, topic_id, content.partitions, MappingProxyType(content.settings), config)
+        return CataloguedTopic(topic, content.created)
 
     # --- Altering ---------------------------------------------------------------------------------------
 
@@ -254,9 +277,10 @@ class Catalogue:
         if self._created == b"%d" % (created - 1):
             self._created = b"%d" % created
         stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings))
-        if not await self._replace(name, b"", stored):
+        found = self._note(name, stored) if await self._replace(name, b"", stored) else None
+        if found is None:
             raise TopicAlreadyExists
-        return self._note(name, stored).topic
+        return found.topic
 
     async def alter(self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None) -> Topic:
         """The topic with more partitions, or other settings."""
@@ -272,9 +296,10 @@ class Catalogue:
         settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
         topic_config(settings, self.defaults.topic_config)
         altered = as_json(StoredTopic(str(topic.topic_id), present.created, partitions, settings))
-        if not await self._replace(topic.name, stored, altered):
+        found = self._note(topic.name, altered) if await self._replace(topic.name, stored, altered) else None
+        if found is None:
             raise DocumentConflict
-        return self._note(topic.name, altered).topic
+        return found.topic
 
     async def delete(self, topic: Topic) -> CataloguedTopic:
         """Take the topic with that id out of the catalogue; as it was there last."""

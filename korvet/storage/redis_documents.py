@@ -13,6 +13,7 @@ from typing import cast
 
 from attrs import define
 
+from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import Document, DocumentConflict
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_keys import Keyspace
@@ -31,7 +32,11 @@ class Documents:
         name = self.keyspace.document(kind, key)
         reply = await self.redis.execute(b"HMGET", name, b"version", b"value", repeatable=True)
         version, value = cast(list[bytes | None], reply)
-        return None if version is None else Document(value or b"", int(version))
+        if version is None:
+            return None
+        if not version.isdigit():
+            raise KafkaStorageError(f"{name.decode()} is damaged: it has version {version!r:.100}")
+        return Document(value or b"", int(version))
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """See `Storage.save`.
@@ -61,4 +66,4 @@ class Documents:
     async def keys(self, kind: str) -> Collection[str]:
         """See `Storage.documents`."""
         keys = await self.redis.execute(b"SMEMBERS", self.keyspace.documents(kind), repeatable=True)
-        return [key.decode() for key in cast(Collection[bytes], keys)]
+        return [key.decode(errors="replace") for key in cast(Collection[bytes], keys)]

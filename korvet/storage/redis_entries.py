@@ -18,14 +18,27 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from korvet.protocol.record import Headers
-from korvet.protocol.record_batch import HEADER_BYTES, RecordBatch, stamp, stamp_log_append_time
+from korvet.protocol.record_batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    RecordBatch,
+    stamp,
+    stamp_log_append_time,
+)
 from korvet.storage.interface import TimestampType
+
+# Batch length, last offset delta and record count of a batch header, from the batch length on.
+LENGTH_AT = 8
+HEADER_NUMBERS = struct.Struct(">i11xi30xi")
 
 Fields = list[bytes]
 Entry = tuple[bytes, Fields]  # a list of two, really
 
 TIMESTAMP = re.compile(rb"-?[0-9]{1,19}")
+PRODUCER = re.compile(rb"([0-9]{1,19}):([0-9]{1,5})")
 INT64_MAX = 2**63 - 1
+INT16_MAX = 2**15 - 1
 
 
 class Kind(NamedTuple):
@@ -40,11 +53,11 @@ class Kind(NamedTuple):
 @lru_cache(maxsize=64)
 def kind_of(timestamp_type: TimestampType, producer: bytes, *, is_transactional: bool = False) -> Kind:
     """The kind, so that equal ones are usually the same object, which is faster to compare."""
-    producer_id, _, epoch = producer.partition(b":")
-    try:
-        return Kind(timestamp_type, is_transactional, int(producer_id), int(epoch))
-    except ValueError:  # nobody but us should write that
-        return Kind(timestamp_type, is_transactional, -1, -1)
+    found = PRODUCER.fullmatch(producer)
+    producer_id, epoch = map(int, found.groups()) if found is not None else (-1, -1)
+    if producer_id > INT64_MAX or epoch > INT16_MAX:  # written by hand: no batch header can hold it
+        producer_id = epoch = -1
+    return Kind(timestamp_type, is_transactional, producer_id, epoch)
 
 
 PLAIN = kind_of(TimestampType.CREATE_TIME, b"-1:-1")
@@ -114,18 +127,23 @@ def as_json(fields: dict[bytes, bytes]) -> bytes:
 
 
 def whole_batch(fields: Fields) -> bytes | None:
-    """The batch in an entry of the batch layout; None for an entry of somebody else's."""
+    """Return the batch in an entry of the batch layout, or None if another Redis client wrote the entry.
+
+    The header must agree with itself and with the number of bytes. The records are the producer's, and not looked into.
+    """
     if fields[0] != b"$batch":
         return None
     data = fields[1]
-    return data if len(data) >= HEADER_BYTES and data[16] == 2 else None
+    if len(data) < HEADER_BYTES or data[MAGIC_AT] != 2:
+        return None
+    length, last_delta, records = HEADER_NUMBERS.unpack_from(data, LENGTH_AT)
+    is_whole = length == len(data) - LOG_OVERHEAD_BYTES and 0 < records <= last_delta + 1
+    return data if is_whole else None
 
 
 def log_append_time(fields: Fields) -> int | None:
-    """When the broker appended the batch, where that is what its records' timestamps shall be."""
-    if len(fields) >= 4 and fields[2] == b"$time" and TIMESTAMP.fullmatch(fields[3]):
-        return int(fields[3])
-    return None
+    """Return when the broker appended the batch, or None under CreateTime."""
+    return timestamp_of(fields[3]) if len(fields) >= 4 and fields[2] == b"$time" else None
 
 
 def stamped_batch(data: bytes, fields: Fields, last_offset: int, leader_epoch: int) -> RecordBatch:

@@ -24,12 +24,12 @@ import trio
 from attrs import define
 
 from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
-from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_catalogue import partitions_of
 from korvet.storage.redis_connection import Script, ScriptCall
+from korvet.storage.redis_entries import last_offset_delta, whole_batch
 from korvet.storage.redis_keys import STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Partitions
@@ -42,7 +42,6 @@ DROP_OFFSETS = Script(source("drop_offsets"))
 
 SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
-BATCH_FIELD = b"$batch"
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
 
@@ -219,8 +218,8 @@ class Groups:
         key = partition.keys.stream
         entries = await self.redis.execute(b"XRANGE", key, entry_id, entry_id, repeatable=True)
         for _, fields in cast(Sequence[tuple[bytes, Sequence[bytes]]], entries):
-            if fields[0] == BATCH_FIELD:
-                return RecordBatch(fields[1]).last_offset_delta
+            if (data := whole_batch(list(fields))) is not None:
+                return last_offset_delta(data)
         return 0
 
     def _checked(self, reply: Reply, but: str = "") -> Reply:
@@ -281,7 +280,7 @@ def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
         return None
     offset, leader_epoch, committed_ms, _, metadata = parts
     try:
-        return OffsetAndMetadata(
+        position = OffsetAndMetadata(
             int(offset),
             int(leader_epoch),
             metadata.decode(errors="replace") if metadata else "",
@@ -289,6 +288,9 @@ def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
         )
     except ValueError:
         return None
+    # Another client may have written numbers that no answer can carry.
+    fits = abs(position.offset) < 2**63 and abs(position.leader_epoch) < 2**31
+    return position if fits and abs(position.commit_timestamp_ms) < 2**63 else None
 
 
 def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:

@@ -83,7 +83,7 @@ class Partition:
     entry_bytes: float = 0.0  # of an entry, on average; 0 while unknown
     largest_entry: int = 0
     _head: tuple[Argument, ...] = ()
-    _epochs: tuple[bytes, Sequence[Epoch]] = (b"", ())
+    _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
 
     def __attrs_post_init__(self) -> None:
         self.mapper = offset_mapper(self.topic.config)
@@ -144,9 +144,14 @@ class Partition:
         )
 
     def state(self, fields: Sequence[bytes | None], length: int) -> PartitionState | None:
-        """The state; None where there is none, or it is that of another topic of this name."""
+        """Return the state, or None if there is none or it is that of another topic of this name.
+
+        Raises ValueError for a state that another client has overwritten.
+        """
         if fields[0] != self.topic_id:
             return None
+        if None in fields:
+            raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], fields)
         there = int(size) - int(trimmed)
         if length:

@@ -17,6 +17,7 @@ from korvet.storage.interface import StorageDefaults, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_catalogue import Catalogue, CataloguedTopic, partitions_of
 from korvet.storage.redis_connection import Script, ScriptCall
+from korvet.storage.redis_damage import Damage
 from korvet.storage.redis_keys import Keyspace
 from korvet.storage.redis_partition import Partition, make_partition
 from korvet.storage.redis_replies import Argument
@@ -40,6 +41,7 @@ class Partitions:
     catalogue: Catalogue
     keyspace: Keyspace
     defaults: StorageDefaults
+    damage: Damage = field(factory=Damage)
     _partitions: dict[TopicPartition, Partition] = field(factory=dict)
 
     def known(self, tp: TopicPartition) -> Partition | None:
@@ -102,7 +104,17 @@ class Partitions:
         if status == b"rescan":
             await self.settle(partition)
             return True
+        if status == b"damaged":
+            raise self.damaged(partition)
         return False
+
+    def damaged(self, partition: Partition) -> KafkaStorageError:
+        """Return the error for a partition whose state another client has overwritten; log it once per topic."""
+        key = partition.keys.state.decode()
+        self.damage.note(
+            partition.tp.topic, f"{key} is not as korvet wrote it, so the partition is not served"
+        )
+        return KafkaStorageError(f"{key} is damaged")
 
     async def revive(self, partition: Partition) -> None:
         """Make a partition's state, where the topic is still in the catalogue."""
@@ -131,8 +143,8 @@ class Partitions:
                 Answer,
                 await self.redis.run(SETTLE, partition.keys.all, partition.arguments(), repeatable=True),
             )
-        if status != b"ok":
-            await self.revive(partition)
+        if status != b"ok" and not await self.prepare(partition, status):
+            raise KafkaStorageError(f"{partition.tp} cannot be settled")
 
     async def drop(self, partition: Partition) -> None:
         """Delete a partition's keys, unless a later topic has them."""

@@ -302,7 +302,10 @@ class Reader:
                     raise self.redis.failure(each)
             entries = cast(Sequence[Entry], rest[0]) if rest else ()
             partition = read.partition
-            state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
+            try:
+                state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
+            except ValueError:
+                raise self.partitions.damaged(partition) from None
             if state is None:
                 await self.partitions.revive(partition)
             elif self._is_settled(partition, state, entries) or read.attempts >= SETTLING_ATTEMPTS:

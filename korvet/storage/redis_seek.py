@@ -153,7 +153,9 @@ class Seeker:
             )
             entries = cast(Sequence[Entry], reply)
             for entry_id, fields in entries:
-                chunks.append(Chunk(before, entry_id, int(fields[1])))
+                # A chunk without a time was added by another client: only a look into it says what it holds.
+                time = timestamp_of(fields[1])
+                chunks.append(Chunk(before, entry_id, 2**63 if time is None else time))
                 before = entry_id
         # Whether it holds anything, and what, is found out by looking.
         return [*chunks, Chunk(before, b"+", 2**63)]

@@ -146,7 +146,7 @@ class RedisStreamsStorage(Storage):
         if change is None:
             self._catalogue.forget()
             return
-        name = change.get(b"topic", b"").decode()
+        name = change.get(b"topic", b"").decode(errors="replace")
         self._catalogue.forget_topic(name)
         prefix = self._keyspace.stream_prefix(name)
         self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))

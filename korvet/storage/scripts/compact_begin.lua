@@ -17,7 +17,7 @@ call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
 -- The new state is like a partition's own, so that what counts and covers entries works on it.
 local new = {
   ms = 0, seq = 0, start = '0-0', length = 0, entries = 0, bytes = 0, trimmed = 0, largest = 0, skipped = 0,
-  epochs = '-', checked = 0, chunk_bytes = 0, chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP,
+  epochs = '0:0-0', checked = 0, chunk_bytes = 0, chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP,
   stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
 }
 state_key = KEYS[7]

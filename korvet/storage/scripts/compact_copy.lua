@@ -24,7 +24,7 @@ local function appended_at(ms, seq)
     local piece = call('XRANGE', KEYS[3], id_of(ms, seq), '+', 'COUNT', 1)[1]
     if piece then
       piece_ms, piece_seq = pair_of(piece[1])
-      piece_appended = tonumber(piece[2][4])
+      piece_appended = tonumber(piece[2][4]) or 1
     else
       piece_ms, piece_appended = math.huge, s.chunk_appended
     end

@@ -74,7 +74,7 @@ end
 
 local start_ms, start_seq = pair_of(s.start)
 local chunk = s.start ~= '0-0' and call('XREVRANGE', index, '(' .. s.start, '-', 'COUNT', 1)[1]
-if chunk then new.trimmed = tonumber(chunk[2][6]) end
+if chunk then new.trimmed = tonumber(chunk[2][6]) or new.trimmed end
 drop_before(new, s.start)
 if new.length == 0 then new.trimmed, new.chunk_opened, new.chunk_max = new.bytes, 0, NO_TIMESTAMP end
 

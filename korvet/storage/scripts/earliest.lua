@@ -23,8 +23,8 @@ for _ = 1, 1000 do
   if ms > highest_ms then return {'empty', s.start, next_id, s.epochs} end
   if seq <= mask then
     local fields = entry[2]
-    if layout == 'batch' and fields[1] == '$batch' then
-      local time = fields[3] == '$time' and fields[4] or ''
+    if layout == 'batch' and fields[1] == '$batch' and #fields[2] >= 61 and string.byte(fields[2], 17) == 2 then
+      local time = fields[3] == '$time' and is_timestamp(fields[4]) and fields[4] or ''
       return {'ok', s.start, next_id, s.epochs, entry[1], time, string.sub(fields[2], 1, 61)}
     end
     local _, timestamp = measure(entry, ms)

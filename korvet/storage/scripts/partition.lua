@@ -99,12 +99,15 @@ local function measure(entry, ms)
     if name == 'timestamp' then timestamp = is_timestamp(value) and value or nil end
   end
   if layout == 'batch' and fields[1] == '$batch' then
-    timestamp = fields[3] == '$time' and fields[4] or batch_max_timestamp(fields[2])
+    local is_stamped = fields[3] == '$time' and is_timestamp(fields[4])
+    timestamp = is_stamped and fields[4] or batch_max_timestamp(fields[2])
   end
   return bytes, timestamp or format('%.0f', ms)
 end
 
 -- State
+
+local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 
 -- The state, and the value of another field of the hash.
 local function load(other)
@@ -120,7 +123,13 @@ local function load(other)
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
     other = f[18], dirty = false,
   }
-  s.ms, s.seq = pair_of(f[2])
+  s.ms, s.seq = pair_of(f[2] or '')
+  -- Another client may have written to the hash. A missing number would end a script in the middle of its writes.
+  local is_whole = s.ms and s.length and s.entries and s.bytes and s.trimmed and s.largest and s.skipped
+    and s.chunk_bytes and s.chunk_opened and s.chunk_appended and s.stretch_bytes
+    and pair_of(s.start or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
+    and tonumber(s.chunk_max) and tonumber(s.stretch_max)
+  if not is_whole then return nil, {'damaged'} end
   return s
 end
 
@@ -132,8 +141,6 @@ local function save(s, ...)
     ...)
   s.dirty = false
 end
-
-local function epoch_of(s) return match(s.epochs, '(%d+):%S+$') end
 
 -- The index
 
@@ -182,9 +189,11 @@ local function is_id_before(id, other)
   return is_before(ms, seq, pair_of(other))
 end
 
+-- An entry that another client added to the index says nothing, and expires with the first one behind it.
 local function is_chunk_expired(s, chunk)
   local f = chunk[2]
-  return is_expired(s, f[2], tonumber(f[4]), tonumber(f[6]))
+  local newest, appended, bytes = tonumber(f[2]), tonumber(f[4]), tonumber(f[6])
+  return not (newest and appended and bytes) or is_expired(s, newest, appended, bytes)
 end
 
 -- Drop leading chunks that retention gives up, `limit` at most, and only what is before the ID `up_to` where one is
@@ -209,7 +218,7 @@ local function expire(s, limit, up_to)
   if not last then return false end
   local ms, seq = after(pair_of(last[1]))
   drop_before(s, id_of(ms, seq))
-  s.trimmed = tonumber(last[2][6])
+  s.trimmed = tonumber(last[2][6]) or s.trimmed
   local start_ms, start_seq = pair_of(s.start)
   if is_before(start_ms, start_seq, ms, seq) then s.start = id_of(ms, seq) end
   if count == limit then s.checked = 0 end
@@ -226,7 +235,7 @@ local function recount(s)
   local first = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
   local limit = first and '(' .. first[1] or '+'
   local chunk = call('XREVRANGE', index, limit, '-', 'COUNT', 1)[1]
-  if chunk then s.trimmed = math.max(s.trimmed, tonumber(chunk[2][6])) end
+  if chunk then s.trimmed = math.max(s.trimmed, tonumber(chunk[2][6]) or 0) end
   if first then
     call('XTRIM', index, 'MINID', '=', first[1])
     call('XTRIM', summary, 'MINID', '=', first[1])

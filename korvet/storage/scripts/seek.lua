@@ -32,7 +32,7 @@ end
 local function largest_timestamp()
   local largest, last_id = NO_TIMESTAMP, '0-0'
   local function look(entry)
-    if is_later(entry[2][2], largest) then largest = entry[2][2] end
+    if tonumber(entry[2][2]) and is_later(entry[2][2], largest) then largest = entry[2][2] end
     last_id = entry[1]
   end
   each(summary, '0-0', '+', look)
@@ -44,11 +44,11 @@ end
 local function first_chunk(timestamp, id)
   local wanted = tonumber(timestamp)
   local function look(entry)
-    if tonumber(entry[2][2]) >= wanted then return {id, entry[1]} end
+    if (tonumber(entry[2][2]) or wanted) >= wanted then return {id, entry[1]} end
     id = entry[1]
   end
   local found = each(summary, id, '+', function(entry)
-    local chunk = tonumber(entry[2][2]) >= wanted and each(index, id, entry[1], look)
+    local chunk = (tonumber(entry[2][2]) or wanted) >= wanted and each(index, id, entry[1], look)
     if chunk then return chunk end
     id = entry[1]
   end)

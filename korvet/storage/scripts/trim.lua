@@ -31,7 +31,7 @@ local function truncate(ms, seq)
   local start = id_of(ms, seq)
   if start == '0-0' then return false end
   local chunks = call('XRANGE', index, '-', '(' .. start, 'COUNT', CHUNKS)
-  if #chunks > 0 then s.trimmed = tonumber(chunks[#chunks][2][6]) end
+  if #chunks > 0 then s.trimmed = tonumber(chunks[#chunks][2][6]) or s.trimmed end
   if #chunks == CHUNKS then
     drop_before(s, id_of(after(pair_of(chunks[CHUNKS][1]))))
     return true

@@ -1,0 +1,23 @@
+"""Data under the broker's own keys that the broker did not write: counted, and logged once per topic."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from attrs import define, field
+
+logger = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Damage:
+    """What another client of the same Redis has overwritten."""
+
+    found: Counter[str] = field(factory=Counter)  # by topic
+
+    def note(self, topic: str, message: str) -> None:
+        """Count a finding, and log the first one of each topic."""
+        self.found[topic] += 1
+        if self.found[topic] == 1:
+            logger.error("topic %s: %s; other topics are not affected", topic, message)

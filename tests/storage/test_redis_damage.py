@@ -1,0 +1,214 @@
+"""Other clients of the same Redis write nonsense under the broker's keys: the broker skips it and serves the rest."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import pytest
+import redis
+
+from korvet.groups.document import UnreadableDocument, read
+from korvet.groups.members import GroupLimits
+from korvet.protocol.errors import KafkaError, KafkaStorageError
+from korvet.storage.interface import OffsetAndMetadata, ReadRequest, ReadResult, Storage, TopicPartition
+from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import Record, append, batch, records_from
+from tests.servers import RedisServer
+
+STREAM, STATE = "korvet:orders:0", "{korvet:orders:0}:$state"
+TP, OTHER = TopicPartition("orders", 0), TopicPartition("others", 0)
+HUGE = "9" * 30
+
+
+@pytest.fixture(params=["record", "batch"])
+async def storage(redis_server: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Storage]:
+    async with open_redis_storage(redis_server.url) as storage:
+        for topic in ("orders", "others"):
+            await storage.create_topic(topic, 1, {"storage.layout": request.param})
+            await append(storage, TopicPartition(topic, 0), [Record(b"first")])
+        yield storage
+
+
+def a_batch() -> bytearray:
+    return bytearray(batch([Record(b"by hand")]).buffer)
+
+
+def with_bytes(at: int, value: bytes) -> bytes:
+    data = a_batch()
+    data[at : at + len(value)] = value
+    return bytes(data)
+
+
+ENTRIES = {
+    "time": ["$batch", bytes(a_batch()), "$time", "yesterday"],
+    "huge-time": ["$batch", bytes(a_batch()), "$time", HUGE],
+    "no-batch": ["$batch", "x"],
+    "zeros": ["$batch", bytes(100)],
+    "short": ["$batch", bytes(a_batch())[:70]],
+    "negative-delta": ["$batch", with_bytes(23, b"\xff\xff\xff\xff")],
+    "huge-count": ["$batch", with_bytes(57, b"\x7f\xff\xff\xff")],
+    "huge-producer": ["value", "x", "timestamp", "1", "$producer", f"{HUGE}:1"],
+    "huge-epoch": ["value", "x", "timestamp", "1", "$producer", "1:99999"],
+    "text-producer": ["value", "x", "$producer", "me"],
+    "headers": [b"header.\xff", "x", b"$header.\xff", "x"],
+}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("fields", ENTRIES.values(), ids=ENTRIES)
+async def test_an_entry_of_nonsense_stops_neither_readers_nor_writers(
+    storage: Storage, client: redis.Redis, fields: list[str | bytes]
+) -> None:
+    client.execute_command("XADD", STREAM, "*", *fields)
+    await append(storage, TP, [Record(b"last")])
+    bounds = await storage.latest(TP)
+    values = [record.value for record in await records_from(storage, TP)]
+
+    assert (values[0], values[-1], len(values)) == (b"first", b"last", 3)
+    await storage.earliest(TP)
+    await storage.seek_ts(TP, 0)
+    await storage.seek_max_ts(TP)
+    await storage.truncate_before(TP, bounds.high_watermark)
+
+
+STATES: dict[str, Callable[[redis.Redis], object]] = {
+    **{
+        f"{field}={value}": lambda client, field=field, value=value: client.hset(STATE, field, value)  # type: ignore[misc]
+        for field in ("next", "start", "length", "bytes", "epochs", "largest")
+        for value in ("", "nonsense")
+    },
+    "without-next": lambda client: client.hdel(STATE, "next"),
+    "without-length": lambda client: client.hdel(STATE, "length"),
+}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("damage", STATES.values(), ids=STATES)
+async def test_a_damaged_state_stops_its_partition_alone(
+    storage: Storage,
+    client: redis.Redis,
+    damage: Callable[[redis.Redis], object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = client.xlen(STREAM)
+    damage(client)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            found = await storage.read(dict.fromkeys((TP, OTHER), ReadRequest(2**62, 1000)), max_bytes=1000)
+            appended = await storage.append({tp: batch([Record(b"more")]) for tp in (TP, OTHER)})
+            with pytest.raises(KafkaStorageError):
+                await storage.latest(TP)
+
+    assert isinstance(found[TP], KafkaStorageError)
+    assert isinstance(appended[TP], KafkaStorageError)
+    assert not isinstance(appended[OTHER], KafkaError)
+    assert client.xlen(STREAM) == before, "a refused batch must leave no entries"
+    assert [record.value for record in await records_from(storage, OTHER)] == [b"first", b"more", b"more"]
+    assert [each.message for each in caplog.records if STATE in each.message] != []
+    assert len([each for each in caplog.records if "not as korvet wrote it" in each.message]) == 1
+
+
+TOPICS: dict[str, bytes] = {
+    "no-json": b"{",
+    "number": b"5",
+    "no-text": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "no-id": json.dumps({"id": "x", "created": 1, "partitions": 1, "settings": {}}).encode(),
+    **{
+        name: json.dumps(
+            {
+                "id": "0f7c4a3e-0000-4000-8000-000000000000",
+                "created": 1,
+                "partitions": partitions,
+                "settings": {
+                    "storage.layout": "record",
+                    "offset.mapping": "timestamp",
+                    "offset.sequence.bits": bits,
+                },
+            }
+        ).encode()
+        for name, partitions, bits in (("10^9", 10**9, "10"), ("minus", -1, "10"), ("bits", 1, "99"))
+    },
+}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("document", TOPICS.values(), ids=TOPICS)
+async def test_a_damaged_topic_hides_no_other(
+    redis_server: RedisServer, client: redis.Redis, document: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        topic = await storage.create_topic("orders", 1, {})
+        client.hset("korvet:$topics", "damaged", document)
+        client.hset("korvet:$topics", b"\xff", document)
+        client.execute_command("XADD", "korvet:$changes", "*", "topic", b"\xff")
+        with caplog.at_level(logging.ERROR):
+            async with open_redis_storage(redis_server.url) as other:
+                for _ in range(2):
+                    assert dict(await other.topics()) == {"orders": topic}
+                    assert await other.topic("damaged") is None
+                with pytest.raises(KafkaError):
+                    await other.create_topic("damaged", 1, {})
+
+    assert len([each for each in caplog.records if "topic damaged" in each.message]) == 1
+    assert client.hget("korvet:$topics", "damaged") == document
+
+
+@pytest.mark.servers
+async def test_damaged_positions_and_documents_stop_nothing_else(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        topic = await storage.create_topic("orders", 4, {"offset.mapping": "dense"})
+        tps = [TopicPartition("orders", number) for number in range(4)]
+        await storage.ack("g", {tps[3]: OffsetAndMetadata(7)})
+        for number, (offset, epoch, time) in enumerate([(HUGE, 1, 1), (1, HUGE, 1), (1, 1, HUGE)]):
+            client.hset(
+                "korvet:$group:g", f"offset:orders:{number}", f"{offset} {epoch} {time} {topic.topic_id} "
+            )
+        found = await storage.committed("g", tps)
+        client.hset("korvet:$document:group:g", mapping={"version": "x", "value": "{"})
+        client.sadd("korvet:$documents:group", b"\xff")
+        with pytest.raises(KafkaStorageError):
+            await storage.load("group", "g")
+        names = await storage.documents("group")
+
+    assert found == {tps[3]: OffsetAndMetadata(7)}
+    assert len(names) == 1
+
+
+@pytest.mark.servers
+async def test_nonsense_in_the_index_stops_neither_readers_nor_writers(
+    storage: Storage, client: redis.Redis
+) -> None:
+    client.execute_command("XADD", "{korvet:orders:0}:$index", "1-1", "what", "ever")
+    await append(storage, TP, [Record(b"last")])
+    found = cast(ReadResult, (await storage.read({TP: ReadRequest(2**62, 10)}, max_bytes=10))[TP])
+    assert isinstance(found, KafkaError)
+
+    assert [record.value for record in await records_from(storage, TP)] == [b"first", b"last"]
+    assert await storage.seek_ts(TP, 0) is not None
+    await storage.seek_max_ts(TP)
+    await storage.enforce_retention(TP)
+
+
+GROUPS = {
+    "no-json": b"{",
+    "list": b"[]",
+    "empty": b"{}",
+    "number": b'{"format": 1, "type": "classic", "state": "Empty", "since_ms": 1, "generation_id": 1e300,'
+    b' "protocol_type": "", "protocol_name": null, "leader": null, "members": []}',
+    "state": b'{"format": 1, "type": "classic", "state": "Odd", "since_ms": 1, "generation_id": 1,'
+    b' "protocol_type": "", "protocol_name": null, "leader": null, "members": []}',
+    "member": b'{"format": 1, "type": "classic", "state": "Empty", "since_ms": 1, "generation_id": 1,'
+    b' "protocol_type": "", "protocol_name": null, "leader": null, "members": [{"protocols": 5}]}',
+}
+
+
+@pytest.mark.parametrize("document", GROUPS.values(), ids=GROUPS)
+def test_a_damaged_group_document_is_unreadable(document: bytes) -> None:
+    with pytest.raises(UnreadableDocument):
+        read("g", document, GroupLimits())
