@@ -459,6 +459,11 @@ class Config:
         "most that memory:// may hold; when not set, 1 GiB, or half of the machine's memory where that is less",
         unit="bytes",
     )
+    redis_allow_eviction: bool = _setting(
+        boolean(),
+        default=False,
+        description="accept a Redis that may evict records (maxmemory with an allkeys- policy)",
+    )
     embedded_appendfsync: str = _setting(
         one_of("always", "everysec", "no"),
         "everysec",

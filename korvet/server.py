@@ -303,6 +303,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         memory_max_bytes=config.memory_max_bytes,
         embedded_appendfsync=config.embedded_appendfsync,
         embedded_binary=config.embedded_server,
+        redis_allow_eviction=config.redis_allow_eviction,
     )
 
 

@@ -30,13 +30,14 @@ async def open_storage(
     memory_max_bytes: int | None = None,
     embedded_appendfsync: str = "everysec",
     embedded_binary: str | None = None,
+    redis_allow_eviction: bool = False,
 ) -> AsyncIterator[Storage]:
     """Open the storage, and close it with the block.
 
     `mapping` is that of new topics whose settings name none; None leaves it to the backend: dense in memory,
     timestamp on Redis. (The mapping in `defaults.topic_config` is not asked: it cannot say "not set".)
     `memory_max_bytes` counts where a memory URL says nothing itself. The server of an embedded storage is
-    `embedded_binary`, or is looked for.
+    `embedded_binary`, or is looked for. With `redis_allow_eviction` a Redis that may evict records is accepted.
 
     Raises StorageUsageError for a URL that names no storage, or one that cannot be had.
     """
@@ -48,7 +49,9 @@ async def open_storage(
         case "redis" | "rediss" | "unix":
             from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  see the module
 
-            async with open_redis_storage(url, defaults=defaults, mapping=mapping) as storage:
+            async with open_redis_storage(
+                url, defaults=defaults, mapping=mapping, allow_eviction=redis_allow_eviction
+            ) as storage:
                 yield storage
         case "embedded":
             from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see the module

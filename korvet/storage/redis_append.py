@@ -40,6 +40,10 @@ class Appender:
     ) -> dict[TopicPartition, Result]:
         """See `Storage.append`."""
         submission = Submission(trio.current_time() + timeout_s)
+        if (refusal := self.context.guard.refusal) is not None:
+            submitted()
+            await trio.lowlevel.checkpoint()
+            return dict.fromkeys(batches, refusal)
         tickets = await self._tickets(batches, submission, acks)
         if tickets and not await self.context.redis.wait_connected(timeout_s):
             for ticket in tickets:

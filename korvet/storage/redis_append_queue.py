@@ -36,6 +36,7 @@ from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, T
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import NotConnected, Pending, RedisConnection, RedisUnavailable
 from korvet.storage.redis_errors import NoScriptError, OutOfMemoryError, ResponseError
+from korvet.storage.redis_guard import Guard
 from korvet.storage.redis_layouts import Packed
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Answer, Partitions
@@ -136,6 +137,7 @@ class AppendContext:
     waiting_connections: WaitingConnections
     nursery: trio.Nursery
     grew: Callable[[bytes, bytes], None]  # with the stream's key and its next ID
+    guard: Guard
     numbers: Iterator[int] = field(factory=lambda: count(1))
 
 

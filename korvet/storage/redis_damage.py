@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 @define(eq=False)
 class Damage:
-    """What another client of the same Redis has overwritten."""
+    """Counts and logs what another client of the same Redis has overwritten."""
 
     found: Counter[str] = field(factory=Counter)  # by topic
 

@@ -9,7 +9,8 @@ The verbs are in the modules beside this one; here they are joined, opened and c
     redis_read, redis_seek                 read, latest; earliest and by time
     redis_compaction, …_entries            compact
     redis_catalogue, redis_documents       topics, documents
-    redis_watch, redis_groups              who waits for growth; groups' positions
+    redis_watch, redis_groups              watches for growth; committed offsets
+    redis_guard                            servers that evict, or were emptied
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from uuid import UUID
 
 import trio
@@ -56,6 +58,7 @@ from korvet.storage.redis_connection import RedisConnection
 from korvet.storage.redis_documents import Documents
 from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis_groups import Groups
+from korvet.storage.redis_guard import Guard
 from korvet.storage.redis_keys import Keyspace
 from korvet.storage.redis_opening import Server, connected, prepare, refused
 from korvet.storage.redis_partitions import Partitions
@@ -75,22 +78,27 @@ async def open_redis_storage(
     defaults: StorageDefaults | None = None,
     mapping: OffsetMapping | None = None,
     namespace: str = "korvet",
+    allow_eviction: bool = False,
 ) -> AsyncIterator[RedisStreamsStorage]:
     """Open the storage at a Redis or Valkey, named by its URL or address, and close it with the block.
 
     Waits while the server is away. `mapping` is that of new topics whose settings name none. Raises StorageUsageError
-    for a URL, a user or a keyspace that waiting does not mend.
+    for a URL, a user or a keyspace that waiting does not mend, and, unless `allow_eviction`, for a server that may
+    evict records.
     """
     defaults = defaults or StorageDefaults()
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
+    guard = Guard(allow_eviction)
     async with connected(where) as (connection, watching):
+        await guard.begin(connection)
         server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
         async with background_nursery() as nursery:
-            storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery)
+            storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery, guard)
             with refused(connection):
                 await nursery.start(storage.run)
+            nursery.start_soon(storage.run_guard)
             yield storage
 
 
@@ -119,18 +127,22 @@ class RedisStreamsStorage(Storage):
         defaults: StorageDefaults,
         server: Server,
         nursery: trio.Nursery,
+        guard: Guard,
     ) -> None:
         self.description = f"{server.name} at {connection.address.description}"
         self.durability = server.durability
         self._keyspace = keyspace
         self._nursery = nursery
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
-        redis = RedisCaller(connection, BulkConnection(connection.address, nursery))
+        self._redis = redis = RedisCaller(connection, BulkConnection(connection.address, nursery))
+        self._guard = guard
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
-        self._appender = Appender(AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew))
+        self._appender = Appender(
+            AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew, guard)
+        )
         self._reader = Reader(redis, partitions, watcher.note)
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
@@ -138,8 +150,12 @@ class RedisStreamsStorage(Storage):
         self._documents = Documents(redis, keyspace)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Hear of other brokers' doings."""
+        """Watch the streams that other brokers write, until cancelled."""
         await self._watcher.run(task_status=task_status)
+
+    async def run_guard(self) -> None:
+        """Watch the server's own state, until cancelled."""
+        await self._guard.run(self._redis, self._keyspace, partial(self._changed, None))
 
     def _changed(self, change: Change | None) -> None:
         """Another broker, or this one, has altered the catalogue; None: some may have, unheard."""
