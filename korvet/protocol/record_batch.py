@@ -53,6 +53,7 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 
 MAX_OFFSET_DELTA = 2**31 - 1
+ANY_TIMESTAMP = -(2**63)
 SEQUENCES = 2**31
 
 # What one batch may become in memory, as bytes and, about as much again, as objects, unless the caller says otherwise.
@@ -369,20 +370,25 @@ def _decompressed(batch: RecordBatch, max_bytes: int) -> Steps[bytes]:
 def first_offset_at(
     batch: RecordBatch, timestamp: int, *, max_bytes: int = MAX_DECODED_BYTES
 ) -> Steps[tuple[int, int] | None]:
-    """(offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
+    """Return (offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
     if batch.is_log_append_time:
-        return (batch.base_offset, batch.max_timestamp) if batch.max_timestamp >= timestamp else None
+        if batch.max_timestamp < timestamp:
+            return None
+        if batch.record_count > batch.last_offset_delta:
+            return batch.base_offset, batch.max_timestamp
+        # Compaction removed records, perhaps the first one.
+        timestamp = ANY_TIMESTAMP
     data = yield from _decompressed(batch, max_bytes)
     found = yield from record.first_at(
         data, batch.record_count, base_timestamp=batch.base_timestamp, timestamp=timestamp
     )
-    return found and (batch.base_offset + found[0], found[1])
+    if found is None:
+        return None
+    return batch.base_offset + found[0], batch.max_timestamp if batch.is_log_append_time else found[1]
 
 
 def max_timestamp_offset(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) -> tuple[int, int]:
     """Return (offset, timestamp) of the first record that bears the batch's largest timestamp (KIP-734)."""
-    if batch.is_log_append_time:
-        return batch.base_offset, batch.max_timestamp
     delta, timestamp, *_ = max(decode_records(batch, max_bytes=max_bytes), key=itemgetter(1))
     return batch.base_offset + delta, timestamp
 

@@ -486,6 +486,24 @@ def test_under_log_append_time_the_first_record_bears_every_timestamp() -> None:
     assert (7, NOW + 299) == max_timestamp_offset(batch)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_under_log_append_time_the_first_record_that_compaction_left_is_found(codec: Codec) -> None:
+    left = [(delta, NOW + delta, b"k", b"v", ()) for delta in (2, 5)]
+    batch = RecordBatch(
+        build_batch(
+            left,
+            base_offset=7,
+            codec=codec,
+            timestamp_type=TimestampType.LOG_APPEND_TIME,
+            last_offset_delta=9,
+        )
+    )
+
+    assert (9, NOW + 5) == at_once(first_offset_at(batch, NOW))
+    assert None is at_once(first_offset_at(batch, NOW + 6))
+    assert (9, NOW + 5) == max_timestamp_offset(batch)
+
+
 # --- Hostile records --------------------------------------------------------------------------------------
 
 

@@ -86,6 +86,22 @@ class CompactionContract(Contract):
         assert bounds == await storage.latest(compacting)
         assert await storage.earliest(compacting) == OffsetAndTimestamp(first.offset, T0)
 
+    async def test_a_log_append_time_is_found_at_the_first_record_that_is_left(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        tp = await topic_with(storage, environment, AT_ONCE | {"message.timestamp.type": "LogAppendTime"})
+        await append(storage, tp, keyed([1, 1, 2, 1], b"a"))
+        await append(storage, tp, keyed([3], b"b"))
+        await storage.compact(tp)
+        first = (await records_from(storage, tp))[0]
+
+        found = await storage.seek_ts(tp, 0)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (first.offset, first.timestamp)
+        largest = await storage.seek_max_ts(tp)
+        assert largest is not None
+        assert largest.offset in [each.offset for each in await records_from(storage, tp)]
+
     async def test_reading_at_any_offset_goes_on_at_the_next_record(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
