@@ -428,6 +428,11 @@ class Config:
     record_max_headers: int = _setting(
         integer(at_least=0, at_most=3_000), 1_000, "headers of a record in the record layout on Redis"
     )
+    record_max_batch_records: int = _setting(
+        integer(at_least=1),
+        25_000,
+        "records in a batch in the record layout on Redis, which does nothing else while it stores one",
+    )
     max_connections: int = _setting(
         integer(at_least=1), 10_000, "connections served at once; further ones wait to be accepted"
     )

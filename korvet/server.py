@@ -293,6 +293,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         record_max_headers=config.record_max_headers,
+        record_max_batch_records=config.record_max_batch_records,
         compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
     )
     mapping = OffsetMapping(config.default_offset_mapping)

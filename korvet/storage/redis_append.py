@@ -83,7 +83,8 @@ class Appender:
 
     async def _packed(self, batch: RecordBatch, config: TopicConfig, turns: Turns) -> Packed:
         """The batch as the script takes it. Meanwhile others have their turns: Redis may wait for a call."""
-        packing = pack_batch(batch, config, self.context.partitions.defaults.record_max_headers)
+        defaults = self.context.partitions.defaults
+        packing = pack_batch(batch, config, defaults.record_max_headers, defaults.record_max_batch_records)
         return await in_turns(packing, turns)
 
     def _queue_of(self, partition: Partition) -> AppendQueue:

@@ -68,10 +68,10 @@ class Piece(NamedTuple):
     max_timestamp: int
 
 
-def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
-    """The batch in the topic's layout.
+def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_records: int) -> Packing:
+    """Pack the batch in the topic's layout.
 
-    Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call can take.
+    Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call may add.
     """
     if batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecord(
@@ -81,6 +81,10 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Pac
         raise InvalidRecord("A batch with a producer id needs a sequence number.")
     if config.layout is StorageLayout.BATCH:
         return pack_whole(batch)
+    if batch.record_count > max_records:
+        raise MessageTooLarge(
+            f"The batch has {batch.record_count} records; record.max.batch.records={max_records}."
+        )
     return (yield from pack_records(batch, config, max_headers))
 
 

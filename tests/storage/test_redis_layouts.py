@@ -44,7 +44,7 @@ def packed(
 
 
 def packed_batch(sent: RecordBatch, config: TopicConfig, *, max_headers: int = 1000) -> Packed:
-    return at_once(pack_batch(sent, config, max_headers))
+    return at_once(pack_batch(sent, config, max_headers, 1_000_000))
 
 
 def arguments_of(found: Packed) -> list[bytes]:
@@ -127,7 +127,7 @@ def test_a_batch_layout_s_batch_stays_as_it_is() -> None:
 
 def test_others_have_turns_while_a_large_batch_is_packed() -> None:
     for records in ([Record(b"v")] * 5500, [Record(b"v", headers=(("a", b"b"),))] * 5500):
-        turns = sum(1 for _ in pack_batch(batch(records), TopicConfig(), 1000))
+        turns = sum(1 for _ in pack_batch(batch(records), TopicConfig(), 1000, 1_000_000))
 
         assert turns > 5500 / RECORDS_A_STEP
 
