@@ -92,12 +92,19 @@ for i, group in ipairs(call('XINFO', 'GROUPS', old_stream)) do
 end
 if effort > MOST_PENDING then return {'pending', format('%d', effort)} end
 
-local function entries_up_to(id)
+local function count_entries_up_to(id)
   local ms, seq = pair_of(id)
   if not is_before(ms, seq, before(s.ms, s.seq)) then return new.entries end
   local piece = call('XREVRANGE', index, id, '-', 'COUNT', 1)[1]
   local from = piece and '(' .. piece[1] or '-'
   return (piece and tonumber(piece[2][8]) or new.entries - new.length) + #call('XRANGE', stream, from, id)
+end
+
+-- Most groups stand at the same few entries.
+local counts = {}
+local function entries_up_to(id)
+  counts[id] = counts[id] or format('%.0f', count_entries_up_to(id))
+  return counts[id]
 end
 
 -- Entries that were delivered together are claimed together. Returns a function to be told of each, and of the end with
@@ -147,15 +154,19 @@ end
 for _, group in ipairs(groups) do
   local name, id = group.name, group['last-delivered-id']
   if has_counts then
-    call('XGROUP', 'CREATE', stream, name, id, 'ENTRIESREAD', format('%.0f', entries_up_to(id)))
+    call('XGROUP', 'CREATE', stream, name, id, 'ENTRIESREAD', entries_up_to(id))
   else
     call('XGROUP', 'CREATE', stream, name, id)
   end
-  for _, consumer in ipairs(call('XINFO', 'CONSUMERS', old_stream, name)) do
-    call('XGROUP', 'CREATECONSUMER', stream, name, consumer[2])
+  if group.consumers > 0 then -- groups that mirror Kafka groups have none
+    for _, consumer in ipairs(call('XINFO', 'CONSUMERS', old_stream, name)) do
+      call('XGROUP', 'CREATECONSUMER', stream, name, consumer[2])
+    end
   end
-  local goes_by_stream = is_short and new.length < group.pending
-  gone = gone + group.pending - (goes_by_stream and claim_what_is_there(name, id) or claim_all(name))
+  if group.pending > 0 then
+    local goes_by_stream = is_short and new.length < group.pending
+    gone = gone + group.pending - (goes_by_stream and claim_what_is_there(name, id) or claim_all(name))
+  end
 end
 
 -- Everything is there. From here on nothing is refused.
