@@ -37,8 +37,9 @@ WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
 LISTENER = re.compile(
     r"(?:(?P<name>[A-Za-z0-9_-]+)://)?"
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<host>[A-Za-z0-9._-]*))"
-    r":(?P<port>[0-9]{1,5})"
+    r"(?::(?P<port>[0-9]{1,5}))?"
 )
+DEFAULT_PORT = 9092
 
 
 class ConfigError(Exception):
@@ -184,12 +185,20 @@ class Listener:
 
 def _parse_listener(value: Any) -> Listener:
     match = LISTENER.fullmatch(str(value))
-    if match is None or int(match["port"]) > 65535:
+    if match is None or not _is_address(match):
         raise ValueError(f"{value!r} is no address")
     name = (match["name"] or "").upper()
     if name in SECURE_NAMES:
         raise ValueError(f"{value!r} asks for {name}, which is not served: clients would speak in the clear")
-    return Listener(name, match["ipv6"] or match["host"], int(match["port"]))
+    return Listener(name, match["ipv6"] or match["host"], int(match["port"] or DEFAULT_PORT))
+
+
+def _is_address(match: re.Match[str]) -> bool:
+    """Return True unless the port is too large, or a port may have been meant where a host stands."""
+    if match["port"] is None:
+        host = match["ipv6"] or match["host"]
+        return not host.isdecimal() and any(character.isalnum() for character in host)
+    return int(match["port"]) <= 65535
 
 
 def _parse_listeners(value: Any) -> tuple[Listener, ...]:
@@ -205,7 +214,7 @@ def _parse_listeners(value: Any) -> tuple[Listener, ...]:
 
 
 LISTENERS: Kind[tuple[Listener, ...]] = Kind(
-    "list", "HOST:PORT, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
+    "list", "HOST:PORT, HOST, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
 )
 
 
@@ -592,8 +601,10 @@ def _from_file(file: Path | None, errors: list[str]) -> Iterator[tuple[str, _Giv
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        errors.append(f"$: {file}: {reason}; accepted: a TOML file (names that begin alike may need quotes)")
+        if isinstance(error, OSError):
+            errors.append(f"{file}: {error.strerror}")
+        else:
+            errors.append(f"{file}: {error}; accepted: TOML (names that begin alike may need quotes)")
         return
     for name, value in _flattened(tables):
         yield name, _Given(value, str(file))

@@ -101,15 +101,15 @@ def test_all_faults_are_told_at_once_with_path_source_and_what_is_accepted(file:
     file.write_text('compression.type = "brotli"\nnum.partitons = 3\n')
 
     told = faults(
-        file=file, environ={"KORVET_NUM_PARTITIONS": "0"}, flags={"listeners": "nowhere", "max.x": "1"}
+        file=file, environ={"KORVET_NUM_PARTITIONS": "0"}, flags={"listeners": "no where", "max.x": "1"}
     )
 
     assert [
         f"$.num.partitons: there is no such setting (from {file}); did you mean num.partitions?",
         "$.max.x: there is no such setting (from command line); `korvet serve --settings` prints them all",
         (
-            "$.listeners: 'nowhere' is no address (from command line); accepted: HOST:PORT, :PORT, [IPV6]:PORT or"
-            " NAME://HOST:PORT, separated by commas"
+            "$.listeners: 'no where' is no address (from command line); accepted: HOST:PORT, HOST, :PORT,"
+            " [IPV6]:PORT or NAME://HOST:PORT, separated by commas"
         ),
         "$.num.partitions: 0 is out of range (from KORVET_NUM_PARTITIONS); accepted: a whole number, at least 1",
         (
@@ -148,17 +148,17 @@ def test_refuses_values_of_the_wrong_kind(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "host",
         "host:",
         "host:x",
         "host:65536",
         "a:1:2",
         "::1:9092",
-        "[::1]",
         "[x]:1",
         "SSL://:1",
         "a b:1",
         "-",
+        "9092",
+        "INSIDE://",
     ],
 )
 def test_refuses_addresses_that_are_none(text: str) -> None:
@@ -191,13 +191,23 @@ def test_refuses_settings_that_contradict_each_other(flags: dict[str, str], expe
 def test_a_file_that_cannot_be_read_is_a_fault_like_others(file: Path, text: str) -> None:
     file.write_text(text)
 
-    assert any(fault.startswith(f"$: {file}: ") for fault in faults(file=file))
+    assert any(fault.startswith(f"{file}: ") for fault in faults(file=file))
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("localhost", Listener("PLAINTEXT", "localhost", 9092)),
+        ("[::1]", Listener("PLAINTEXT", "::1", 9092)),
+        ("INSIDE://broker.example", Listener("INSIDE", "broker.example", 9092)),
+    ],
+)
+def test_a_listener_without_a_port_has_that_of_kafka(text: str, expected: Listener) -> None:
+    assert load_config(flags={"listeners": text}).listeners == (expected,)
 
 
 def test_a_file_that_is_not_there_is_a_fault_like_others(file: Path) -> None:
-    assert [
-        f"$: {file}: No such file or directory; accepted: a TOML file (names that begin alike may need quotes)"
-    ] == (faults(file=file))
+    assert [f"{file}: No such file or directory"] == (faults(file=file))
 
 
 def test_checks_what_a_test_constructs_too() -> None:

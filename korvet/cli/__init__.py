@@ -52,6 +52,7 @@ def program() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the program and exit; the only place where the command line's errors are turned into words."""
+    fill_standard_streams()
     try:
         run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
@@ -59,6 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BaseException as error:  # noqa: BLE001  the outermost place there is
         status = report(innermost(error))
     leave(status)
+
+
+def fill_standard_streams() -> None:
+    """Open /dev/null for standard input, output and error if the caller closed them, as daemons do.
+
+    Python has None for a closed stream, and the next file or socket would get its descriptor.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor, inheritable=True)
+                os.close(opened)
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115  for the life of the process
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ Format = Callable[["ConsumedRecord"], bytes]
 )
 @click.option("--time", "time_text", metavar="TIME", help=f"From the first record at or after {EXAMPLES}.")
 @partition_numbers
-@click.option("-f", "--follow", is_flag=True, help="Wait for more at the end. [with --from end]")
+@click.option("-f", "--follow", is_flag=True, help="Wait for more at the end.")
 @click.option(
     "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="At most so many records."
 )
@@ -62,7 +62,7 @@ def command(
     async def consume(client: Client) -> None:
         tps = chosen(await client.topic(topic), numbers)
         positions, ends = await bounds(client, tps, start, timestamp)
-        until = None if follow or start == "end" else ends
+        until = None if follow else ends
         await print_records(client.consume(positions, until=until), line_of, limit)
 
     with_client(servers, consume)

@@ -19,7 +19,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import ended_by_signals
-from korvet.cli.options import bootstrap_servers, check_addresses, security
+from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_json
 from korvet.cli.progress import ProgressLine, duration_text, size_text
 
@@ -42,7 +42,7 @@ def duration_s(_context: click.Context, _parameter: click.Parameter, text: str |
 
 
 @click.command(name="archive")
-@bootstrap_servers
+@cluster_options
 @click.option(
     "-t", "--topics", metavar="TOPICS", required=True,
     help="Names and regular expressions for whole names, with commas between: orders,'eu\\..*'.",

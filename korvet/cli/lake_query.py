@@ -23,7 +23,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
-from korvet.cli.options import bootstrap_servers, check_addresses, security
+from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_table
 
 
@@ -35,7 +35,7 @@ from korvet.cli.output import print_table
 @lake_location("--at")
 @storage_options
 @click.option("--typed", metavar="URL", help="Where typed tables are; each is a view typed_<table>.")
-@bootstrap_servers
+@cluster_options
 @click.option("--archived", is_flag=True, help="Only what is archived; no broker is asked.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")

@@ -20,7 +20,7 @@ from korvet.cli.lake_options import (
     storage_options,
 )
 from korvet.cli.lake_running import told_in_a_line
-from korvet.cli.options import bootstrap_servers, check_addresses, security
+from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_json, print_table
 from korvet.cli.progress import ProgressLine, duration_text
 from korvet.cli.times import EXAMPLES, parse_time
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.argument("topic")
 @lake_location("--from")
 @storage_options
-@bootstrap_servers
+@cluster_options
 @click.option("--into", metavar="TOPIC", help="The topic that gets the records; it has to be there.")
 @click.option("--same-topic", is_flag=True, help="Back into the topic they are from.")
 @click.option("--partition", "numbers", metavar="NUMBER", type=int, multiple=True, help="[all] Repeatable.")

@@ -15,6 +15,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
 SECURITY = "korvet.security"
+TIMEOUT = "korvet.timeout"
 
 
 def _read_properties(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
@@ -31,6 +32,10 @@ def _read_properties(context: click.Context, _parameter: click.Parameter, path: 
         if "bootstrap.servers" in settings:
             context.default_map = {"servers": settings["bootstrap.servers"], **(context.default_map or {})}
     return path
+
+
+def _keep_timeout(context: click.Context, _parameter: click.Parameter, seconds: float) -> None:
+    context.meta[TIMEOUT] = seconds
 
 
 _command_config = click.option(
@@ -56,10 +61,27 @@ _bootstrap_servers = click.option(
 )
 
 
-def bootstrap_servers(command: F) -> F:
-    """The options that say which cluster is meant, and how one connects to it."""
+_timeout = click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    callback=_keep_timeout,
+    expose_value=False,
+    help="How long to wait for each answer of a broker.",
+)
+
+
+def cluster_options(command: F) -> F:
+    """Add the options that name a cluster and how to connect to it."""
     # In this order the file is read before the servers are asked for.
     return _command_config(_bootstrap_servers(command))
+
+
+def bootstrap_servers(command: F) -> F:
+    """Add the options for a command that uses `with_client`."""
+    return cluster_options(_timeout(command))
 
 
 def security() -> Security:
@@ -90,11 +112,14 @@ def with_client(servers: str, use: Callable[[Client], Awaitable[T]]) -> T:
     from korvet.client import open_client
 
     async def main() -> T:
-        async with open_client(servers, security=secured) as client:
+        async with open_client(
+            servers, security=secured, request_timeout_s=timeout_s, retry_timeout_s=timeout_s
+        ) as client:
             return await use(client)
 
     check_addresses(servers)
     secured = security()
+    timeout_s: float = click.get_current_context().meta[TIMEOUT]
     return trio.run(main)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.client import Client, Record
+    from korvet.protocol.errors import KafkaError
 
 PIECE_BYTES = 256 * 1024
 PIECES_AHEAD = 16
@@ -104,6 +105,7 @@ async def produce_lines(
     import trio
 
     from korvet.protocol.compression import Codec
+    from korvet.protocol.errors import KafkaError
 
     count = 0
     send_channel, receive_channel = trio.open_memory_channel[list[bytes]](PIECES_AHEAD)
@@ -114,12 +116,26 @@ async def produce_lines(
                 for batch in batches([*lines, *waiting(receive_channel)]):
                     records, bad = parse_lines(batch, parse, first_number=count + 1)
                     if records:
-                        await client.produce(topic, records, acks=acks, codec=Codec(codec), create_topic=True)
+                        try:
+                            await client.produce(
+                                topic, records, acks=acks, codec=Codec(codec), create_topic=True
+                            )
+                        except KafkaError as error:
+                            raise not_produced(error, count, len(batch)) from error
                     if bad is not None:
                         raise bad
                     count += len(batch)
                     progress.show(count)
     return count
+
+
+def not_produced(error: KafkaError, before: int, failed: int) -> click.ClickException:
+    """Return the error for lines that were refused, after `before` lines that were written."""
+    written = f"; lines 1 to {before:,} are written" if before else ""
+    return click.ClickException(
+        f"lines {before + 1:,} to {before + failed:,} are not written, or only in part: {error} "
+        f"({error.error_code.name}){written}"
+    )
 
 
 async def read_lines(descriptor: int, send_channel: trio.MemorySendChannel[list[bytes]]) -> None:

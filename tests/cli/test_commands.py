@@ -6,9 +6,12 @@ import base64
 import json
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,6 +228,7 @@ def test_a_partition_may_be_named_on_both_sides(piped: Korvet, korvet: Korvet, t
         (["--from", "start", "--max", "2"], "0 1"),
         (["--from", "7"], "7 8 9"),
         (["--from", "10"], ""),
+        (["--from", "end"], ""),
         (["--time", "2026-01-08"], "7 8 9"),
         (["--time", "1767830400001"], "8 9"),
         (["--time", "2027-01-01"], ""),
@@ -411,3 +415,50 @@ def test_every_command_has_help(korvet: Korvet, command: str) -> None:
     assert helped.status == 0
     assert helped.out.startswith(f"Usage: korvet {command}")
     assert max(map(len, helped.out.splitlines())) <= 80
+
+
+def test_a_refused_line_is_named_with_what_was_written_before_it(piped: Korvet, topic: str) -> None:
+    lines = ["short"] * 25_000 + ["x" * 2_000_000, "after"]
+    outcome = piped("produce", topic, stdin="\n".join(lines))
+
+    found = re.fullmatch(
+        r"korvet: lines ([\d,]+) to ([\d,]+) are not written, or only in part: .*"
+        r"\(MESSAGE_TOO_LARGE\); lines 1 to ([\d,]+) are written\n",
+        outcome.err,
+    )
+    assert found is not None, outcome.err
+    first, last, written = (int(number.replace(",", "")) for number in found.groups())
+    assert outcome.status == 1
+    assert first == written + 1 <= 25_001 <= last
+    stored = piped("consume", topic).out.splitlines()
+    assert written <= len(stored) <= 25_000
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_closed_standard_streams_are_no_error(
+    broker: KorvetProcess, piped: Korvet, topic: str, command: str, closed: str
+) -> None:
+    piped("produce", topic, stdin="one\n")
+    program = f"{shlex.quote(sys.executable)} -m korvet {command} {topic} -b {broker.bootstrap_servers}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {program} {closed}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_timeout_ends_a_command_whose_broker_never_answers(piped: Korvet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        began_s = time.monotonic()
+        outcome = piped("topics", "list", "-b", address, "--timeout", "0.5")
+
+    assert outcome.status == 1
+    assert outcome.err.count("\n") == 1
+    assert time.monotonic() - began_s < 15

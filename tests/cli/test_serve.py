@@ -6,17 +6,21 @@ import os
 import pty
 import re
 import resource
+import shlex
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from bench.processes import free_port
+from bench.wire import first_answer as answer_of
 from korvet.cli import program
 from korvet.cli.serve import read_config, without_secrets
 from tests.processes import KorvetProcess
@@ -222,6 +226,26 @@ def test_all_settings_can_be_printed() -> None:
 
     assert head.split() == ["NAME", "DEFAULT", "ACCEPTED", "MEANING"]
     assert "num.partitions" in [row.split()[0] for row in rows]
+
+
+def test_a_broker_serves_without_standard_streams() -> None:
+    port = free_port()
+    program = shlex.join([*SERVE, "--listeners", f"127.0.0.1:{port}"])
+    with subprocess.Popen(["sh", "-c", f"exec {program} <&- >&- 2>&-"]) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    answer_of(port)
+                    break
+                except OSError:
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)  # nothing reports that it listens
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.servers
