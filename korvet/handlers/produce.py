@@ -29,6 +29,7 @@ from korvet.protocol.errors import (
     KafkaError,
     MessageTooLarge,
     TransactionalIdAuthorizationFailed,
+    detached,
 )
 from korvet.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -40,10 +41,10 @@ from korvet.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from korvet.protocol.record import RawRecord
-from korvet.protocol.record_batch import RecordBatch, decode_in_steps, validate_produced
+from korvet.protocol.record_batch import RecordBatch, decode_in_steps, set_max_timestamp, validate_produced
 from korvet.protocol.steps import Steps
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
-from korvet.storage.turns import in_turns
+from korvet.storage.turns import Turns, in_turns
 from korvet.topics import INTERNAL_TOPICS, TopicRules
 
 NO_TIMESTAMP = -1
@@ -72,8 +73,9 @@ class KeysMissing(InvalidRecord):
 async def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     batches: dict[TopicPartition, RecordBatch] = {}
     outcomes: dict[TopicPartition, Outcome] = {}
+    turns = Turns()
     for topic in request.topic_data:
-        await _take(broker, request, context, topic, batches, outcomes)
+        await _take(broker, request, context, topic, turns, batches, outcomes)
     if batches:
         outcomes |= await broker.storage.append(
             batches,
@@ -94,6 +96,7 @@ async def _take(
     request: ProduceRequest,
     context: RequestContext,
     data: TopicProduceData,
+    turns: Turns,
     batches: dict[TopicPartition, RecordBatch],
     outcomes: dict[TopicPartition, Outcome],
 ) -> None:
@@ -114,7 +117,8 @@ async def _take(
             batches[partition_of(topic, partition.index)] = await _checked(broker, context, topic, partition)
         except KafkaError as error:
             batches.pop(tp, None)
-            outcomes[tp] = error
+            outcomes[tp] = detached(error)
+        await turns.next()
 
 
 def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
@@ -140,6 +144,8 @@ async def _checked(
         )
     if batch.is_transactional:
         raise TransactionalIdAuthorizationFailed("transactions are not served")
+    if batch.max_timestamp < batch.base_timestamp:
+        await in_turns(set_max_timestamp(batch))
     if rules.limits_timestamps:
         await in_turns(_check_timestamps(batch, rules, broker.clock()))
     if rules.is_compacted:

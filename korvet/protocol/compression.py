@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
+from mmap import mmap
 
 import cramjam
 
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.errors import InvalidRecord, MessageTooLarge, UnsupportedCompressionType
+from korvet.protocol.errors import InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
@@ -39,6 +41,7 @@ LZ4_LEVEL = 0
 # How many times its compressed size a batch is first expected to take; ordinary data reaches 4 to 10.
 EXPECTED_RATIO = 12
 SMALLEST_GUESS_BYTES = 16 * 1024
+MAPPED_BYTES = 4 * 1024 * 1024
 
 
 class Codec(IntEnum):
@@ -57,16 +60,28 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
-    """Return what `data` holds, at most `max_bytes`.
+    """Return what `data` holds, at most `max_bytes`; raise as `decompress_mapped`."""
+    return decompress_mapped(codec, data, max_bytes=max_bytes)[:]
+
+
+def decompress_mapped(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes | mmap:
+    """Return what `data` holds, at most `max_bytes`: in bytes, or if it is large in a mapping, whose slices are bytes.
 
     Raises InvalidRecord for bytes that are not what `codec` says, MessageTooLarge for more than `max_bytes`.
     """
+    failure: KafkaError
     try:
         return DECOMPRESSORS[codec](data, max_bytes)
     except cramjam.DecompressionError as error:
-        raise InvalidRecord(f"The records do not decompress as {codec.name.lower()}: {error}.") from None
+        failure = InvalidRecord(f"The records do not decompress as {codec.name.lower()}: {error}.")
     except OverflowError:
-        raise MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.") from None
+        failure = MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.")
+    # The error refers to no frame that keeps a buffer: it is raised outside of the handler, and it is no local variable
+    # of a frame in its own traceback.
+    try:
+        raise failure
+    finally:
+        del failure
 
 
 def codec_of(attributes: int) -> Codec:
@@ -128,7 +143,9 @@ def _snappy_blocks(view: memoryview) -> list[memoryview]:
     return blocks
 
 
-def _decompress_stream(decompress_into: Callable[[Buffer, bytearray], int]) -> Callable[[Buffer, int], bytes]:
+def _decompress_stream(
+    decompress_into: Callable[[Buffer, bytearray | mmap], int],
+) -> Callable[[Buffer, int], bytes | mmap]:
     """Bound a codec whose data do not say (or not truthfully) how long they become.
 
     cramjam either decompresses everything there is, into memory of its own, or fills a buffer of ours and fails
@@ -136,23 +153,33 @@ def _decompress_stream(decompress_into: Callable[[Buffer, bytearray], int]) -> C
     all failures together cost less than the last try.
     """
 
-    def decompress_bounded(data: Buffer, max_bytes: int) -> bytes:
+    def decompress_bounded(data: Buffer, max_bytes: int) -> bytes | mmap:
         size = min(max(EXPECTED_RATIO * len(data), SMALLEST_GUESS_BYTES), max_bytes)
         while True:
-            result = bytearray(size)
+            # A mapping is returned to the system at once, uses no more memory than is filled, and need not be copied.
+            result = bytearray(size) if size < MAPPED_BYTES else mmap(-1, size)
             try:
                 length = decompress_into(data, result)
             except cramjam.DecompressionError as error:
                 if not _is_overflow(error):
                     raise
             else:
-                return bytes(memoryview(result)[:length])
+                return _shortened(result, length)
             if size >= max_bytes:
                 raise OverflowError
             del result  # before the next one is allocated
             size = min(8 * size, max_bytes)
 
     return decompress_bounded
+
+
+def _shortened(result: bytearray | mmap, length: int) -> bytes | mmap:
+    """Return the first bytes of a buffer: a mapping without a copy, where the system can resize one."""
+    if length and isinstance(result, mmap):
+        with suppress(SystemError, OSError):
+            result.resize(length)
+            return result
+    return bytes(memoryview(result)[:length])
 
 
 def _is_overflow(error: cramjam.DecompressionError) -> bool:
@@ -172,7 +199,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], bytes]] = {
     Codec.LZ4: _compress_lz4,
     Codec.ZSTD: _compress_zstd,
 }
-DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {
+DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes | mmap]] = {
     Codec.NONE: _unchanged,
     Codec.GZIP: _decompress_stream(cramjam.gzip.decompress_into),
     Codec.SNAPPY: _decompress_snappy,

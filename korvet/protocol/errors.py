@@ -175,6 +175,12 @@ class KafkaError(Exception):
         super().__init__(self.message)
 
 
+def detached(error: KafkaError) -> KafkaError:
+    """Return the error without traceback and context: their frames would keep what it was about in memory."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
 def error_for(code: int) -> KafkaError:
     """The exception for a code other than 0 that came in an answer.
 

@@ -14,11 +14,14 @@ below read one- and two-byte varints in place, and call `_varint` only for longe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from mmap import mmap
 
 from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.steps import RECORDS_A_STEP, Steps
 
 Headers = tuple[tuple[str, bytes | None], ...]
+#: Records as they stand in a batch: slices are bytes either way.
+Packed = bytes | mmap
 #: offset delta, timestamp (absolute, ms), key, value, headers
 RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 
@@ -30,7 +33,7 @@ LOOKED_AT_A_STEP = 4 * RECORDS_A_STEP
 
 
 def decode(
-    data: bytes,
+    data: Packed,
     count: int,
     *,
     base_timestamp: int,
@@ -172,7 +175,7 @@ def encode(records: Iterable[RawRecord], *, base_timestamp: int, into: bytearray
 
 
 def first_at(
-    data: bytes, count: int, *, base_timestamp: int, timestamp: int
+    data: Packed, count: int, *, base_timestamp: int, timestamp: int
 ) -> Steps[tuple[int, int] | None]:
     """(offset delta, timestamp) of the first record with at least `timestamp`, or None.
 
@@ -213,7 +216,7 @@ def first_at(
     return None
 
 
-def _decode_headers(data: bytes, position: int, zigzag_count: int) -> tuple[Headers, int]:
+def _decode_headers(data: Packed, position: int, zigzag_count: int) -> tuple[Headers, int]:
     if zigzag_count & 1 or zigzag_count > len(data):
         raise InvalidRecord("A record's number of headers is impossible.")
     headers: list[tuple[str, bytes | None]] = []
@@ -252,7 +255,7 @@ def _encode_headers(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: Packed, position: int) -> tuple[int, int]:
     """Return the number at `position`, still in zigzag form, and the position behind it."""
     n = shift = 0
     while True:

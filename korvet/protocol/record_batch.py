@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from itertools import chain
@@ -24,7 +25,7 @@ from operator import itemgetter
 
 from korvet.protocol import record
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.compression import Codec, codec_of, compress, decompress
+from korvet.protocol.compression import Codec, codec_of, compress, decompress_mapped
 from korvet.protocol.crc32c import crc32c
 from korvet.protocol.errors import (
     CorruptMessage,
@@ -34,7 +35,7 @@ from korvet.protocol.errors import (
     UnsupportedCompressionType,
     UnsupportedForMessageFormat,
 )
-from korvet.protocol.record import RawRecord
+from korvet.protocol.record import Packed, RawRecord
 from korvet.protocol.steps import RECORDS_A_STEP, Steps
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -59,6 +60,10 @@ SEQUENCES = 2**31
 # What one batch may become in memory, as bytes and, about as much again, as objects, unless the caller says otherwise.
 # Half a million small records just fit.
 MAX_DECODED_BYTES = 64 * 1024 * 1024
+# The same for what the broker decompresses. Meanwhile the codec may hold as much again.
+MAX_UNPACKED_BYTES = 20 * 1024 * 1024
+# What is expected to be short is decompressed where it is, up to this size; a batch that has more is not short.
+SHORT_UNPACKED_BYTES = 1024 * 1024
 # Decompressing takes up to 5 ms for a megabyte of what it becomes, compressing as long for one of what it was. Below
 # these sizes a thread would cost more than it spares the others.
 LONG_COMPRESSED_BYTES = 32 * 1024
@@ -229,8 +234,8 @@ def validate_produced(
     ignored. Four differences: Kafka looks at every record; answers magic 0 and 1 with INVALID_RECORD, and unknown
     codecs with UNKNOWN_SERVER_ERROR; and turns log append time into CreateTime where that is the topic's type.
 
-    Records are not decoded here. Only when the header's max timestamp cannot be right, since it lies before
-    the base timestamp, are they read for it, and it is set; Kafka sets it always. A caller that must know more decodes.
+    Records are not decoded here. If the header's max timestamp lies before the base timestamp, the caller sets it
+    with `set_max_timestamp`; Kafka sets it always.
     """
     batch = _only_batch(records)
     if batch.compression is Codec.ZSTD and api_version < 7:
@@ -252,8 +257,6 @@ def validate_produced(
         raise InvalidTimestamp(
             "The timestamp type of a produced batch is CreateTime; the broker alone sets another."
         )
-    if batch.max_timestamp < batch.base_timestamp:
-        _stamp_timestamps(batch, batch.attributes, max_timestamp_offset(batch)[1])
     return batch
 
 
@@ -333,14 +336,14 @@ def decode_in_steps(batch: RecordBatch, take: Callable[[list[RawRecord]], object
 
     What is wrong with a batch may show only after its last records.
     """
-    data = yield from _decompressed(batch, MAX_DECODED_BYTES)
+    data = yield from _decompressed(batch)
     for part in _decoded(batch, data, RECORDS_A_STEP, MAX_DECODED_BYTES):
         take(part)
         yield None
 
 
 def _decoded(
-    batch: RecordBatch, data: bytes, at_once: int | None, max_bytes: int
+    batch: RecordBatch, data: Packed, at_once: int | None, max_bytes: int
 ) -> Iterator[list[RawRecord]]:
     """The records that the packed ones in `data` are; all in one list, or `at_once` of them in each."""
     parts = record.decode(
@@ -359,17 +362,32 @@ def _decoded(
     )
 
 
-def _decompressed(batch: RecordBatch, max_bytes: int) -> Steps[bytes]:
-    """The batch's packed records. Raises InvalidRecord, and MessageTooLarge beyond `max_bytes`."""
-    if batch.compression is Codec.NONE or batch.size < LONG_COMPRESSED_BYTES:
-        return _records_of(batch, max_bytes)
-    data: bytes = yield partial(_records_of, batch, max_bytes)
+def _decompressed(batch: RecordBatch) -> Steps[Packed]:
+    """Return the batch's packed records. Raises InvalidRecord, and MessageTooLarge beyond MAX_UNPACKED_BYTES."""
+    if batch.compression is Codec.NONE:
+        return _records_of(batch, MAX_UNPACKED_BYTES)
+    if batch.size < LONG_COMPRESSED_BYTES:
+        with suppress(MessageTooLarge):
+            return _records_of(batch, SHORT_UNPACKED_BYTES)
+    data: Packed = yield partial(_records_of, batch, MAX_UNPACKED_BYTES)
     return data
 
 
-def first_offset_at(
-    batch: RecordBatch, timestamp: int, *, max_bytes: int = MAX_DECODED_BYTES
-) -> Steps[tuple[int, int] | None]:
+def set_max_timestamp(batch: RecordBatch) -> Steps[None]:
+    """Set the header's max timestamp, and the CRC, from the batch's records."""
+    highest = -(2**63)
+
+    def look(part: list[RawRecord]) -> None:
+        nonlocal highest
+        highest = max(highest, *map(itemgetter(1), part))
+
+    yield from decode_in_steps(batch, look)
+    if highest >= 2**63:
+        raise InvalidRecord(f"There is no timestamp {highest}.")
+    _stamp_timestamps(batch, batch.attributes, highest)
+
+
+def first_offset_at(batch: RecordBatch, timestamp: int) -> Steps[tuple[int, int] | None]:
     """Return (offset, timestamp) of the first record whose timestamp is at least `timestamp`, or None."""
     if batch.is_log_append_time:
         if batch.max_timestamp < timestamp:
@@ -378,7 +396,7 @@ def first_offset_at(
             return batch.base_offset, batch.max_timestamp
         # Compaction removed records, perhaps the first one.
         timestamp = ANY_TIMESTAMP
-    data = yield from _decompressed(batch, max_bytes)
+    data = yield from _decompressed(batch)
     found = yield from record.first_at(
         data, batch.record_count, base_timestamp=batch.base_timestamp, timestamp=timestamp
     )
@@ -404,8 +422,8 @@ def control_type(batch: RecordBatch) -> ControlType | None:
         return None
 
 
-def _records_of(batch: RecordBatch, max_bytes: int) -> bytes:
-    return decompress(batch.compression, batch.buffer[HEADER_BYTES:], max_bytes=max_bytes)
+def _records_of(batch: RecordBatch, max_bytes: int) -> Packed:
+    return decompress_mapped(batch.compression, batch.buffer[HEADER_BYTES:], max_bytes=max_bytes)
 
 
 # --- Building ---------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from attrs import define, field
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import (
+    MAX_UNPACKED_BYTES,
     RecordBatch,
     decode_records,
     first_offset_at,
@@ -363,7 +364,7 @@ class PartitionLog:
 
     def _visible(self, batch: RecordBatch) -> Iterator[tuple[int, int]]:
         """Offset and timestamp of the records of a batch that are not cut off."""
-        for delta, timestamp, *_ in decode_records(batch):
+        for delta, timestamp, *_ in decode_records(batch, max_bytes=MAX_UNPACKED_BYTES):
             if batch.base_offset + delta >= self.log_start_offset:
                 yield batch.base_offset + delta, timestamp
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import trio
 from attrs import define, field
 
-from korvet.protocol.errors import KafkaError, RequestTimedOut
+from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.interface import TopicConfig, TopicPartition
+from korvet.storage.interface import TopicPartition
 from korvet.storage.redis_append_queue import (
     AppendContext,
     AppendQueue,
@@ -18,9 +18,12 @@ from korvet.storage.redis_append_queue import (
     Ticket,
     too_few_replicas,
 )
-from korvet.storage.redis_layouts import Packed, pack_batch
+from korvet.storage.redis_layouts import pack_batch
 from korvet.storage.redis_partition import Partition
-from korvet.storage.turns import Turns, in_turns
+from korvet.storage.turns import LongWork, Turns, in_turns
+
+# By so many bytes may the batches of a request grow when they are packed; further ones are refused.
+GROWN_BYTES = 16 * 1024 * 1024
 
 
 @define(eq=False)
@@ -44,7 +47,22 @@ class Appender:
             submitted()
             await trio.lowlevel.checkpoint()
             return dict.fromkeys(batches, refusal)
-        tickets = await self._tickets(batches, submission, acks)
+        long_work = LongWork()
+        try:
+            return await self._append(batches, submission, acks, timeout_s, submitted, long_work)
+        finally:
+            long_work.end()
+
+    async def _append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        submission: Submission,
+        acks: int,
+        timeout_s: float,
+        submitted: Callable[[], None],
+        long_work: LongWork,
+    ) -> dict[TopicPartition, Result]:
+        tickets = await self._tickets(batches, submission, acks, long_work)
         if tickets and not await self.context.redis.wait_connected(timeout_s):
             for ticket in tickets:
                 submission.results[ticket.partition.tp] = self.context.redis.absence()
@@ -61,31 +79,37 @@ class Appender:
         return {tp: submission.results[tp] for tp in batches}
 
     async def _tickets(
-        self, batches: Mapping[TopicPartition, RecordBatch], submission: Submission, acks: int
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        submission: Submission,
+        acks: int,
+        long_work: LongWork,
     ) -> list[Ticket]:
-        """The batches, packed; others get a turn now and then."""
+        """Return the batches, packed. Other tasks get their turns meanwhile."""
         tickets = []
+        grown = 0  # bytes by which packed batches are larger than they came
+        defaults = self.context.partitions.defaults
         turns = Turns()
         for tp, batch in batches.items():
             try:
                 partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
                 config = partition.config
-                packed = await self._packed(batch, config, turns)
+                if grown > GROWN_BYTES:
+                    raise MessageTooLarge("The records of the request become too large when decompressed.")
+                packing = pack_batch(
+                    batch, config, defaults.record_max_headers, defaults.record_max_batch_records
+                )
+                packed = await in_turns(packing, turns, long_work)
+                grown += max(packed.size - batch.size, 0) if batch.compression else 0
                 ticket = Ticket(partition, config, packed, submission, acks)
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()
             except KafkaError as error:
-                submission.results[tp] = error
+                submission.results[tp] = detached(error)
                 continue
             tickets.append(ticket)
             await turns.next()
         return tickets
-
-    async def _packed(self, batch: RecordBatch, config: TopicConfig, turns: Turns) -> Packed:
-        """The batch as the script takes it. Meanwhile others have their turns: Redis may wait for a call."""
-        defaults = self.context.partitions.defaults
-        packing = pack_batch(batch, config, defaults.record_max_headers, defaults.record_max_batch_records)
-        return await in_turns(packing, turns)
 
     def _queue_of(self, partition: Partition) -> AppendQueue:
         queue = self._queues.get(partition)

@@ -14,6 +14,9 @@ from korvet.protocol.steps import Steps
 T = TypeVar("T")
 
 SLICE_S = 0.0003
+# Of all that is decompressed by requests and maintenance, so much is in memory at the same time: what a client sends
+# may become some thousand times as large.
+LONG_WORK = trio.Semaphore(4)
 
 
 @define
@@ -29,12 +32,41 @@ class Turns:
             self._slice_end_s = monotonic() + SLICE_S
 
 
-async def in_turns(steps: Steps[T], turns: Turns | None = None) -> T:
-    """The result of steps. One call that takes long is made in a thread: what compresses lets others run meanwhile.
+@define
+class LongWork:
+    """A share of `LONG_WORK`, taken with the first long call and held until it is released."""
 
+    _is_held: bool = False
+
+    async def begin(self) -> None:
+        """Wait for a share, unless it is held already."""
+        if not self._is_held:
+            await LONG_WORK.acquire()
+            self._is_held = True
+
+    def end(self) -> None:
+        """Release the share, if it is held."""
+        if self._is_held:
+            self._is_held = False
+            LONG_WORK.release()
+
+
+async def in_turns(steps: Steps[T], turns: Turns | None = None, long_work: LongWork | None = None) -> T:
+    """Return the result of steps. A long call is made in a thread, where compression lets other tasks run.
+
+    `long_work` is for callers that keep the result of such a call; otherwise its share is released at the end.
     Raises what the steps do; a KafkaError of such a call is theirs to catch.
     """
-    turns = turns or Turns()
+    if long_work is not None:
+        return await _in_turns(steps, turns or Turns(), long_work)
+    long_work = LongWork()
+    try:
+        return await _in_turns(steps, turns or Turns(), long_work)
+    finally:
+        long_work.end()
+
+
+async def _in_turns(steps: Steps[T], turns: Turns, long_work: LongWork) -> T:
     answer: Any = None
     failure: KafkaError | None = None
     while True:
@@ -47,6 +79,7 @@ async def in_turns(steps: Steps[T], turns: Turns | None = None) -> T:
         if work is None:
             await turns.next()
             continue
+        await long_work.begin()
         try:
             answer = await trio.to_thread.run_sync(work)
         except KafkaError as error:

@@ -28,15 +28,18 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.record import RawRecord, encode_varint
 from korvet.protocol.record_batch import (
+    MAX_UNPACKED_BYTES,
     ControlType,
     RecordBatch,
     TimestampType,
     build_batch,
     control_type,
+    decode_in_steps,
     decode_records,
     first_offset_at,
     max_timestamp_offset,
     parse_batches,
+    set_max_timestamp,
     stamp,
     stamp_log_append_time,
     stamped,
@@ -413,6 +416,7 @@ def test_producers_may_not_send(fault: str) -> None:
 @pytest.mark.parametrize("codec", Codec)
 def test_a_max_timestamp_that_cannot_be_is_set_from_the_records(codec: Codec) -> None:
     batch = produced(sealed(batch_of(PLAIN, codec=codec), 35, ">q", -1))
+    at_once(set_max_timestamp(batch))
 
     assert PLAIN[-1][1] == batch.max_timestamp
     assert PLAIN[-1][1] == produced(batch.buffer).max_timestamp
@@ -584,8 +588,14 @@ def test_a_bomb_is_refused() -> None:
     for read in (decode_records, max_timestamp_offset):
         with pytest.raises(MessageTooLarge, match="more than 1000000 bytes"):
             read(batch, max_bytes=1_000_000)
-    with pytest.raises(MessageTooLarge, match="more than 1000000 bytes"):
-        at_once(first_offset_at(batch, NOW, max_bytes=1_000_000))
+
+
+def test_the_broker_refuses_a_bomb_and_its_error_holds_no_buffer() -> None:
+    batch = batch_of([(0, NOW, None, bytes(MAX_UNPACKED_BYTES), ())], codec=Codec.ZSTD)
+    for read in (first_offset_at(batch, NOW), decode_in_steps(batch, len)):
+        with pytest.raises(MessageTooLarge) as caught:
+            at_once(read)
+        assert caught.value.__context__ is None
 
 
 @given(data=st.binary(max_size=200), codec=st.sampled_from(range(8)), count=st.integers(-1, 2**31 - 1))
