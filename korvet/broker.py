@@ -341,7 +341,7 @@ async def open_broker(
     if counters is not None:
         broker.counters = counters
     if clock is not None:
-        broker.clock = broker.groups.clock = clock
+        broker.clock = broker.groups.clock = broker.producer_ids.clock = clock
     return broker
 
 

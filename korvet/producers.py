@@ -1,9 +1,9 @@
 """Producer ids for idempotent producers, never given twice among brokers on one store.
 
-They are taken from the store in blocks, by compare-and-set of a document that holds the first id nobody has
-taken. What is left of a block when a broker ends is lost: there are 2^63 of them. Where the document is missing,
-since the store is memory or was emptied, counting begins at random, so that a producer which outlived the store
-does not meet its own id again in other hands.
+A broker takes them from the store in blocks, by compare-and-set of a document that holds the first id of no block.
+A block begins at the present time (`producer_id_at`) plus a random number, or behind the last block. So no id is given
+twice, even if the store forgot the last blocks, as after a failover to a replica that lagged. A broker discards what
+is left of a block after a second, so that the time in an id is right.
 
 What partitions remember of producers is storage's (`korvet.storage.producer_state`).
 """
@@ -11,16 +11,17 @@ What partitions remember of producers is storage's (`korvet.storage.producer_sta
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from attrs import define, field
 
 from korvet.protocol.errors import CoordinatorNotAvailable
 from korvet.storage.interface import DocumentConflict, Storage
+from korvet.storage.producer_state import ID_LOW_BITS, producer_id_at
 
 BLOCK = 1000
-# JavaScript clients keep ids in doubles: far below 2^53, and with room above for every block to come.
-RANDOM_STARTS = 2**40
+BLOCK_LIFE_MS = 1000
 # Each conflict means that another broker got its block.
 ATTEMPTS = 100
 
@@ -30,20 +31,25 @@ class ProducerIds:
     """Gives out producer ids."""
 
     storage: Storage
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     _ids: Iterator[int] = field(factory=lambda: iter(()))
+    _taken_ms: int = 0
 
     async def allocate(self) -> int:
         """An id nobody has. Raises what storage raises, and CoordinatorNotAvailable when it never succeeds."""
         while True:
-            for producer_id in self._ids:
-                return producer_id
+            if 0 <= self.clock() - self._taken_ms < BLOCK_LIFE_MS:
+                for producer_id in self._ids:
+                    return producer_id
             # Two tasks that come here together take a block each; one of the two is used up first, or lost.
             self._ids = iter(await self._take_block())
 
     async def _take_block(self) -> range:
         for _ in range(ATTEMPTS):
             document = await self.storage.load("producer-ids", "next")
-            first = int(document.value) if document else secrets.randbelow(RANDOM_STARTS)
+            self._taken_ms = self.clock()
+            first = producer_id_at(self._taken_ms) + secrets.randbelow(2**ID_LOW_BITS - BLOCK)
+            first = max(first, int(document.value)) if document else first
             version = document.version if document else 0
             after = b"%d" % (first + BLOCK)
             try:

@@ -53,7 +53,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.memory_compaction import MemoryCompaction
 from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
-from korvet.storage.producer_state import ProducerStates
+from korvet.storage.producer_state import ProducerStates, producer_id_at
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 from korvet.storage.turns import Turns, in_turns
 
@@ -151,11 +151,14 @@ class MemoryStorage(Storage):
     _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
     _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
     _reclaimed_ms: int = field(default=-RECLAIM_INTERVAL_MS, init=False)
+    # Producers with lower ids may have written to a topic that is gone, in this storage or an earlier one.
+    _producers_complete_from: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.description = f"memory, at most {self.max_bytes:,} bytes"
         new_topics = evolve(self.defaults.topic_config, mapping=self.mapping)
         self.defaults = evolve(self.defaults, topic_config=new_topics)
+        self._producers_complete_from = producer_id_at(self.clock())
         self._budget = MemoryBudget(self.max_bytes, reclaim=self._enforce_retention)
 
     @property
@@ -221,6 +224,7 @@ class MemoryStorage(Storage):
         for group in self._groups.values():
             for tp in [tp for tp in group.positions if tp.topic == name]:
                 self._drop_position(group, tp)
+        self._producers_complete_from = producer_id_at(self.clock())
         await self._free_dropped()
 
     def _check_present(self, topic: Topic) -> None:
@@ -232,7 +236,7 @@ class MemoryStorage(Storage):
         return PartitionLog(
             config,
             self._budget,
-            ProducerStates(self.defaults.producer_id_expiration_ms),
+            ProducerStates(self.defaults.producer_id_expiration_ms, self._producers_complete_from),
             self.defaults.retention_check_interval_ms,
         )
 

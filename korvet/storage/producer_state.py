@@ -9,10 +9,13 @@ Kafka (ProducerStateManager and ProducerAppendInfo), in this order:
 2. A lower epoch than the one remembered is refused: InvalidProducerEpoch.
 3. A higher epoch begins with sequence 0, or is refused: OutOfOrderSequenceNumber.
 4. The same epoch goes on with the next sequence, or is refused: OutOfOrderSequenceNumber. After 2^31 - 1 comes 0.
-5. A producer id that is not known (new, or expired) may begin anywhere.
+5. An unknown producer id begins with sequence 0, or is refused: OutOfOrderSequenceNumber. If the partition may have
+   forgotten it, it begins anywhere. A partition may have forgotten every id given out before `complete_from`: before a
+   producer last expired, a topic was last deleted, or a broker opened the store. An id contains its time.
 
-One thing is different: Kafka lets a producer expire by the timestamps of its records, so that replayed old ones
-are forgotten at once; here it is the time of its last append that counts.
+Two things differ from Kafka. There, a producer expires by the timestamps of its records, so that replayed old ones
+are forgotten at once; here it is the time of its last append that counts. And there, every unknown producer begins
+anywhere: a batch whose predecessor failed is then stored, and clients take the predecessor for stored as well.
 
 Backends that must decide this elsewhere, in a script beside the data, are held to these rules by the contract
 suite. Where several batches of one producer arrive together, each is checked after the one before was remembered.
@@ -30,6 +33,11 @@ from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumbe
 # A producer has at most five requests in flight (max.in.flight.requests.per.connection).
 BATCHES_REMEMBERED = 5
 MAX_SEQUENCE = 2**31 - 1
+# A producer id is the time it was given out, in units of 64 ms since 2020, and 19 more bits. So ids never repeat, even
+# if the store loses its last ones, and are below 2^53 until 2054: Lua and JavaScript keep them in doubles.
+ID_EPOCH_MS = 1_577_836_800_000
+ID_UNIT_MS = 64
+ID_LOW_BITS = 19
 # Roughly what one producer occupies, batches included; for backends that count their memory.
 PRODUCER_COST = 900
 
@@ -41,6 +49,11 @@ class AppendedBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     log_append_time_ms: int = -1
+
+
+def producer_id_at(now_ms: int) -> int:
+    """Return the lowest producer id that is given out at that time."""
+    return max(0, now_ms - ID_EPOCH_MS) // ID_UNIT_MS << ID_LOW_BITS
 
 
 def next_sequence(sequence: int) -> int:
@@ -85,6 +98,7 @@ class ProducerStates:
     """All producers of one partition."""
 
     expiration_ms: int
+    complete_from: int = 0  # every producer with at least this id is remembered
     # Ordered by the last append: whoever is first expires first. A clock that steps backwards can break that
     # order; the one in front then holds up the others for as long, and `_known` looks at each one's own time.
     producers: dict[int, Producer] = field(factory=dict)
@@ -101,6 +115,7 @@ class ProducerStates:
         """
         producer = self._known(producer_id, now_ms)
         if producer is None:
+            self._check_unknown(producer_id, first_sequence)
             return None
 
         duplicate = producer.duplicate_of(epoch, first_sequence, last_sequence)
@@ -127,7 +142,17 @@ class ProducerStates:
             expired.append(producer_id)
         for producer_id in expired:
             del self.producers[producer_id]
+        if expired:
+            self.complete_from = producer_id_at(now_ms)
         return len(expired)
+
+    def _check_unknown(self, producer_id: int, first_sequence: int) -> None:
+        is_forgotten = producer_id < self.complete_from or producer_id in self.producers
+        if first_sequence != 0 and not is_forgotten:
+            message = (
+                f"the first batch of producer {producer_id} has sequence {first_sequence}; 0 comes first"
+            )
+            raise OutOfOrderSequenceNumber(message)
 
     def _known(self, producer_id: int, now_ms: int) -> Producer | None:
         producer = self.producers.get(producer_id)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
@@ -42,7 +43,10 @@ from korvet.storage.redis_scripts import REPLACE
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 from korvet.storage.turns import Turns
 
-CREATED = b"$created"  # field of the hash beside the topics: how many were ever created
+# Fields of the hash beside the topics.
+CREATED = b"$created"  # how many were ever created
+# When a topic was last deleted, in ms since 1970. Producers with ids given out earlier may have written to that topic.
+FORGOTTEN = b"$forgotten"
 # A broker that was away for longer than this many changes reads everything anew anyway.
 CHANGES_KEPT = 1000
 
@@ -81,6 +85,7 @@ class Catalogue:
     defaults: StorageDefaults
     damage: Damage = field(factory=Damage)
     _topics: dict[str, CataloguedTopic] = field(factory=dict)
+    _opened_ms: int = field(factory=lambda: time.time_ns() // 1_000_000)
     _is_complete: bool = False  # whether all topics are known, but for those in `_altered`
     _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before they were forgotten
     _was_complete: bool = False  # whether all topics were among those
@@ -262,6 +267,11 @@ class Catalogue:
             return None
         topic = Topic(name, topic_id, content.partitions, MappingProxyType(content.settings), config)
         return CataloguedTopic(topic, content.created)
+
+    async def forgotten_ms(self) -> bytes:
+        """Return when a topic was last deleted, in ms since 1970; if none was, when this broker opened the store."""
+        reply = await self.redis.execute(b"HGET", self.keyspace.topics, FORGOTTEN, repeatable=True)
+        return cast(bytes | None, reply) or b"%d" % self._opened_ms
 
     # --- Altering ---------------------------------------------------------------------------------------
 

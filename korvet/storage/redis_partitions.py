@@ -119,7 +119,8 @@ class Partitions:
     async def revive(self, partition: Partition) -> None:
         """Make a partition's state, where the topic is still in the catalogue."""
         await self._check_catalogued(partition)
-        arguments = partition.arguments(partition.created)
+        forgotten = await self.catalogue.forgotten_ms()
+        arguments = partition.arguments(partition.created, forgotten)
         answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
         try:
             if answer[0] == b"deleted":

@@ -35,7 +35,7 @@ class PartitionModel:
     batch_starts: list[int] = field(factory=list)  # offsets at which batches begin
     log_start_offset: int = 0
     next_offset: int = 0
-    producers: ProducerStates = field(factory=lambda: ProducerStates(FOREVER_MS))
+    producers: ProducerStates = field(factory=lambda: ProducerStates(FOREVER_MS, complete_from=2**53))
 
     @property
     def bounds(self) -> LogOffsets:

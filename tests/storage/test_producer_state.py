@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from korvet.protocol.errors import InvalidProducerEpoch, KafkaError, OutOfOrderSequenceNumber
-from korvet.storage.producer_state import MAX_SEQUENCE, AppendedBatch, ProducerStates, next_sequence
+from korvet.storage.producer_state import (
+    MAX_SEQUENCE,
+    AppendedBatch,
+    ProducerStates,
+    next_sequence,
+    producer_id_at,
+)
 
 DAY_MS = 86_400_000
 
@@ -92,19 +98,57 @@ def test_a_higher_epoch_begins_at_0_and_forgets_what_was_before(send: Send) -> N
     assert send(3, 3, epoch=1) is None
 
 
-def test_a_producer_that_is_not_known_begins_anywhere(send: Send) -> None:
+def test_an_unknown_producer_begins_at_0(send: Send) -> None:
+    with pytest.raises(OutOfOrderSequenceNumber, match="has sequence 3; 0 comes first"):
+        send(3, 3, epoch=9)
+
+    assert send(0, 2, epoch=9) is None
+    assert send(3, 3, epoch=9) is None
+
+
+def test_a_producer_that_may_have_been_forgotten_begins_anywhere(states: ProducerStates, send: Send) -> None:
+    states.complete_from = 8
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(1234, 1240, producer_id=8)
+
     assert send(1234, 1240, epoch=9) is None
     assert send(1241, 1241, epoch=9) is None
 
 
-def test_sequences_begin_again_at_0(send: Send) -> None:
+def test_only_ids_given_out_before_a_producer_expired_may_have_been_forgotten() -> None:
+    now_ms = 1_800_000_000_000
+    older, younger = producer_id_at(now_ms - 64), producer_id_at(now_ms + 64)
+    states = ProducerStates(DAY_MS)
+    send = sender(states)
+    send(0, 0, producer_id=1, now_ms=now_ms - DAY_MS)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(5, 5, producer_id=older, now_ms=now_ms)
+
+    assert states.expire(now_ms) == 1
+    assert send(5, 5, producer_id=older, now_ms=now_ms) is None
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(5, 5, producer_id=younger, now_ms=now_ms)
+
+
+def test_ids_tell_their_time_below_2_to_the_53rd() -> None:
+    times = [0, 1_577_836_800_000, 1_577_836_800_064, 1_763_900_000_000, 2_650_000_000_000]
+    ids = [producer_id_at(time) for time in times]
+
+    assert ids[:3] == [0, 0, 2**19]
+    assert ids == sorted(ids)
+    assert ids[-1] < 2**53
+
+
+def test_sequences_begin_again_at_0(states: ProducerStates, send: Send) -> None:
+    states.complete_from = 8
     send(MAX_SEQUENCE - 1, 1)  # two, and two more after the largest
 
     assert send(MAX_SEQUENCE - 1, 1) == AppendedBatch(MAX_SEQUENCE - 1, 1, 1)
     assert send(2, 2) is None
 
 
-def test_after_the_largest_sequence_comes_0(send: Send) -> None:
+def test_after_the_largest_sequence_comes_0(states: ProducerStates, send: Send) -> None:
+    states.complete_from = 8
     send(MAX_SEQUENCE, MAX_SEQUENCE)
     with pytest.raises(OutOfOrderSequenceNumber, match="0 comes next"):
         send(1, 1)
@@ -165,7 +209,7 @@ def test_a_clock_that_steps_back_expires_nobody_early(states: ProducerStates, se
 # be numbered as one of them, and is taken for it, as in Kafka.
 @given(counts=st.lists(st.integers(1, 10**7), min_size=1, max_size=20), start=st.integers(0, MAX_SEQUENCE))
 def test_batches_of_any_size_from_anywhere_follow_each_other(counts: list[int], start: int) -> None:
-    send = sender(ProducerStates(DAY_MS))
+    send = sender(ProducerStates(DAY_MS, complete_from=8))
     first = start
     for count in counts:
         last = (first + count - 1) % 2**31

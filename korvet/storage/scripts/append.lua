@@ -61,9 +61,18 @@ local function read_producer(producer_id)
   return producer
 end
 
+-- Whether the partition may have forgotten a producer that it does not know.
+local function is_forgotten(producer_id)
+  local from = call('HGET', state_key, 'producers.from')
+  return s.has_lost or not from or tonumber(producer_id) < tonumber(from)
+end
+
 -- Nothing, or why the batch is not appended.
-local function check_producer(producer, epoch, first, last)
-  if not producer.epoch then return end
+local function check_producer(producer, producer_id, epoch, first, last)
+  if not producer.epoch then
+    if producer.is_new and first ~= 0 and not is_forgotten(producer_id) then return 'sequence', 0 end
+    return
+  end
   if epoch == producer.epoch then
     for _, batch in ipairs(producer.batches) do
       if batch.first == first and batch.last == last then return 'duplicate', batch end
@@ -94,7 +103,7 @@ for i = 1, tonumber(ARGV[14]) do
     local producer = producers[producer_id] or read_producer(producer_id)
     producers[producer_id] = producer
     local epoch, first, last = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    why, details = check_producer(producer, epoch, first, last)
+    why, details = check_producer(producer, producer_id, epoch, first, last)
     if not why then remember_batch(producer, epoch, {first = first, last = last, place = total}) end
   end
   if why then
@@ -293,11 +302,16 @@ end
 -- Whoever brings a new producer looks at some old ones, so that their number stays bounded by expiry.
 if is_producer_new then
   local cursor = call('HGET', state_key, 'producers.cursor') or '0'
+  local has_expired = false
   local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
   for i = 1, #scanned[2], 2 do
     local time = match(scanned[2][i + 1], '^%-?%d+ (%d+)')
-    if now - tonumber(time) >= expiration_ms then call('HDEL', producers_key, scanned[2][i]) end
+    if now - tonumber(time) >= expiration_ms then
+      call('HDEL', producers_key, scanned[2][i])
+      has_expired = true
+    end
   end
+  if has_expired then forget_producers() end
   call('HSET', state_key, 'producers.cursor', scanned[1])
 end
 

@@ -1,6 +1,7 @@
 -- Make a partition's state. A stream that is there without one is adopted: `settle` then finds its entries.
 --
 -- ARGV    9 the topic's number in the order of creations
+--        10 producers with ids given out before this time (ms) may have been forgotten with an earlier topic
 --
 -- Answers {'ok'}, also when the state was there; {'deleted'}: a topic created later has the partition by now.
 
@@ -21,9 +22,10 @@ call('XTRIM', stream, 'MINID', '=', '0-0')
 
 -- Offset 0. A stream that once held more than it does keeps its last ID; IDs below cannot be used again.
 local ms, seq = mask == 0 and 1 or 0, 0
-local entries = 0
+local entries, producers_from = 0, producer_id_at(tonumber(ARGV[10]))
 if call('EXISTS', stream) == 1 then
   local info, length = call('XINFO', 'STREAM', stream), call('XLEN', stream)
+  producers_from = producer_id_at(now) -- perhaps the state was deleted by hand
   for i = 1, #info, 2 do
     if info[i] == 'entries-added' then entries = info[i + 1] - length end
     if info[i] == 'last-generated-id' and length == 0 and info[i + 1] ~= '0-0' then
@@ -37,5 +39,5 @@ local s = {
   largest = 0, skipped = 0, epochs = '0:' .. id_of(mask == 0 and 1 or 0, 0), checked = 0, chunk_bytes = 0,
   chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP,
 }
-save(s, 'topic', topic_id, 'created', ARGV[9])
+save(s, 'topic', topic_id, 'created', ARGV[9], 'producers.from', producers_from)
 return {'ok'}

@@ -133,12 +133,23 @@ local function load(other)
   return s
 end
 
+-- The lowest producer id that is given out at that time; the rule and its numbers are those of producer_state.py.
+local function producer_id_at(ms) return format('%.0f', math.max(0, math.floor((ms - 1577836800000) / 64)) * 524288) end
+
+-- Unknown producers may have been forgotten, if their ids were given out before now. Without the field, all of them.
+local function forget_producers()
+  if call('HEXISTS', state_key, 'producers.from') == 1 then
+    call('HSET', state_key, 'producers.from', producer_id_at(now))
+  end
+end
+
 local function save(s, ...)
   call('HSET', state_key, 'next', id_of(s.ms, s.seq), 'start', s.start, 'length', s.length, 'entries', s.entries,
     'bytes', s.bytes, 'trimmed', s.trimmed, 'largest', s.largest, 'skipped', s.skipped, 'epochs', s.epochs,
     'checked', s.checked, 'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
+  if s.has_lost then forget_producers() end
   s.dirty = false
 end
 
@@ -281,7 +292,7 @@ local function notice_loss(s)
   local epoch, id = match(known, '^(%d+) (%S+)$')
   if tonumber(epoch) == tonumber(epoch_of(s)) and is_before(s.ms, s.seq, pair_of(id)) then
     s.epochs = format('%s %d:%s', s.epochs, epoch + 1, id_of(s.ms, s.seq))
-    s.dirty = true
+    s.dirty, s.has_lost = true, true
   end
 end
 

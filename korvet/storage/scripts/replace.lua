@@ -1,4 +1,5 @@
--- Compare and set one field of a hash. Doing it twice is as doing it once.
+-- Compare and set one topic of the catalogue. Doing it twice is as doing it once. A deletion notes its time (ms), since
+-- the partitions' producers are forgotten with the topic.
 --
 -- KEYS    the hash        ARGV    field, the value expected ("": absent), the new one ("": delete)
 --
@@ -8,7 +9,9 @@ local present = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if present == ARGV[3] then return 1 end
 if present ~= ARGV[2] then return 0 end
 if ARGV[3] == '' then
+  local clock = redis.call('TIME')
   redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HSET', KEYS[1], '$forgotten', clock[1] * 1000 + math.floor(clock[2] / 1000))
 else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end

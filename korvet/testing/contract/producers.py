@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import trio
 
 from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, Topic, TopicPartition
+from korvet.storage.producer_state import producer_id_at
 from korvet.testing.contract.appending import log_append_time_topic
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
 from korvet.testing.records import Producer, append, batch, batches_of, numbered, read, records_from
 
 LAST_SEQUENCE = 2**31 - 1
+# An id that is given out long after the tests: no store can have forgotten it. 7 and the like are older than any store.
+YOUNG = 2**52
 
 
 class ProducerContract(Contract):
@@ -145,7 +150,18 @@ class ProducerContract(Contract):
         assert isinstance(results[tp], OutOfOrderSequenceNumber)
         assert isinstance(results[other], AppendResult)
 
-    async def test_an_unknown_producer_may_begin_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_an_unknown_producer_begins_at_0(self, storage: Storage, tp: TopicPartition) -> None:
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(YOUNG, sequence=3))
+        result = await append(storage, tp, numbered(3), producer=Producer(YOUNG))
+        await append(storage, tp, numbered(3), producer=Producer(YOUNG, sequence=3))
+
+        assert not result.duplicate
+        assert len(await records_from(storage, tp)) == 6
+
+    async def test_a_producer_older_than_the_store_may_begin_anywhere(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1234))
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1237))
 
@@ -277,6 +293,26 @@ class ProducerContract(Contract):
         producers = {each.base_offset: (each.producer_id, each.producer_epoch) for each in batches_of(found)}
 
         assert list(producers.values()) == [(7, 3), (-1, -1), (8, 4)]
+
+    async def test_a_deleted_topic_s_producer_may_go_on_in_a_new_one(
+        self, storage: Storage, environment: Environment, topic: Topic
+    ) -> None:
+        def now_ms() -> int:
+            return environment.clock.now_ms if environment.clock else time.time_ns() // 1_000_000
+
+        tp = TopicPartition(topic.name, 0)
+        producer_id = producer_id_at(now_ms())
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, tp, numbered(3), producer=Producer(producer_id, sequence=3))
+        while producer_id_at(now_ms()) == producer_id:
+            if environment.clock:
+                environment.clock.now_ms += 1
+            await trio.sleep(0.001)
+        await storage.delete_topic(topic)
+        await storage.create_topic(topic.name, 1, environment.settings)
+        result = await append(storage, tp, numbered(3), producer=Producer(producer_id, sequence=3))
+
+        assert not result.duplicate
 
     async def test_producers_expire(self, environment: Environment) -> None:
         async with environment.open(StorageDefaults(producer_id_expiration_ms=0)) as storage:
