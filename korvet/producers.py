@@ -1,9 +1,10 @@
 """Producer ids for idempotent producers, never given twice among brokers on one store.
 
 A broker takes them from the store in blocks, by compare-and-set of a document that holds the first id of no block.
-A block begins at the present time (`producer_id_at`) plus a random number, or behind the last block. So no id is given
-twice, even if the store forgot the last blocks, as after a failover to a replica that lagged. A broker discards what
-is left of a block after a second, so that the time in an id is right.
+A block begins at the present time (`producer_id_at`) or behind the last block, whichever is later, plus a random
+number. If the store forgot the last blocks, as after a failover to a replica that lagged, time has passed, and later
+blocks lie behind the forgotten ones; within the same 64 ms only the random number keeps them apart. A broker discards
+what is left of a block after a second, so that the time in an id is right.
 
 What partitions remember of producers is storage's (`korvet.storage.producer_state`).
 """
@@ -20,7 +21,7 @@ from korvet.protocol.errors import CoordinatorNotAvailable
 from korvet.storage.interface import DocumentConflict, Storage
 from korvet.storage.producer_state import ID_LOW_BITS, producer_id_at
 
-BLOCK = 1000
+BLOCK = 100
 BLOCK_LIFE_MS = 1000
 # Each conflict means that another broker got its block.
 ATTEMPTS = 100
@@ -48,8 +49,9 @@ class ProducerIds:
         for _ in range(ATTEMPTS):
             document = await self.storage.load("producer-ids", "next")
             self._taken_ms = self.clock()
-            first = producer_id_at(self._taken_ms) + secrets.randbelow(2**ID_LOW_BITS - BLOCK)
-            first = max(first, int(document.value)) if document else first
+            earliest = producer_id_at(self._taken_ms)
+            earliest = max(earliest, int(document.value)) if document else earliest
+            first = earliest + secrets.randbelow(2**ID_LOW_BITS - BLOCK)
             version = document.version if document else 0
             after = b"%d" % (first + BLOCK)
             try:

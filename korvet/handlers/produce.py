@@ -41,11 +41,18 @@ from korvet.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from korvet.protocol.record import RawRecord
-from korvet.protocol.record_batch import RecordBatch, decode_in_steps, set_max_timestamp, validate_produced
+from korvet.protocol.record_batch import (
+    HEADER_BYTES,
+    RecordBatch,
+    decode_in_steps,
+    set_max_timestamp,
+    validate_produced,
+)
 from korvet.protocol.steps import Steps
+from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
 from korvet.storage.turns import Turns, in_turns
-from korvet.topics import INTERNAL_TOPICS, TopicRules
+from korvet.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 
 NO_TIMESTAMP = -1
 # Of all the records that were refused, so many are named.
@@ -118,7 +125,15 @@ async def _take(
         except KafkaError as error:
             batches.pop(tp, None)
             outcomes[tp] = detached(error)
+            _note_failure(broker, tp, partition, error)
         await turns.next()
+
+
+def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
+    """Keep the producer's later batches from overtaking one that failed before the storage had it."""
+    buffer = data.records[0] if data.records else b""
+    if len(buffer) >= HEADER_BYTES and len(tp.topic) <= MAX_NAME_LENGTH:
+        broker.storage.failed_sequences.note(tp, ProducerBatch.of(RecordBatch(buffer)), error)
 
 
 def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:

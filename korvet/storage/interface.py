@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum, IntEnum
+from functools import cached_property
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from attrs import field, frozen
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.failed_sequences import FailedSequences
 
 
 class TopicPartition(NamedTuple):
@@ -255,6 +257,11 @@ class Storage(ABC):
         """What is kept in the memory of this process, roughly; 0 where the store is another one."""
         return 0
 
+    @cached_property
+    def failed_sequences(self) -> FailedSequences:
+        """The producers' batches that failed in `append`, or that its caller refused."""
+        return FailedSequences()
+
     # --- The catalogue: shared by all brokers on the same store ------------------------------------------
 
     @abstractmethod
@@ -312,6 +319,7 @@ class Storage(ABC):
         same partitions is settled, before the result is known: a caller may then start its next append.
         With acks -1 the result waits for `min.insync.replicas`, at most `timeout_s`. A batch is appended
         at most once, also when the connection to the store is lost in the middle.
+        A batch that follows a failed one of its producer gets the same error (`failed_sequences`).
 
         Errors: UnknownTopicOrPartition; OutOfOrderSequenceNumber, InvalidProducerEpoch of idempotent
         producers; InvalidRecord, MessageTooLarge for what cannot be stored;

@@ -31,6 +31,7 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     AppendResult,
     Compacted,
@@ -255,11 +256,14 @@ class MemoryStorage(Storage):
         for tp, batch in batches.items():
             try:
                 log = self._log(tp)
+                if self.failed_sequences:
+                    self.failed_sequences.check(tp, ProducerBatch.of(batch))
                 if acks == -1 and log.config.min_insync_replicas > 1:
                     raise NotEnoughReplicas
                 results[tp] = result = log.append(batch, now_ms)
             except KafkaError as error:
                 results[tp] = error
+                self.failed_sequences.note(tp, ProducerBatch.of(batch), error)
             else:
                 if not result.duplicate:
                     self._wake(tp)

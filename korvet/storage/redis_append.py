@@ -9,6 +9,7 @@ from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import TopicPartition
 from korvet.storage.redis_append_queue import (
     AppendContext,
@@ -24,6 +25,10 @@ from korvet.storage.turns import LongWork, Turns, in_turns
 
 # By so many bytes may the batches of a request grow when they are packed; further ones are refused.
 GROWN_BYTES = 16 * 1024 * 1024
+
+# A client's own time-out (`timeout_ms`) limits only the wait for replicas, as in Kafka. This many seconds limit the
+# append itself: fewer than the 30 s after which clients, by default, give up a connection that does not answer.
+APPEND_LIMIT_S = 25.0
 
 
 @define(eq=False)
@@ -42,14 +47,17 @@ class Appender:
         submitted: Callable[[], None],
     ) -> dict[TopicPartition, Result]:
         """See `Storage.append`."""
-        submission = Submission(trio.current_time() + timeout_s)
+        limit_s = max(APPEND_LIMIT_S, timeout_s)
+        submission = Submission(limit_s, timeout_s, self.context.failed)
         if (refusal := self.context.guard.refusal) is not None:
+            for tp, batch in batches.items():
+                submission.fail(tp, ProducerBatch.of(batch), refusal)
             submitted()
             await trio.lowlevel.checkpoint()
-            return dict.fromkeys(batches, refusal)
+            return submission.results
         long_work = LongWork()
         try:
-            return await self._append(batches, submission, acks, timeout_s, submitted, long_work)
+            return await self._append(batches, submission, acks, limit_s, submitted, long_work)
         finally:
             long_work.end()
 
@@ -58,17 +66,17 @@ class Appender:
         batches: Mapping[TopicPartition, RecordBatch],
         submission: Submission,
         acks: int,
-        timeout_s: float,
+        limit_s: float,
         submitted: Callable[[], None],
         long_work: LongWork,
     ) -> dict[TopicPartition, Result]:
         tickets = await self._tickets(batches, submission, acks, long_work)
-        if tickets and not await self.context.redis.wait_connected(timeout_s):
+        if tickets and not await self.context.redis.wait_connected(limit_s):
             for ticket in tickets:
-                submission.results[ticket.partition.tp] = self.context.redis.absence()
+                submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
             tickets = []
 
-        submission.remaining = len(tickets)
+        submission.submit(tickets)
         for ticket in tickets:
             self._queue_of(ticket.partition).submit(ticket)
         submitted()
@@ -101,11 +109,11 @@ class Appender:
                 )
                 packed = await in_turns(packing, turns, long_work)
                 grown += max(packed.size - batch.size, 0) if batch.compression else 0
-                ticket = Ticket(partition, config, packed, submission, acks)
+                ticket = Ticket(partition, config, packed, ProducerBatch.of(batch), submission, acks)
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()
             except KafkaError as error:
-                submission.results[tp] = detached(error)
+                submission.fail(tp, ProducerBatch.of(batch), detached(error))
                 continue
             tickets.append(ticket)
             await turns.next()
@@ -122,7 +130,7 @@ class Appender:
 
     async def _wait(self, submission: Submission, tickets: list[Ticket]) -> None:
         try:
-            with trio.move_on_at(submission.deadline):
+            with submission.waiting:
                 await submission.done.wait()
         finally:
             if not submission.done.is_set():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import cast
@@ -32,6 +32,7 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
 )
+from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
 from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
 from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_connection import NotConnected, Pending, RedisConnection, RedisUnavailable
@@ -57,13 +58,25 @@ Result = AppendResult | KafkaError
 class Submission:
     """One `append` with all its batches, and the task that waits for their results."""
 
-    __slots__ = ("deadline", "done", "remaining", "results")
+    __slots__ = ("appending", "done", "failed", "remaining", "replicas_limit_s", "results", "waiting")
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, limit_s: float, replicas_limit_s: float, failed: FailedSequences) -> None:
+        self.waiting = trio.CancelScope(deadline=trio.current_time() + limit_s)
+        self.replicas_limit_s = replicas_limit_s
+        self.failed = failed
         self.done = trio.Event()
-        self.remaining = 0
+        self.appending = self.remaining = 0
         self.results: dict[TopicPartition, Result] = {}
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Expect a result of each of these."""
+        self.appending = self.remaining = len(tickets)
+
+    def settle(self) -> None:
+        """Count a batch that is appended, or failed. After the last one, wait for replicas only."""
+        self.appending -= 1
+        if self.appending == 0:
+            self.waiting.deadline = trio.current_time() + self.replicas_limit_s
 
     def resolve(self, tp: TopicPartition, result: Result) -> None:
         self.results[tp] = result
@@ -71,12 +84,18 @@ class Submission:
         if self.remaining == 0:
             self.done.set()
 
+    def fail(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
+        """Set the result of a batch that no queue has taken."""
+        self.failed.note(tp, batch, error)
+        self.results[tp] = error
+
 
 class Ticket:
     """A batch in a queue, from handing over to its result."""
 
     __slots__ = (
         "appended",
+        "batch",
         "config",
         "is_resolved",
         "packed",
@@ -86,20 +105,37 @@ class Ticket:
     )
 
     def __init__(
-        self, partition: Partition, config: TopicConfig, packed: Packed, submission: Submission, acks: int
+        self,
+        partition: Partition,
+        config: TopicConfig,
+        packed: Packed,
+        batch: ProducerBatch,
+        submission: Submission,
+        acks: int,
     ) -> None:
         self.partition = partition
         self.config = config  # by which the batch was packed
         self.packed = packed
+        self.batch = batch
         self.submission = submission
         self.waits_for_replicas = acks == -1 and config.min_insync_replicas > 1
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
         self.is_resolved = False
 
+    def wait_for_replicas(self, result: AppendResult) -> None:
+        """Keep the result until replicas confirm it."""
+        if not self.is_resolved:
+            self.appended = result
+            self.submission.settle()
+
     def resolve(self, result: Result) -> None:
         """Give the result to whoever waits; the first one counts."""
         if not self.is_resolved:
             self.is_resolved = True
+            if isinstance(result, KafkaError):
+                self.submission.failed.note(self.partition.tp, self.batch, result)
+            if self.appended is None:
+                self.submission.settle()
             self.submission.resolve(self.partition.tp, result)
 
 
@@ -138,6 +174,7 @@ class AppendContext:
     nursery: trio.Nursery
     grew: Callable[[bytes, bytes], None]  # with the stream's key and its next ID
     guard: Guard
+    failed: FailedSequences
     numbers: Iterator[int] = field(factory=lambda: count(1))
 
 
@@ -167,6 +204,8 @@ class AppendQueue:
     def _next(self) -> None:
         """Make the next call, if there is anything to append."""
         self._call = None
+        if self.context.failed:
+            self._refuse_behind_failed()
         while self._call is None and self._tickets:
             tickets = self._take_tickets()
             replicas = tickets[0].config.min_insync_replicas - 1
@@ -176,6 +215,17 @@ class AppendQueue:
             self._make(self._call)
         if self._call is None:
             self.ended(self.partition)
+
+    def _refuse_behind_failed(self) -> None:
+        """Resolve the batches that follow a failed one of their producer."""
+        tickets, self._tickets = self._tickets, deque()
+        for ticket in tickets:
+            try:
+                self.context.failed.check(self.partition.tp, ticket.batch)
+            except KafkaError as error:
+                ticket.resolve(error)
+            else:
+                self._tickets.append(ticket)
 
     def _take_tickets(self) -> list[Ticket]:
         """As many as go into one call: of one configuration, since the script has one for all."""
@@ -264,7 +314,7 @@ class AppendQueue:
                 result = AppendResult(base_offset, time_ms, log_start_offset)
                 base_offset += ticket.packed.records
             if ticket.waits_for_replicas and isinstance(result, AppendResult):
-                ticket.appended = result
+                ticket.wait_for_replicas(result)
             else:
                 ticket.resolve(result)
         if call.replicas:
@@ -289,8 +339,8 @@ class AppendQueue:
     def _wait_for_replicas(self, call: Call) -> None:
         """Ask how many replicas have it, on the connection that wrote it."""
         waiting, connection = self.context.waiting_connections, cast(RedisConnection, call.connection)
-        left_s = max(ticket.submission.deadline for ticket in call.tickets) - trio.current_time()
-        limit_ms = max(1, int(left_s * 1000))
+        limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
+        limit_ms = max(1, int(limit_s * 1000))
         waiting.started(connection)
         try:
             connection.send(

@@ -141,7 +141,9 @@ class RedisStreamsStorage(Storage):
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
         self._appender = Appender(
-            AppendContext(writer_id, redis, partitions, waiting, nursery, watcher.grew, guard)
+            AppendContext(
+                writer_id, redis, partitions, waiting, nursery, watcher.grew, guard, self.failed_sequences
+            )
         )
         self._reader = Reader(redis, partitions, watcher.note)
         self._seeker = Seeker(redis, partitions)

@@ -152,7 +152,23 @@ async def test_a_refused_batch_changes_nothing() -> None:
 
     assert storage._budget.used == used
     assert (await storage.latest(TP)).high_watermark == 0
-    assert not (await append(storage, TP, numbered(1), producer=Producer(7, sequence=5))).duplicate
+    assert not (await append(storage, TP, numbered(1), producer=Producer(7))).duplicate
+
+
+async def test_no_batch_overtakes_one_of_its_producer_that_was_refused() -> None:
+    storage = await memory(max_bytes=50_000)
+    big = batch([Record(b"x" * 60_000)], producer=Producer(7, sequence=1))
+    await append(storage, TP, numbered(1), producer=Producer(7))
+    with pytest.raises(KafkaStorageError):
+        await append_batch(storage, TP, big)
+    for sequence in (2, 3):
+        with pytest.raises(KafkaStorageError):
+            await append(storage, TP, numbered(1), producer=Producer(7, sequence=sequence))
+    await append(storage, TP, numbered(1), producer=Producer(8))
+    for sequence in (1, 2, 3):
+        await append(storage, TP, numbered(1), producer=Producer(7, sequence=sequence))
+
+    assert len(await records_from(storage, TP)) == 5
 
 
 async def test_a_batch_that_does_not_fit_leaves_its_neighbours_alone() -> None:

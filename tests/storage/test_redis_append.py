@@ -20,7 +20,7 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
 )
-from korvet.storage import redis_layouts
+from korvet.storage import redis_append, redis_layouts
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
@@ -185,13 +185,16 @@ async def test_two_brokers_neither_lose_nor_double_when_the_server_is_killed(
     assert len(found) == 1200
 
 
-async def test_an_append_whose_time_is_up_is_not_repeated_later(redis_server: RedisServer) -> None:
-    """Its client was told that the outcome is unknown, and may have sent it again; later appends go on."""
+async def test_an_append_whose_time_is_up_is_not_repeated_later(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client may have sent the batch again already. Later appends go on."""
+    monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", 0.2)
     async with broker_on(redis_server) as storage:
         await append(storage, TP, [Record(b"before")])
         redis_server.pause()
         try:
-            (result,) = (await storage.append({TP: batch([Record(b"late")])}, timeout_s=0.2)).values()
+            (result,) = (await storage.append({TP: batch([Record(b"late")])}, timeout_s=0)).values()
         finally:
             redis_server.resume()
         await append(storage, TP, [Record(b"after")])
@@ -267,14 +270,107 @@ async def test_a_read_only_server_answers_retriable_errors_until_it_is_not(redis
         assert await values_of(storage) == [b"0", b"2"]
 
 
-async def test_a_server_that_is_gone_answers_retriable_errors_until_it_is_back(
-    durable_server: RedisServer,
+@pytest.mark.parametrize("sequences", [(0, 1, 2), (3, 4, 5)], ids=["new producer", "known producer"])
+async def test_batches_wait_for_one_of_their_producer_that_was_given_up(
+    redis_server: RedisServer, sequences: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    results: dict[int, AppendResult | KafkaError] = {}
+
+    async def send(storage: Storage, sequence: int, submitted: trio.Event) -> None:
+        sent = batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
+        (results[sequence],) = (await storage.append({TP: sent}, submitted=submitted.set)).values()
+
+    async def send_all(storage: Storage) -> None:
+        async with trio.open_nursery() as nursery:
+            for sequence in sequences:
+                submitted = trio.Event()
+                nursery.start_soon(send, storage, sequence, submitted)
+                await submitted.wait()
+
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, numbered(1), producer=Producer(8))
+        for sequence in range(sequences[0]):
+            await append(storage, TP, numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
+        redis_server.pause()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(redis_append, "APPEND_LIMIT_S", 0.2)
+                sent = batch(numbered(1, first=sequences[0]), producer=Producer(7, sequence=sequences[0]))
+                (first,) = (await storage.append({TP: sent}, timeout_s=0)).values()
+        finally:
+            redis_server.resume()
+        # Those that were sent after it, when Redis is back, and before it comes again.
+        late = [
+            (await storage.append({TP: batch(numbered(1), producer=Producer(7, sequence=sequence))}))[TP]
+            for sequence in sequences[1:]
+        ]
+        await send_all(storage)
+
+        assert isinstance(first, RequestTimedOut)
+        assert [type(each) for each in late] == [RequestTimedOut] * 2
+        assert all(isinstance(each, AppendResult) for each in results.values())
+        values = [b"0", *(b"%d" % sequence for sequence in range(sequences[-1] + 1))]
+        assert await values_of(storage) == values
+
+
+async def test_batches_in_the_queue_do_not_overtake_one_that_failed(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: dict[int, AppendResult | KafkaError] = {}
+    given_up = trio.Event()
+
+    async def send(storage: Storage, sequence: int, submitted: trio.Event) -> None:
+        sent = {TP: batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))}
+        (results[sequence],) = (await storage.append(sent, timeout_s=0, submitted=submitted.set)).values()
+        given_up.set()
+
+    async with broker_on(redis_server) as storage:
+        await append(storage, TP, numbered(1), producer=Producer(8))
+        redis_server.pause()
+        try:
+            async with trio.open_nursery() as nursery:
+                for sequence in range(3):
+                    # The first batch is given up early, the others wait until Redis is back.
+                    limit_s = 0.2 if sequence == 0 else 60.0
+                    monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", limit_s)
+                    submitted = trio.Event()
+                    nursery.start_soon(send, storage, sequence, submitted)
+                    await submitted.wait()
+                await given_up.wait()
+                redis_server.resume()
+        finally:
+            redis_server.resume()
+        for sequence in range(3):
+            await append(storage, TP, numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
+
+        assert [type(results[sequence]) for sequence in range(3)] == [RequestTimedOut] * 3
+        assert await values_of(storage) == [b"0", b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("timeout_s", [0, 0.001])
+async def test_the_client_s_time_out_does_not_limit_the_append(
+    redis_server: RedisServer, acks: int, timeout_s: float
+) -> None:
+    async with broker_on(redis_server) as storage:
+        results = [
+            (await storage.append({TP: batch(numbered(1, first=n))}, acks=acks, timeout_s=timeout_s))[TP]
+            for n in range(50)
+        ]
+
+        assert [type(result) for result in results] == [AppendResult] * 50
+        assert await values_of(storage) == [b"%d" % n for n in range(50)]
+
+
+async def test_a_server_that_is_gone_answers_retriable_errors_until_it_is_back(
+    durable_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", 0.5)
     async with broker_on(durable_server) as storage:
         await append(storage, TP, numbered(1))
         durable_server.kill()
         began = time.monotonic()
-        (result,) = (await storage.append({TP: batch(numbered(1))}, timeout_s=0.5)).values()
+        (result,) = (await storage.append({TP: batch(numbered(1))}, timeout_s=0)).values()
         took_s = time.monotonic() - began
         durable_server.start()
         await append(storage, TP, numbered(1, first=1))

@@ -1,0 +1,112 @@
+"""Redis is away when a producer first writes to a partition: no batch overtakes one that failed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
+from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.record_batch import build_batch
+from tests.clients.confluent import Confluent
+from tests.failures.conftest import StartBroker
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, RedisServer, start_server
+
+RECORDS = 40
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """One kind is enough: what is tested is the broker."""
+    server = start_server(VALKEY, durable=True)
+    yield server
+    server.remove()
+
+
+def numbered_batch(producer: tuple[int, int], sequence: int) -> bytearray:
+    producer_id, epoch = producer
+    record = (0, 1, None, b"%d" % sequence, ())
+    return build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def take_away(server: RedisServer, broker: KorvetProcess) -> None:
+    """Kill the server, and return when the broker knows: it then fails the next batches after five seconds."""
+    server.kill()
+    broker.wait_for_log("lost the connection")
+
+
+def test_batches_behind_a_failed_one_fail_like_it_until_it_comes_again(
+    server: RedisServer, start_broker: StartBroker, topic: str
+) -> None:
+    broker = start_broker(server.url)
+    create_topic(broker.port, topic)
+    producer = new_producer_id(broker.port)
+    with Wire(broker.port) as wire, Wire(broker.port) as other:
+        take_away(server, broker)
+        for sequence in range(5):
+            wire.send(frame_of(produce_request(topic, numbered_batch(producer, sequence))))
+        with pytest.raises(KafkaStorageError):
+            produced(wire.receive())
+        server.start()
+        for _ in range(4):
+            with pytest.raises(KafkaStorageError):
+                produced(wire.receive())
+
+        for sequence in range(5):
+            other.send(frame_of(produce_request(topic, numbered_batch(producer, sequence))))
+        offsets = [produced(other.receive()) for _ in range(5)]
+
+    assert offsets == sorted(set(offsets))
+    with server.client() as redis:
+        assert redis.xlen(f"korvet:{topic}:0") == 5
+
+
+def test_librdkafka_loses_nothing_that_it_first_writes_while_redis_is_away(
+    server: RedisServer, start_broker: StartBroker, topic: str
+) -> None:
+    broker = start_broker(server.url)
+    for name in (topic, f"{topic}-other"):
+        create_topic(broker.port, name)
+    acknowledged: list[int] = []
+    errors: list[KafkaError] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        assert value is not None
+        if error is None:
+            acknowledged.append(int(value))
+        else:
+            errors.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "batch.num.messages": 1,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    producer.produce(f"{topic}-other", "0", partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    with Wire(broker.port) as wire:
+        take_away(server, broker)
+        for number in range(RECORDS):
+            producer.produce(topic, str(number), partition=0, on_delivery=note)
+        # When this batch fails, so does the producer's first one. The second one finds Redis back.
+        wire.send(frame_of(produce_request(topic, build_batch([(0, 1, None, b"other", ())]))))
+        with pytest.raises(KafkaStorageError):
+            produced(wire.receive())
+    server.start()
+    assert producer.flush(LIMIT_S) == 0
+
+    assert not errors
+    assert acknowledged == list(range(RECORDS))
+    received = Confluent(broker.bootstrap_servers).consume(topic, RECORDS)
+    assert [int(each.record.value or b"") for each in received] == acknowledged
+    with server.client() as redis:
+        assert redis.xlen(f"korvet:{topic}:0") == RECORDS

@@ -1,0 +1,133 @@
+"""A failed batch keeps later ones of its producer out: the rules, without a store around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.protocol.errors import (
+    CorruptMessage,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
+from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
+
+PARTITION = "orders-0"
+
+
+@pytest.fixture
+def failed() -> FailedSequences:
+    """Batch 5 of producer 7, epoch 0, has failed."""
+    failed = FailedSequences()
+    failed.note(PARTITION, ProducerBatch(7, 0, 5), KafkaStorageError("away"))
+    return failed
+
+
+def passes(
+    failed: FailedSequences,
+    sequence: int,
+    *,
+    producer_id: int = 7,
+    epoch: int = 0,
+    partition: str = PARTITION,
+) -> bool:
+    try:
+        failed.check(partition, ProducerBatch(producer_id, epoch, sequence))
+    except KafkaError:
+        return False
+    return True
+
+
+def test_later_batches_get_the_error_of_the_failed_one(failed: FailedSequences) -> None:
+    with pytest.raises(KafkaStorageError, match="away"):
+        failed.check(PARTITION, ProducerBatch(7, 0, 6))
+
+
+def test_all_later_batches_pass_once_the_failed_one_has_come_again(failed: FailedSequences) -> None:
+    assert [passes(failed, sequence) for sequence in (6, 7, 8, 5, 6, 7, 8)] == [False] * 3 + [True] * 4
+    assert len(failed) == 0
+
+
+def test_a_batch_that_fails_again_keeps_the_others_out_again(failed: FailedSequences) -> None:
+    for _ in range(3):
+        assert [passes(failed, sequence) for sequence in (6, 7, 5)] == [False, False, True]
+        failed.note(PARTITION, ProducerBatch(7, 0, 5), RequestTimedOut())
+
+    with pytest.raises(RequestTimedOut):
+        failed.check(PARTITION, ProducerBatch(7, 0, 6))
+
+
+def test_a_producer_that_gave_the_failed_batch_up_goes_on(failed: FailedSequences) -> None:
+    """The producer sends a refused batch again, and the partition's own rules decide."""
+    assert [passes(failed, sequence) for sequence in (6, 7, 6, 7)] == [False, False, True, True]
+
+
+def test_refusals_do_not_replace_the_failure(failed: FailedSequences) -> None:
+    failed.note(PARTITION, ProducerBatch(7, 0, 6), KafkaStorageError())
+
+    assert [passes(failed, sequence) for sequence in (6, 5, 6)] == [False, True, True]
+
+
+def test_an_earlier_failure_replaces_a_later_one(failed: FailedSequences) -> None:
+    failed.note(PARTITION, ProducerBatch(7, 0, 3), KafkaStorageError())
+
+    assert [passes(failed, sequence) for sequence in (4, 5, 3, 4, 5)] == [False, False, True, True, True]
+
+
+def test_a_higher_epoch_begins_again(failed: FailedSequences) -> None:
+    assert passes(failed, 9, epoch=1)
+    assert len(failed) == 0
+
+
+def test_a_lower_epoch_is_left_to_the_partition(failed: FailedSequences) -> None:
+    failed.note(PARTITION, ProducerBatch(7, 1, 0), KafkaStorageError())
+
+    assert passes(failed, 6, epoch=0)
+    assert not passes(failed, 1, epoch=1)
+
+
+def test_other_producers_and_partitions_go_on(failed: FailedSequences) -> None:
+    assert passes(failed, 6, producer_id=8)
+    assert passes(failed, 6, partition="orders-1")
+    assert not passes(failed, 6)
+
+
+def test_batches_sent_before_the_failed_one_pass(failed: FailedSequences) -> None:
+    assert passes(failed, 4)
+    assert not passes(failed, 6)
+
+
+def test_sequences_wrap_around() -> None:
+    failed = FailedSequences()
+    failed.note(PARTITION, ProducerBatch(7, 0, 2**31 - 1), KafkaStorageError())
+
+    assert [passes(failed, sequence) for sequence in (0, 1, 2**31 - 1, 0)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("error", [NotEnoughReplicasAfterAppend(), CorruptMessage(), MessageTooLarge()])
+def test_what_clients_do_not_retry_or_is_stored_keeps_nobody_out(error: KafkaError) -> None:
+    failed = FailedSequences()
+    failed.note(PARTITION, ProducerBatch(7, 0, 0), error)
+
+    assert passes(failed, 1)
+
+
+def test_producers_without_idempotence_are_not_remembered() -> None:
+    failed = FailedSequences()
+    failed.note(PARTITION, ProducerBatch(-1, -1, -1), NotEnoughReplicas())
+
+    assert len(failed) == 0
+
+
+def test_the_oldest_failures_are_dropped() -> None:
+    failed = FailedSequences(max_failures=3)
+    for producer_id in range(5):
+        failed.note(PARTITION, ProducerBatch(producer_id, 0, 0), NotEnoughReplicas())
+    failed.note(PARTITION, ProducerBatch(2, 0, 1), NotEnoughReplicas())
+    failed.note(PARTITION, ProducerBatch(9, 0, 0), NotEnoughReplicas())
+
+    passing = [producer_id for producer_id in range(10) if passes(failed, 1, producer_id=producer_id)]
+    assert passing == [0, 1, 3, 5, 6, 7, 8]
