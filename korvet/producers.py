@@ -6,7 +6,7 @@ number. If the store forgot the last blocks, as after a failover to a replica th
 blocks lie behind the forgotten ones; within the same 64 ms only the random number keeps them apart. A broker discards
 what is left of a block after a second, so that the time in an id is right.
 
-What partitions remember of producers is storage's (`korvet.storage.producer_state`).
+Partitions remember producers in `korvet.storage.producer_state`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def command(
 
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
-    committed, byte by byte. What was erased is not missing. Gaps that --accept-gap has passed over are listed. Exits
+    committed, byte by byte. Erased records are not missing. Gaps that --accept-gap has passed over are listed. Exits
     with 1 when anything is missing.
     """
     location = parsed_location(lake, storage_texts)

@@ -1,4 +1,4 @@
-"""What a partition remembers of its idempotent producers (KIP-98, KIP-360), pure and told the time.
+"""Remember the idempotent producers of a partition (KIP-98, KIP-360); callers pass the time.
 
 A producer numbers its records per partition; a batch carries the number of its first record, and its count. The
 partition remembers, per producer id, the epoch and the last five batches, so that a batch which is sent again

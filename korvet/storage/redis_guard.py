@@ -1,4 +1,4 @@
-"""What of the server's own state makes acknowledged records vanish: eviction, an append-only file that fails, FLUSHALL.
+"""The state of the server that makes acknowledged records vanish: eviction, an append-only file that fails, FLUSHALL.
 
 Redis evicts keys without notice if `maxmemory` is set and its policy covers all keys. korvet's keys have no expiry, so
 the `volatile-` policies leave them alone. The broker refuses to start on a server that may evict; a server that is

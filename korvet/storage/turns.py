@@ -14,7 +14,7 @@ from korvet.protocol.steps import Steps
 T = TypeVar("T")
 
 SLICE_S = 0.0003
-# Of all that is decompressed by requests and maintenance, so much is in memory at the same time: what a client sends
+# The number of requests and maintenance tasks that may hold large decompressed data at the same time: compressed data
 # may become some thousand times as large.
 LONG_WORK = trio.Semaphore(4)
 

@@ -422,7 +422,7 @@ async def test_more_records_than_one_call_takes_leave_nothing(
 async def test_a_batch_of_more_records_than_allowed_is_stored_as_a_whole_or_refused(
     redis_server: RedisServer, layout: str
 ) -> None:
-    """In the record layout its script would hold up everybody else."""
+    """In the record layout its script would delay all other clients."""
     limit = StorageDefaults().record_max_batch_records
     async with broker_on(redis_server, layout) as storage:
         await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(limit)])
