@@ -439,7 +439,7 @@ class Config:
     )
     record_max_batch_records: int = _setting(
         integer(at_least=1),
-        25_000,
+        150_000,
         "records in a batch in the record layout on Redis, which does nothing else while it stores one",
     )
     max_connections: int = _setting(

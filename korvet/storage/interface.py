@@ -100,9 +100,9 @@ class StorageDefaults:
     # Where a header becomes a field of a stream entry, as many as one script can hand to Redis at once and more
     # than anybody needs; opaque batches are not looked into.
     record_max_headers: int = 1_000
-    # Where a record becomes a stream entry, one script call adds a whole batch, and Redis does nothing else meanwhile:
-    # some 2 us for each record.
-    record_max_batch_records: int = 25_000
+    # In the record layout one script call adds a whole batch, and Redis does nothing else meanwhile: some 2 us for each
+    # record. The smallest record has 7 bytes, so a batch of `message.max.bytes` is never refused for its number.
+    record_max_batch_records: int = 150_000
     # Of so many keys compaction remembers the last offset at a time; for more it goes over the log again.
     compaction_max_keys: int = 600_000
 
