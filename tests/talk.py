@@ -30,7 +30,7 @@ from korvet.storage.memory import MemoryStorage
 R = TypeVar("R")
 
 LOOPBACK = (Listener("PLAINTEXT", "localhost", 0),)
-LIMIT_S = 10.0
+LIMIT_S = 30.0
 
 
 class Seen(Counters):
