@@ -62,7 +62,7 @@ class Seen(Counters):
 async def serving(
     *, storage: Storage | None = None, sweep_interval_s: float = 60.0, **settings: Any
 ) -> AsyncIterator[Server]:
-    """A server on free ports, drained at the end. Everything in the block has ten seconds."""
+    """Serve on free ports, and drain at the end. The block may take LIMIT_S."""
     config = Config(**{"listeners": LOOPBACK, "shutdown_deadline_ms": 2000, **settings})
     broker = await open_broker(storage or MemoryStorage(), config, counters=Seen())
     server = Server(broker, open_listeners(config), sweep_interval_s)
