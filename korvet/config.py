@@ -416,10 +416,15 @@ class Config:
 
     # Limits
     socket_request_max_bytes: int = _bytes(104_857_600, "largest request", at_least=1)
+    socket_request_min_bytes_per_second: int = _bytes(
+        1024,
+        "least rate at which a request may arrive, counted over request.timeout.ms; slower clients are disconnected",
+    )
     queued_max_request_bytes: int = _setting(
         long(at_least=-1),
         268_435_456,
-        "requests that are received or worked on, all together, before further ones wait; -1 without limit",
+        "received bytes of requests that are incomplete or worked on, all together, before further ones of more than"
+        " 64 kB wait; -1 without limit",
         unit="bytes",
     )
     queued_max_response_bytes: int = _setting(
@@ -449,7 +454,9 @@ class Config:
         600_000, "how long a connection may stay without a request", at_least=1
     )
     request_timeout_ms: int = _ms(
-        30_000, "how long a request that has begun to arrive may stand still", at_least=1
+        30_000,
+        "time after which a request that has begun to arrive must be complete, or arrive at the least rate",
+        at_least=1,
     )
     shutdown_deadline_ms: int = _ms(
         10_000, "how long requests that were accepted may take when the broker is told to end"

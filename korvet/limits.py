@@ -14,40 +14,66 @@ SMALLEST_ANSWER_BYTES = 64 * 1024
 
 
 @define(eq=False)
-class ByteBudget:
-    """`queued.max.request.bytes`: the bytes of requests being received or worked on. -1 is without limit.
+class Share:
+    """Bytes of a ByteBudget that one large request has while it arrives."""
 
-    As long as anything is left a request gets what it needs, even more than is left: a request larger than the
-    whole budget must be served, too. So the limit is passed by at most one request.
+    size: int = 0
+
+
+@define(eq=False)
+class ByteBudget:
+    """`queued.max.request.bytes`: the received bytes of requests that are incomplete or worked on. -1 is without limit.
+
+    Large requests wait while nothing is left, except one: otherwise incomplete requests could hold all and wait for
+    each other. So the limit is passed by at most one large request, and by small requests, which never wait.
     """
 
     limit: int
     taken: int = 0
-    highest: int = 0  # of `taken`, since somebody set it back
+    highest: int = 0  # the largest `taken` since the last reset
+    _beyond: Share | None = None  # of the request that may pass the limit, until it is answered
     _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
     def is_spent(self) -> bool:
         return 0 <= self.limit <= self.taken
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request waits for bytes."""
+        return bool(self._waiting)
+
     def take_now(self, size: int) -> None:
         """Count bytes that are here already."""
         self.taken += size
         self.highest = max(self.highest, self.taken)
 
-    async def take(self, size: int) -> None:
-        """Wait until something is left, and take `size`. Returns at once, without a checkpoint, if it can."""
-        while self.is_spent:
+    async def wait_for_room(self, share: Share) -> None:
+        """Wait until the request may receive more. Returns immediately, without a checkpoint, if it may now.
+
+        The caller calls `resize` next, so that the next request that waits has its turn.
+        """
+        while self.is_spent and self._beyond is not share:
+            if self._beyond is None:
+                self._beyond = share
+                return
             await self._waiting.park()
-        self.take_now(size)
+
+    def resize(self, share: Share, size: int) -> None:
+        """Count that the request holds `size` bytes now."""
+        self.take_now(size - share.size)
+        share.size = size
         self._wake_next()
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, share: Share | None = None) -> None:
+        """Give back the bytes of a request that is answered or given up, and the share that it had while it arrived."""
         self.taken -= size
+        if share is not None and share is self._beyond:
+            self._beyond = None
         self._wake_next()
 
     def _wake_next(self) -> None:
-        if self._waiting and not self.is_spent:
+        if self._waiting and (self._beyond is None or not self.is_spent):
             self._waiting.unpark()
 
 

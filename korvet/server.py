@@ -31,7 +31,7 @@ from korvet.handlers import APIS
 from korvet.heap import Heap, keep_what_is_free
 from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
-from korvet.serving import PEER_GONE, ServedConnection, Shared
+from korvet.serving import PEER_GONE, Patience, ServedConnection, Shared
 from korvet.signals import ended_by_signals
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import (
@@ -199,9 +199,14 @@ class Server:
 
     def _end_overdue(self) -> None:
         config, now = self.broker.config, monotonic()
-        idle_s, progress_s = config.connections_max_idle_ms / 1000, config.request_timeout_ms / 1000
+        patience = Patience(
+            idle_s=config.connections_max_idle_ms / 1000,
+            progress_s=config.request_timeout_ms / 1000,
+            min_rate=config.socket_request_min_bytes_per_second,
+            is_memory_scarce=self._budget.is_waited_for,
+        )
         for connection in list(self._connections):
-            if reason := connection.overdue(now, idle_s=idle_s, progress_s=progress_s):
+            if reason := connection.overdue(now, patience):
                 logger.info("%s: connection closed: %s", connection.peer, reason)
                 connection.end()
 

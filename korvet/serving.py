@@ -25,14 +25,15 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.broker import Broker, Disconnect, RequestContext
-from korvet.limits import ByteBudget
+from korvet.limits import ByteBudget, Share
 from korvet.log_limit import LogLimit
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
+from korvet.protocol.frames import LARGE_FRAME
 from korvet.vigil import Vigil
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,28 @@ class Reader:
     task: trio.lowlevel.Task | None = None
 
 
+@frozen
+class Patience:
+    """Limits of the time that clients may keep the broker waiting."""
+
+    idle_s: float
+    # An incomplete request must gain `min_rate` bytes a second, counted over spans of `progress_s`.
+    progress_s: float
+    min_rate: int
+    # Whether other requests wait for memory. Then a large request must be complete after `progress_s`.
+    is_memory_scarce: bool = False
+
+
+@define
+class Arrival:
+    """Progress of an incomplete request between calls of `overdue`. Times are those of `monotonic`."""
+
+    number: int  # of the request, among those of its connection
+    began: float
+    span_began: float  # the start of the span in which its rate is counted
+    span_bytes: int  # the bytes that had arrived by then
+
+
 @define(eq=False)
 class ServedConnection:
     """A connection and the tasks that serve it. `peer` is its name in logs."""
@@ -120,13 +143,14 @@ class ServedConnection:
     _answered: int = 0
     _unanswered_bytes: int = 0  # of the requests read
     _turns: dict[int, trio.Event] = field(factory=dict)
-    _held: int = 0  # bytes of the budget that the request being received has
-    _queued_s: float = 0.0  # how long that one waited for them
+    _share: Share | None = None  # of the budget, if a request has arrived in part
+    _queued_s: float = 0.0  # how long that one waited for room
+    _is_waiting_for_room: bool = False
+    _arrival: Arrival | None = None
     _is_ending: bool = False
     _is_lost: bool = False  # the client has gone: what it asked for and does not read is no news
     _is_sending: bool = False
     _active: float = field(factory=monotonic)  # when a request was read, or the client took part of an answer
-    _progress: float = 0.0  # when bytes of a request last arrived
     _current: RequestContext | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -184,15 +208,37 @@ class ServedConnection:
         """Where the current request waits for records that may come much later, if it does."""
         return None if self._current is None else self._current.parked
 
-    def overdue(self, now: float, *, idle_s: float, progress_s: float) -> str:
-        """Why the client has kept us waiting for too long; nothing if it has not. `now` is `monotonic()`."""
+    def overdue(self, now: float, patience: Patience) -> str:
+        """Return why the client has kept the broker waiting for too long, or "". `now` is `monotonic()`.
+
+        To be called often: the rate at which a request arrives is counted from one call to the next.
+        """
         is_working = self._taken != self._answered and not self._is_sending
-        if is_working:
+        if is_working or self._is_waiting_for_room:
+            # The broker does not read meanwhile, so the time does not count.
+            self._arrival = None
             return ""
-        if now - self._active > idle_s:
+        if now - self._active > patience.idle_s:
             return f"idle for {now - self._active:.0f} s"
-        if self._held and now - self._progress > progress_s:
-            return f"nothing of its request arrived for {now - self._progress:.0f} s"
+        if self.connection.idle or self._is_sending:
+            self._arrival = None
+            return ""
+        return self._too_slow(now, patience)
+
+    def _too_slow(self, now: float, patience: Patience) -> str:
+        arrived, seen = self.connection.arrived, self._arrival
+        if seen is None or seen.number != self._taken:
+            self._arrival = Arrival(self._taken, now, now, arrived)
+            return ""
+        if patience.is_memory_scarce and arrived > LARGE_FRAME and now - seen.began > patience.progress_s:
+            return f"its request took {now - seen.began:.0f} s to arrive while others waited for memory"
+        took = now - seen.span_began
+        if took <= patience.progress_s:
+            return ""
+        count = arrived - seen.span_bytes
+        if count < max(1, patience.min_rate * patience.progress_s):
+            return f"{count} bytes of its request arrived in {took:.0f} s"
+        seen.span_began, seen.span_bytes = now, arrived
         return ""
 
     # --- Requests ---------------------------------------------------------------------------------------
@@ -228,7 +274,7 @@ class ServedConnection:
         self._taken += 1
         self._unanswered_bytes += request.frame_size
         self._active = monotonic()
-        held = self._hold(request)
+        share = self._count(request)
         name, is_produce = request.api.name, request.api.key == PRODUCE
         self.shared.produces += is_produce
         counters = self.shared.broker.counters
@@ -271,7 +317,7 @@ class ServedConnection:
         finally:
             self._unanswered_bytes -= request.frame_size
             self.shared.produces -= is_produce
-            self.shared.budget.give_back(held)
+            self.shared.budget.give_back(request.frame_size, share)
             self.shared.broker.answers.change(-context.answer_bytes)
             if self._offering is reader:
                 self._offering = None
@@ -356,21 +402,47 @@ class ServedConnection:
         if self._offering is not None:
             self._hand_over(self._offering)
 
-    def _hold(self, request: Request) -> int:
-        """The bytes this request has of the budget, until it is answered."""
-        if self._held:
-            held, self._held = self._held, 0
-            return held
-        self.shared.budget.take_now(request.frame_size)
-        return request.frame_size
+    def _count(self, request: Request) -> Share | None:
+        """Take the request's bytes from the budget; return the share that it had while it arrived, which is in them."""
+        share, self._share = self._share, None
+        self.shared.budget.take_now(request.frame_size - (share.size if share else 0))
+        return share
 
     # --- Bytes ------------------------------------------------------------------------------------------
 
     async def _receive_some(self) -> bool:
-        """Wait for bytes of a request and take them; whether there are more to come."""
-        if not self._held:
-            await self._take_budget()
+        """Wait for bytes of a request and take them; return whether there are more to come."""
+        if not self.connection.idle:
+            return await self._receive_more()
         await trio.lowlevel.wait_readable(self.sock)
+        return self._receive()
+
+    async def _receive_more(self) -> bool:
+        """The same, if part of a request is here: count that part, and wait for memory if the request is large."""
+        budget = self.shared.budget
+        share = self._share = self._share or Share()
+        budget.resize(share, self.connection.held_bytes)
+        size = self.connection.pending_frame_size
+        await trio.lowlevel.wait_readable(self.sock)
+        if size is None or size <= LARGE_FRAME:
+            return self._receive()
+        await self._wait_for_room(share)
+        try:
+            self.connection.allow_frame()
+            return self._receive()
+        finally:
+            budget.resize(share, self.connection.held_bytes)
+
+    async def _wait_for_room(self, share: Share) -> None:
+        began = monotonic()
+        self._is_waiting_for_room = True
+        try:
+            await self.shared.budget.wait_for_room(share)
+        finally:
+            self._is_waiting_for_room = False
+        self._queued_s += monotonic() - began
+
+    def _receive(self) -> bool:
         buffer = self.connection.frame_buffer()
         try:
             if buffer is not None:
@@ -381,21 +453,9 @@ class ServedConnection:
                 self.connection.receive_data(memoryview(self.shared.scratch)[:count])
         except BlockingIOError:
             return True
-        self._progress = monotonic()
         if not count and not self.connection.idle:
             raise ProtocolError("it went in the middle of a request")
         return count > 0
-
-    async def _take_budget(self) -> None:
-        """Once the size of a request is known, and before there is memory for it, wait for its share."""
-        size = self.connection.pending_frame_size
-        if size is not None:
-            began = monotonic()
-            await self.shared.budget.take(size)
-            self._progress = monotonic()
-            self._queued_s = self._progress - began
-            self._held = size
-            self.connection.allow_frame()
 
     async def _send(self, buffers: list[Buffer], reader: Reader) -> int:
         """Send buffers one after the other, as they are, and let go of each that is sent; the number of bytes.
@@ -432,7 +492,8 @@ class ServedConnection:
         if self._taken != self._answered and self._is_ending:
             level = logging.DEBUG if self._is_lost else logging.INFO
             logger.log(level, "%s: %d requests unanswered", self.peer, self._taken - self._answered)
-        self.shared.budget.give_back(self._held)
+        if self._share is not None:
+            self.shared.budget.give_back(self._share.size, self._share)
         self.sock.close()
         self.closed(self)
 

@@ -3,55 +3,81 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit
-
-
-async def test_a_budget_gives_more_than_is_left_but_only_once() -> None:
-    budget = ByteBudget(100)
-    await budget.take(1000)
-
-    assert budget.is_spent
+from korvet.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit, Share
 
 
 async def test_a_budget_of_minus_1_is_never_spent() -> None:
     budget = ByteBudget(-1)
-    await budget.take(2**40)
+    budget.take_now(2**40)
 
     assert not budget.is_spent
 
 
-async def test_those_who_wait_are_served_in_order_as_bytes_come_back() -> None:
+async def test_one_request_may_pass_the_limit_until_it_is_answered() -> None:
     budget = ByteBudget(100)
-    await budget.take(100)
+    budget.take_now(100)
     served = []
 
-    async def take(number: int) -> None:
-        await budget.take(60)
+    async def receive(number: int) -> None:
+        share = Share()
+        await budget.wait_for_room(share)
+        budget.resize(share, 60)
+        await budget.wait_for_room(share)
+        served.append(number)
+        await answered[number].wait()
+        budget.give_back(share.size, share)
+
+    answered = [trio.Event() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(receive, number)
+            await wait_all_tasks_blocked()
+        assert [0] == served
+        for number in range(3):
+            answered[number].set()
+            await wait_all_tasks_blocked()
+            assert list(range(min(number + 2, 3))) == served
+
+    assert 100 == budget.taken
+
+
+async def test_requests_that_wait_are_served_in_order_as_bytes_come_back() -> None:
+    budget = ByteBudget(100)
+    budget.take_now(160)
+    served = []
+    await budget.wait_for_room(Share())  # the one that may pass the limit
+
+    async def receive(number: int) -> None:
+        share = Share()
+        await budget.wait_for_room(share)
+        budget.resize(share, 60)
         served.append(number)
 
     async with trio.open_nursery() as nursery:
         for number in range(3):
-            nursery.start_soon(take, number)
+            nursery.start_soon(receive, number)
             await wait_all_tasks_blocked()
         assert [] == served
-        budget.give_back(100)
+        budget.give_back(160)
         await wait_all_tasks_blocked()
         assert [0, 1] == served
+        assert budget.is_waited_for
         budget.give_back(60)
 
     assert [0, 1, 2] == served
 
 
-async def test_one_who_stops_waiting_takes_nothing_and_holds_up_nobody() -> None:
+async def test_a_request_that_is_given_up_while_it_waits_takes_nothing() -> None:
     budget = ByteBudget(10)
-    await budget.take(10)
+    budget.take_now(10)
+    await budget.wait_for_room(Share())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(budget.take, 5)
+        nursery.start_soon(budget.wait_for_room, Share())
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     budget.give_back(10)
 
-    assert 0 == budget.taken
+    assert (0, False) == (budget.taken, budget.is_waited_for)
 
 
 async def test_connections_wait_until_one_goes() -> None:
@@ -96,7 +122,7 @@ def test_answers_without_limit_are_only_counted() -> None:
 
 async def test_a_budget_remembers_the_most_there_was() -> None:
     requests, answers = ByteBudget(1000), AnswerBudget(1000)
-    await requests.take(300)
+    requests.take_now(300)
     requests.give_back(300)
     answers.change(500)
     answers.change(-400)

@@ -12,7 +12,16 @@ from trio.testing import MockClock
 from korvet.broker import open_broker
 from korvet.config import Config
 from korvet.limits import ByteBudget
-from korvet.serving import BUFFERS_AT_ONCE, BYTES_AT_ONCE, Reader, ServedConnection, Shared, portion, watched
+from korvet.serving import (
+    BUFFERS_AT_ONCE,
+    BYTES_AT_ONCE,
+    Patience,
+    Reader,
+    ServedConnection,
+    Shared,
+    portion,
+    watched,
+)
 from korvet.storage.memory import MemoryStorage
 
 
@@ -27,12 +36,13 @@ async def connection(sock: socket.socket) -> ServedConnection:
     broker = await open_broker(MemoryStorage(), Config())
     shared = Shared(broker, {}, ByteBudget(-1), lambda _: None)
     connection = ServedConnection(sock, "peer", "PLAINTEXT", shared)
-    connection._active = connection._progress = 1000.0
+    connection._active = 1000.0
     return connection
 
 
-def overdue(connection: ServedConnection, now: float) -> str:
-    return connection.overdue(now, idle_s=60, progress_s=10)
+def overdue(connection: ServedConnection, now: float, *, is_memory_scarce: bool = False) -> str:
+    patience = Patience(idle_s=60, progress_s=10, min_rate=100, is_memory_scarce=is_memory_scarce)
+    return connection.overdue(now, patience)
 
 
 async def test_is_idle_when_nothing_was_asked_for_too_long(connection: ServedConnection) -> None:
@@ -53,11 +63,44 @@ async def test_is_idle_when_it_takes_nothing_of_its_answer(connection: ServedCon
     assert "idle for 61 s" == overdue(connection, 1061)
 
 
-async def test_a_request_that_has_begun_must_go_on_arriving(connection: ServedConnection) -> None:
-    connection._held = 100
+async def test_a_request_that_has_begun_must_arrive_at_a_rate(connection: ServedConnection) -> None:
+    connection.connection.receive_data(b"\0\0\x10\0")
+    assert ["", ""] == [overdue(connection, now) for now in (1000, 1010)]
+    connection.connection.receive_data(bytes(1000))
+    assert "" == overdue(connection, 1011)
+    connection.connection.receive_data(bytes(900))
+    assert "900 bytes of its request arrived in 11 s" == overdue(connection, 1022)
 
-    assert "" == overdue(connection, 1010)
-    assert "nothing of its request arrived for 11 s" == overdue(connection, 1011)
+
+async def test_the_rate_is_that_of_one_request(connection: ServedConnection) -> None:
+    connection.connection.receive_data(b"\0")
+    overdue(connection, 1000)
+    connection._taken = connection._answered = 1
+    assert ["", ""] == [overdue(connection, now) for now in (1011, 1021)]
+    assert "0 bytes of its request arrived in 11 s" == overdue(connection, 1022)
+
+
+async def test_time_in_which_the_broker_does_not_read_does_not_count(connection: ServedConnection) -> None:
+    connection.connection.receive_data(b"\0")
+    overdue(connection, 1000)
+    connection._is_waiting_for_room = True
+    assert "" == overdue(connection, 1100)
+    connection._is_waiting_for_room = False
+    connection._active = 1100
+    assert ["", ""] == [overdue(connection, now) for now in (1101, 1110)]
+
+
+async def test_a_large_request_must_be_complete_in_time_while_others_wait_for_memory(
+    connection: ServedConnection,
+) -> None:
+    connection.connection.receive_data(b"\0\x10\0\0" + bytes(70_000))
+    overdue(connection, 1000, is_memory_scarce=True)
+    for number in range(1, 11):
+        connection.connection.receive_data(bytes(1000))
+        assert "" == overdue(connection, 1000 + number, is_memory_scarce=True)
+
+    said = "its request took 11 s to arrive while others waited for memory"
+    assert said == overdue(connection, 1011, is_memory_scarce=True)
 
 
 async def test_says_its_state(connection: ServedConnection) -> None:

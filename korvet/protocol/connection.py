@@ -137,20 +137,29 @@ class Connection:
         return self._frames.idle
 
     @property
+    def arrived(self) -> int:
+        """Received bytes of requests that `next_request` has not returned."""
+        return self._frames.arrived
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that the request being received takes: its received bytes, or up to four times as many."""
+        return self._frames.held_bytes
+
+    @property
     def pending_frame_size(self) -> int | None:
         """The size of the request being received, as soon as its first four bytes are here.
 
-        Until `allow_frame` no memory is taken for it, so this is when to wait for a share of what all
-        connections may hold. Raises ProtocolError when the size is negative or above `max_frame_bytes`.
+        Raises ProtocolError when the size is negative or above `max_frame_bytes`.
         """
         return self._frames.pending_frame_size
 
     def allow_frame(self) -> None:
-        """Take the memory for a large request (above 64 kB); nothing to do for a small one."""
+        """Take memory for more of a large request (above 64 kB); does nothing for a small one."""
         self._frames.allow_frame()
 
     def frame_buffer(self) -> memoryview | None:
-        """The part of an allowed large request that has not arrived, to be received into; else None."""
+        """Return where more of an allowed large request may be received into; else None."""
         return self._frames.frame_buffer()
 
     def buffer_filled(self, count: int) -> None:

@@ -1,9 +1,9 @@
 """Cuts a stream of bytes into frames: each is four bytes of size, big-endian, and that many bytes.
 
 Small frames are collected from what `receive_data` is given. A large one, once its size is known and the
-caller allows it, gets a buffer of exactly its size, into which the caller may receive directly
-(`frame_buffer`, `buffer_filled`), so that its bytes are copied once, by the kernel. Every frame handed out is
-a buffer of its own: views of it may be kept and written to.
+caller allows it, gets a buffer into which the caller may receive directly (`frame_buffer`,
+`buffer_filled`). The buffer grows with what arrives, so a frame takes memory for at most four times its received bytes.
+No two frames share a buffer: the caller may keep views of a frame and write to them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ LARGE_FRAME = 65536
 #: Answers are joined up to this many bytes; larger pieces are sent from where they lie.
 LARGE_PIECE = 8192
 
-#: A bytearray is filled with zeros before anything is received into it: 80 ms for 100 MB, which four bytes of a
-#: client can ask for. Above this many bytes a frame is memory from the system, which is zero until it is used.
+#: From this many bytes on a frame is a mapping, whose pages take memory when they are filled. Below, mapping and
+#: unmapping would cost more than copying a buffer that grows.
 MAPPED_FRAME = 4 * 1024 * 1024
+
+#: The factor by which the buffer of a smaller frame grows. A frame of 1 MB is received in three pieces.
+GROWTH = 4
 
 SIZE = Struct(">i")
 
@@ -40,25 +43,44 @@ class FrameReader:
     """Collects bytes and hands out frames; knows nothing of what is in them."""
 
     max_frame_bytes: int
-    # What was received and is in no frame yet; begins with a size. Empty while a large frame is filled.
+    # Received bytes that are in no frame yet; begins with a size. Empty while a large frame is filled.
     _received: bytearray = field(factory=bytearray, init=False)
-    _frame: Frame | None = field(default=None, init=False)  # a large frame's own buffer
-    _filled: int = field(default=0, init=False)  # how much of it has arrived
+    _frame: Frame | None = field(
+        default=None, init=False
+    )  # a large frame's own buffer, maybe not all of it yet
+    _size: int = field(default=0, init=False)  # of that frame
+    _filled: int = field(default=0, init=False)  # received bytes of that frame
 
     def receive_data(self, data: Buffer) -> None:
         """Take bytes off the stream, any number of them."""
-        if self._frame is not None:
-            taken = min(len(data), len(self._frame) - self._filled)
-            view = memoryview(data)
+        if self._frame is None:
+            self._received += data
+            return
+        view = memoryview(data)
+        while view and self._filled < self._size:
+            self._grow()
+            taken = min(len(view), len(self._frame) - self._filled)
             self._frame[self._filled : self._filled + taken] = view[:taken]
             self._filled += taken
-            data = view[taken:]
-        self._received += data
+            view = view[taken:]
+        self._received += view
 
     @property
     def idle(self) -> bool:
         """Whether the stream is between two frames: nothing of the next one has arrived."""
         return self._frame is None and not self._received
+
+    @property
+    def arrived(self) -> int:
+        """Received bytes that are in no frame handed out."""
+        return self._filled + len(self._received)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that the frame being received takes."""
+        if isinstance(self._frame, bytearray):
+            return len(self._frame) + len(self._received)
+        return self.arrived
 
     @property
     def pending_frame_size(self) -> int | None:
@@ -67,7 +89,7 @@ class FrameReader:
         Raises ProtocolError when it is negative or above the limit.
         """
         if self._frame is not None:
-            return len(self._frame)
+            return self._size
         if len(self._received) < SIZE.size:
             return None
         size: int = SIZE.unpack_from(self._received)[0]
@@ -78,22 +100,26 @@ class FrameReader:
         return size
 
     def allow_frame(self) -> None:
-        """Give the pending frame its buffer, if it is large and has not arrived already.
+        """Give the pending frame its buffer, if it is large and incomplete, or a larger one if that is full.
 
         Until then nothing beyond the bytes received is allocated for it. Does nothing for small frames.
         """
+        if self._frame is not None:
+            self._grow()
+            return
         size = self.pending_frame_size
-        if self._frame is not None or size is None or size <= LARGE_FRAME:
+        if size is None or size <= LARGE_FRAME:
             return
         arrived = len(self._received) - SIZE.size
         if arrived < size:
-            self._frame = bytearray(size) if size < MAPPED_FRAME else mmap(-1, size)
+            capacity = min(max(GROWTH * arrived, LARGE_FRAME), size)
+            self._frame = bytearray(capacity) if size < MAPPED_FRAME else mmap(-1, size)
             self._frame[:arrived] = self._received[SIZE.size :]
-            self._filled = arrived
+            self._size, self._filled = size, arrived
             self._received = bytearray()
 
     def frame_buffer(self) -> memoryview | None:
-        """Where the rest of a large frame may be received into; None when there is no such frame."""
+        """Return the free part of an allowed large frame's buffer; None when there is none."""
         if self._frame is None or self._filled == len(self._frame):
             return None
         return memoryview(self._frame)[self._filled :]
@@ -105,9 +131,10 @@ class FrameReader:
     def next_frame(self) -> Frame | None:
         """The next frame without its size, or None until all of it is here. Raises ProtocolError as above."""
         if self._frame is not None:
-            if self._filled < len(self._frame):
+            if self._filled < self._size:
                 return None
             frame, self._frame = self._frame, None
+            self._size = self._filled = 0
             return frame
         size = self.pending_frame_size
         if size is None or len(self._received) < SIZE.size + size:
@@ -116,6 +143,13 @@ class FrameReader:
         frame = self._received[SIZE.size : end]
         del self._received[:end]
         return frame
+
+    def _grow(self) -> None:
+        """Replace the buffer of the frame being received by a larger one, if it is full and the frame is not."""
+        if self._frame is not None and self._filled == len(self._frame) < self._size:
+            larger = bytearray(min(GROWTH * self._filled, self._size))
+            larger[: self._filled] = self._frame
+            self._frame = larger
 
 
 def framed(pieces: list[Buffer]) -> list[Buffer]:
