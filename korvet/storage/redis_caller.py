@@ -105,17 +105,24 @@ class RedisCaller:
 
         Where one `can_do_without` that command, its error is logged and not raised.
         """
-        commands = [script.command(keys, arguments), then]
-        replies = await self.pipeline(commands, repeatable=True)
-        if isinstance(replies[0], NoScriptError):
-            await self.load([script])
-            replies = await self.pipeline(commands, repeatable=True)
+        replies = await self.run_among(script, lambda: [script.command(keys, arguments), then])
         for reply in replies:
             if isinstance(reply, Exception):
                 error = self.failure(reply)
                 if reply is replies[0] or not can_do_without:
                     raise error
         return replies[0]
+
+    async def run_among(self, script: Script, commands: Callable[[], Sequence[Command]]) -> list[Reply]:
+        """Send commands, the calls of one script among them, in one write; return their replies, errors as exceptions.
+
+        `commands` is called for each attempt, when the connection that it leaves over is known. All are repeatable.
+        """
+        replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            await self.load([script])
+            replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+        return replies
 
     async def load(self, scripts: Sequence[Script]) -> None:
         """Make Redis know scripts."""

@@ -110,6 +110,8 @@ class RedisConnection:
 
     def __init__(self, address: RedisAddress, *, announce: bool = True) -> None:
         self.address = address
+        #: Sockets opened so far: what is sent now leaves over the socket with this number.
+        self.number = 0
         self._announce = announce
         self._link: Link | None = None
         self._cause = "not yet connected"
@@ -299,6 +301,7 @@ class RedisConnection:
         if self._said_at > -math.inf:
             logger.info("connected to Redis at %s", self.address.description)
         self._link = link
+        self.number += 1
         self._connected.set()
 
     async def _open_link_patiently(self, *, first: bool = False) -> Link:

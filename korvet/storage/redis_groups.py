@@ -6,7 +6,8 @@ A position in `korvet:$group:<group>`, field `offset:<topic>:<partition>`:
 
 is the next offset to read, its leader epoch (or -1), when it was committed (ms), the topic's id, and the committer's
 metadata. A position of another topic id belongs to a topic that is gone. The field `generation` fences: a member that
-the group has left behind is refused.
+the group has left behind is refused. The field `writer`, a broker process and the number of its connection, fences
+commands that the network delayed until after the connection was replaced.
 
 Each commit also moves the Redis consumer group of the same name on each stream, so that `XINFO GROUPS` shows where
 a Kafka group stands, and acknowledges what plain Redis consumers had pending below. The other way round, a group
@@ -16,12 +17,13 @@ Redis consumer group first.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
@@ -34,16 +36,22 @@ from korvet.storage.redis_keys import STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Partitions
 from korvet.storage.redis_replies import Argument, Command, Reply, as_map
-from korvet.storage.redis_scripts import partition_script, source
+from korvet.storage.redis_scripts import group_script, partition_script, source
 
-COMMIT = Script(source("commit"))
+COMMIT = group_script("commit")
+FORGET = group_script("forget")
 FOLLOW = partition_script("follow")
 DROP_OFFSETS = Script(source("drop_offsets"))
 
-SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
+SCRIPTS = (COMMIT, FORGET, FOLLOW, DROP_OFFSETS)
 
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
+
+
+def new_writer_id() -> bytes:
+    """Return an id for this broker process."""
+    return secrets.token_hex(8).encode()
 
 
 @define(eq=False)
@@ -53,6 +61,7 @@ class Groups:
     redis: RedisCaller
     keyspace: Keyspace
     partitions: Partitions
+    writer_id: bytes = field(factory=new_writer_id)
 
     # --- Commit -----------------------------------------------------------------------------------------
 
@@ -81,7 +90,7 @@ class Groups:
     async def _store(
         self, group_id: str, offsets: Mapping[Partition, OffsetAndMetadata], generation_id: int
     ) -> None:
-        arguments: list[Argument] = [generation_id]
+        arguments: list[Argument] = []
         for partition, offset in offsets.items():
             arguments += (
                 field_of(partition.tp),
@@ -89,12 +98,23 @@ class Groups:
                 b"%b %b" % (partition.topic_id, offset.metadata.encode()),
             )
         note_group = (b"SADD", self.keyspace.groups, group_id)
-        answer = await self.redis.run_then(COMMIT, [self.keyspace.group(group_id)], arguments, note_group)
+
+        def commands() -> list[Command]:
+            return [self._fenced(COMMIT, group_id, generation_id, *arguments), note_group]
+
+        replies = await self.redis.run_among(COMMIT, commands)
+        answer, _ = map(self._checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"fenced":
             raise IllegalGeneration(
                 f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
             )
+
+    def _fenced(self, script: Script, group_id: str, *own: Argument) -> Command:
+        """Return a call of a group script over the present connection."""
+        return script.command(
+            [self.keyspace.group(group_id)], (self.writer_id, self.redis.connection.number, *own)
+        )
 
     async def _follow(
         self,
@@ -234,16 +254,22 @@ class Groups:
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         """Delete positions, and before them what could be taken for one."""
-        key = self.keyspace.group(group_id)
         if tps is None:
             topics = await self.partitions.catalogue.all()
             streams = [self.keyspace.stream(tp) for topic in topics.values() for tp in partitions_of(topic)]
-            last: list[Command] = [(b"UNLINK", key), (b"SREM", self.keyspace.groups, group_id)]
+            last: list[Command] = [(b"SREM", self.keyspace.groups, group_id)]
         else:
             streams = [self.keyspace.stream(tp) for tp in tps]
-            last = [(b"HDEL", key, *map(field_of, tps))] if tps else []
-        commands: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
-        for reply in await self.redis.pipeline([*commands, *last], repeatable=True):
+            last = []
+        if not streams and tps is not None:
+            return
+        fields = [] if tps is None else [field_of(tp) for tp in tps]
+        destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
+
+        def commands() -> list[Command]:
+            return [*destroy, self._fenced(FORGET, group_id, *fields), *last]
+
+        for reply in await self.redis.run_among(FORGET, commands):
             self._checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:

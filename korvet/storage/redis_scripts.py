@@ -17,6 +17,10 @@ def partition_script(name: str) -> Script:
     return Script(source("partition") + b"\n" + source(name))
 
 
+def group_script(name: str) -> Script:
+    return Script(source("group") + b"\n" + source(name))
+
+
 APPEND = partition_script("append")
 INIT = partition_script("init")
 SETTLE = partition_script("settle")

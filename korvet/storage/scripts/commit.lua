@@ -1,20 +1,20 @@
--- Store positions of a group, fenced by its generation.
+-- Store a group's committed offsets, fenced by its generation.
 --
--- KEYS    the group's hash
--- ARGV    1 generation, or -1 for a member of none; then for each position
+-- ARGV    3 generation, or -1 for a member of none; then for each committed offset
 --           field, offset and leader epoch, topic id and metadata
 --
--- Answers {'ok'}; or {'fenced', generation}: the group has moved on to that one, nothing is stored.
+-- Answers {'ok'}; {'stale'}: sent over a connection that was replaced; {'fenced', generation}: the group has moved on to
+-- that generation. Then nothing is stored.
 
-local given, stored = tonumber(ARGV[1]), redis.call('HGET', KEYS[1], 'generation')
-if given >= 0 then
-  if stored and tonumber(stored) > given then return {'fenced', stored} end
-  redis.call('HSET', KEYS[1], 'generation', ARGV[1])
-end
+local given, stored = tonumber(ARGV[3]), redis.call('HGET', group, 'generation')
+if given >= 0 and stored and tonumber(stored) > given then return {'fenced', stored} end
+if is_stale() then return {'stale'} end
+note_writer()
+if given >= 0 then redis.call('HSET', group, 'generation', ARGV[3]) end
 
 local clock = redis.call('TIME')
 local now = string.format(' %.0f ', clock[1] * 1000 + math.floor(clock[2] / 1000))
-for i = 2, #ARGV, 3 do
-  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1] .. now .. ARGV[i + 2])
+for i = 4, #ARGV, 3 do
+  redis.call('HSET', group, ARGV[i], ARGV[i + 1] .. now .. ARGV[i + 2])
 end
 return {'ok'}

@@ -15,9 +15,13 @@ if partitions <= CALLS then
   for i = 0, partitions - 1 do
     drop(ARGV[2] .. i, redis.call('HGET', KEYS[1], ARGV[2] .. i))
   end
-  return
+else
+  local fields = redis.call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, #ARGV[2]) == ARGV[2] then drop(fields[i], fields[i + 1]) end
+  end
 end
-local fields = redis.call('HGETALL', KEYS[1])
-for i = 1, #fields, 2 do
-  if string.sub(fields[i], 1, #ARGV[2]) == ARGV[2] then drop(fields[i], fields[i + 1]) end
-end
+
+-- A group without committed offsets and generation keeps no fence either.
+local rest = redis.call('HSCAN', KEYS[1], '0', 'COUNT', 2)
+if rest[1] == '0' and #rest[2] == 2 and rest[2][1] == 'writer' then redis.call('HDEL', KEYS[1], 'writer') end
