@@ -8,6 +8,7 @@ is small overtakes them. Nothing depends on it: while it cannot be had, everythi
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import trio
 from attrs import define
@@ -38,6 +39,10 @@ class BulkConnection:
             self.nursery.start_soon(self._hold_open)
         connection = self._connection
         return connection if connection is not None and connection.is_connected else None
+
+    def opened(self) -> Sequence[RedisConnection]:
+        """Return the connection, up or not, or nothing before it was asked for."""
+        return () if self._connection is None else (self._connection,)
 
     async def _hold_open(self) -> None:
         try:

@@ -128,6 +128,18 @@ class RedisConnection:
         """Whether a command sent now would be written."""
         return self._link is not None
 
+    def leave_other_servers(self, run_id: bytes, cause: str) -> bool:
+        """End the connection, and connect again, if it leads to another server process than that one.
+
+        Return True if it did. A server without a known `run_id` counts as the same.
+        """
+        link = self._link
+        if link is None or link.run_id in (b"", run_id):
+            return False
+        link.end(cause)
+        self._unuse(cause)
+        return True
+
     async def wait_connected(self) -> None:
         """Return when there is a connection, at once if there is one; NotConnected after the end."""
         await self._connected.wait()
@@ -287,8 +299,8 @@ class RedisConnection:
         try:
             await link.serve()
         finally:
-            # From here on nobody can send on it, not even those who are told now that it has ended.
-            self._link, self._cause, self._connected = None, link.cause, trio.Event()
+            # First, so that a task that `fail_all` resumes cannot send on the ended link.
+            self._unuse(link.cause)
             link.fail_all()
         if trio.current_time() > link.opened_at + SETTLED_S:
             self._failures = 0
@@ -303,6 +315,10 @@ class RedisConnection:
         self._link = link
         self.number += 1
         self._connected.set()
+
+    def _unuse(self, cause: str) -> None:
+        if self._link is not None:
+            self._link, self._cause, self._connected = None, cause, trio.Event()
 
     async def _open_link_patiently(self, *, first: bool = False) -> Link:
         while True:

@@ -41,6 +41,7 @@ RECEIVE_BYTES = 256 * 1024
 # now; not before it has lived this long, lest a server that stays read-only costs a connection per command.
 READ_ONLY_AFTER_S = 5.0
 
+RUN_ID = b"run_id:"
 INCOMPLETE = object()
 
 
@@ -123,6 +124,7 @@ class Link:
         )
         self._silence = trio.CancelScope()  # around the reading; its deadline is the oldest command's limit
         self._read_only = False
+        self.run_id = b""  # of the server process, as INFO names it; empty if the user may not ask
 
     def __repr__(self) -> str:
         return f"<Link unsent={len(self._unsent)} waiting={len(self._waiting)} {self.cause or 'open'}>"
@@ -165,6 +167,11 @@ class Link:
         finally:
             self.cause = self.cause or "it was closed"
             await self.transport.aclose()
+
+    def end(self, cause: str) -> None:
+        """Make `serve` end, for that reason."""
+        self.cause = self.cause or cause
+        self._silence.cancel()
 
     def fail_all(self) -> None:
         """Tell everybody who waits that the link has ended."""
@@ -274,7 +281,7 @@ async def greet(link: Link, address: RedisAddress) -> None:
     """Log in, choose the database, leave our name, and make sure that the server serves (is not loading).
 
     The name is a courtesy, and a user who may not PING may have other rights: neither is insisted on. Nor is
-    RESP3, which not every proxy knows.
+    RESP3, which not every proxy knows, nor the server's run_id.
     """
     greeted = address.protocol == 3 and await greet_in_resp3(link, address)
     required: list[Command] = []
@@ -284,12 +291,20 @@ async def greet(link: Link, address: RedisAddress) -> None:
     if address.db:
         required.append((b"SELECT", address.db))
 
-    *accepted, pong, _ = await link.ask([*required, (b"PING",), (b"CLIENT", b"SETNAME", address.client_name)])
+    optional: list[Command] = [(b"CLIENT", b"SETNAME", address.client_name), (b"INFO", b"server")]
+    *accepted, pong, _, info = await link.ask([*required, (b"PING",), *optional])
     if not isinstance(pong, NoPermissionError):
         accepted.append(pong)
     for reply in accepted:
         if isinstance(reply, Exception):
             raise reply
+    link.run_id = run_id_in(info)
+
+
+def run_id_in(info: Reply) -> bytes:
+    """Return the `run_id` in a reply to INFO, or nothing if the server refused to answer."""
+    lines = info.splitlines() if isinstance(info, bytes) else []
+    return next((line[len(RUN_ID) :] for line in lines if line.startswith(RUN_ID)), b"")
 
 
 async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:

@@ -56,6 +56,7 @@ from korvet.storage.redis_catalogue import Catalogue, partitions_of
 from korvet.storage.redis_compaction import Compactor
 from korvet.storage.redis_connection import RedisConnection
 from korvet.storage.redis_documents import Documents
+from korvet.storage.redis_follow import AddressFollower
 from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis_groups import Groups
 from korvet.storage.redis_guard import Guard
@@ -99,6 +100,7 @@ async def open_redis_storage(
             with refused(connection):
                 await nursery.start(storage.run)
             nursery.start_soon(storage.run_guard)
+            nursery.start_soon(storage.run_follower)
             yield storage
 
 
@@ -134,12 +136,16 @@ class RedisStreamsStorage(Storage):
         self._keyspace = keyspace
         self._nursery = nursery
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
-        self._redis = redis = RedisCaller(connection, BulkConnection(connection.address, nursery))
+        bulk = BulkConnection(connection.address, nursery)
+        self._redis = redis = RedisCaller(connection, bulk)
         self._guard = guard
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
+        self._follower = AddressFollower(
+            connection.address, lambda: (connection, watching, *bulk.opened(), *waiting.opened())
+        )
         self._appender = Appender(
             AppendContext(
                 writer_id, redis, partitions, waiting, nursery, watcher.grew, guard, self.failed_sequences
@@ -158,6 +164,10 @@ class RedisStreamsStorage(Storage):
     async def run_guard(self) -> None:
         """Watch the server's own state, until cancelled."""
         await self._guard.run(self._redis, self._keyspace, partial(self._changed, None))
+
+    async def run_follower(self) -> None:
+        """Follow the address to another server, until cancelled."""
+        await self._follower.run()
 
     def _changed(self, change: Change | None) -> None:
         """Another broker, or this one, has altered the catalogue; None: some may have, unheard."""

@@ -7,6 +7,7 @@ connections of their own, opened when the first of them comes, and more of them,
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import trio
 from attrs import define, field
@@ -57,6 +58,10 @@ class WaitingConnections:
             await self._tried.wait()
         if not self._waits:
             raise KafkaStorageError(f"no second connection to Redis at {self.address.description}")
+
+    def opened(self) -> Sequence[RedisConnection]:
+        """Return all connections, up or not."""
+        return tuple(self._waits)
 
     def choose(self) -> RedisConnection:
         """The connection that is the least busy. Raises NotConnected where none is connected."""
