@@ -60,13 +60,17 @@ class Seen(Counters):
 
 @asynccontextmanager
 async def serving(
-    *, storage: Storage | None = None, sweep_interval_s: float = 60.0, **settings: Any
+    *,
+    storage: Storage | None = None,
+    sweep_interval_s: float = 60.0,
+    limit_s: float = LIMIT_S,
+    **settings: Any,
 ) -> AsyncIterator[Server]:
-    """Serve on free ports, and drain at the end. The block may take LIMIT_S."""
+    """Serve on free ports, and drain at the end. The block may take `limit_s`."""
     config = Config(**{"listeners": LOOPBACK, "shutdown_deadline_ms": 2000, **settings})
     broker = await open_broker(storage or MemoryStorage(), config, counters=Seen())
     server = Server(broker, open_listeners(config), sweep_interval_s)
-    with trio.fail_after(LIMIT_S):
+    with trio.fail_after(limit_s):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve)
             yield server

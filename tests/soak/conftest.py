@@ -8,6 +8,7 @@ import pytest
 
 # Servers and brokers that are killed here are a test's own, as in the failure tests.
 from tests.failures.conftest import numbers, start_broker, topic  # noqa: F401
+from tests.soak.producers import commands  # noqa: F401
 from tests.storage.conftest import new_server  # noqa: F401
 
 
