@@ -51,9 +51,11 @@ SETTINGS = (
     "ssl.certificate.location",
     "ssl.key.location",
 )
-#: How Java goes about it, and logins that expire, which none of the mechanisms has.
+#: Java's own providers and algorithms, and renewal of logins that expire: no mechanism here has one.
 IGNORED = (
+    "security.providers",
     "ssl.protocol",
+    "ssl.provider",
     "ssl.keymanager.algorithm",
     "ssl.trustmanager.algorithm",
     "ssl.secure.random.implementation",
@@ -66,6 +68,8 @@ IGNORED = (
     "sasl.login.retry.backoff.max.ms",
     "sasl.login.retry.backoff.ms",
 )
+#: Settings of mechanisms that are refused: without the mechanism they have no effect in Kafka's clients either.
+OF_OTHER_MECHANISMS = ("sasl.kerberos.", "sasl.oauthbearer.")
 KEYS = ("ssl.key.location", "ssl.keystore.key")
 CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
@@ -121,6 +125,11 @@ def is_about_security(name: str) -> bool:
     return name.startswith(("security.", "sasl.", "ssl."))
 
 
+def is_without_effect(name: str) -> bool:
+    """Return True if a setting of security is accepted and ignored."""
+    return name in IGNORED or name.startswith(OF_OTHER_MECHANISMS)
+
+
 def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
     """What settings under Kafka's names come to; those of another kind are left alone.
 
@@ -152,7 +161,7 @@ class _Settings:
 
     def refuse_unknown(self) -> None:
         for name in self.values:
-            if is_about_security(name) and name not in SETTINGS and name not in IGNORED:
+            if is_about_security(name) and name not in SETTINGS and not is_without_effect(name):
                 accepted = ", ".join(f"{self.prefix}{each}" for each in SETTINGS)
                 self.fail(name, f"is not supported; accepted are {accepted}")
 

@@ -1,6 +1,7 @@
 """Where reading begins and ends: the options of Spark's Kafka source, from text to what is asked of the broker.
 
 Offsets are written `{"orders": {"0": 23, "1": -1}}`, here and in checkpoints; -2 is the earliest and -1 the latest.
+In checkpoints each topic has its ID as well, `"topic_id": "<uuid>"`.
 """
 
 from __future__ import annotations
@@ -8,13 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import NoReturn
+from uuid import UUID
 
 from attrs import frozen
 
 from korvet.client.model import TopicPartition
 
 Offsets = dict[TopicPartition, int]
+TopicIds = Mapping[str, UUID]
+#: Offsets as Spark stores them: for each topic its partitions' offsets and its ID.
+StreamOffset = dict[str, dict[str, int | str]]
+
+TOPIC_ID = "topic_id"
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 
@@ -72,27 +80,38 @@ def parse_offsets(option: str, text: str, *, lowest: int = EARLIEST_OFFSET) -> d
         if not isinstance(partitions, dict):
             _refuse(option, text, example)
         for partition, offset in partitions.items():
+            if partition == TOPIC_ID:
+                continue  # the offsets were copied from a checkpoint or a progress
             if not partition.isdecimal() or type(offset) is not int or not lowest <= offset < 2**63:
                 _refuse(option, text, example)
             found[TopicPartition(topic, int(partition))] = offset
     return found
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as they stand in checkpoints, sorted: Spark compares their texts."""
-    found: dict[str, dict[str, int]] = {}
+def to_json(
+    offsets: Mapping[TopicPartition, int], topic_ids: TopicIds = MappingProxyType({})
+) -> StreamOffset:
+    """Return offsets and topic IDs as they stand in checkpoints, sorted: Spark compares their texts."""
+    found: StreamOffset = {}
     for tp in sorted(offsets):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    for topic, partitions in found.items():
+        if topic in topic_ids:
+            partitions[TOPIC_ID] = str(topic_ids[topic])
     return found
 
 
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What `to_json` made of them."""
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, partitions in offsets.items()
-        for partition, offset in partitions.items()
-    }
+def from_json(stored: Mapping[str, Mapping[str, int | str]]) -> tuple[Offsets, TopicIds]:
+    """Return the offsets and the topic IDs of a checkpoint; checkpoints of korvet 0.1.0 have no IDs."""
+    offsets: Offsets = {}
+    topic_ids = {}
+    for topic, partitions in stored.items():
+        for name, value in partitions.items():
+            if name == TOPIC_ID:
+                topic_ids[topic] = UUID(str(value))
+            else:
+                offsets[TopicPartition(topic, int(name))] = int(value)
+    return offsets, topic_ids
 
 
 def _json(option: str, text: str, example: str) -> dict[str, object]:

@@ -1,12 +1,14 @@
 """The options of the data source, which are those of Spark's Kafka source, checked all at once where it is made.
 
-Spark hands them over with names in lower case. An option that nobody knows is an error, as is one of Kafka's
-clients' (`kafka.*`) that would be without effect here and matters; those that only tune a client are taken and ignored.
+Spark passes them with names in lower case. An unknown option is an error, and so is a setting of Kafka's clients
+(`kafka.*`) that changes what is read, written or trusted. A setting that only tunes a client is named in a warning.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import re
 from collections.abc import Mapping
 from typing import NoReturn, TypeVar
@@ -15,8 +17,7 @@ from attrs import field, frozen
 
 from korvet.client.connection import parse_address
 from korvet.client.model import TopicPartition
-from korvet.client.security import IGNORED as WITHOUT_EFFECT
-from korvet.client.security import SETTINGS, Security, is_about_security, security_of
+from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
 from korvet.pipeline.connecting import Connecting
 from korvet.pipeline.offsets import (
     Bound,
@@ -28,6 +29,8 @@ from korvet.pipeline.offsets import (
     parse_partitions,
 )
 from korvet.protocol.compression import Codec
+
+logger = logging.getLogger(__name__)
 
 V = TypeVar("V")
 
@@ -83,7 +86,11 @@ TUNING = """
     exclude.internal.topics allow.auto.create.topics partition.assignment.strategy batch.size linger.ms
     buffer.memory max.block.ms retries delivery.timeout.ms max.in.flight.requests.per.connection
     enable.idempotence socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
-    enable.metrics.push
+    enable.metrics.push metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms
+    auto.include.jmx.reporter auto.commit.interval.ms group.protocol group.remote.assignor
+    partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms compression.gzip.level compression.lz4.level compression.zstd.level
+    transaction.timeout.ms transaction.two.phase.commit.enable share.acknowledgement.mode share.acquire.mode
 """
 IGNORED = frozenset(TUNING.split())
 #: What Spark's own source refuses too, and why.
@@ -97,6 +104,12 @@ REFUSED = {
     "value.serializer": "values are bytes or text",
     "transactional.id": "writing is at least once",
 }
+
+#: Spark's catalog keeps the options of a table but does not pass them to sources in Python.
+NO_TABLES = (
+    "Spark passes no options to a table made by CREATE TABLE … USING korvet; "
+    "DROP it and use CREATE TEMPORARY VIEW name USING korvet OPTIONS (…)"
+)
 
 UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
@@ -228,8 +241,9 @@ class _Options:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._options = {name.lower(): text for name, text in options.items()}
         self._known = known
-        for name in self._options:
-            self._check_name(name)
+        without_effect = [name for name in self._options if not self._has_effect(name)]
+        if without_effect:
+            _warn_once(", ".join(without_effect))
 
     def text(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -269,8 +283,9 @@ class _Options:
     def connecting(self) -> Connecting:
         servers = self.text("kafka.bootstrap.servers")
         if not servers:
+            hint = "" if self._options else f". {NO_TABLES}"
             raise WrongOption(
-                "kafka.bootstrap.servers is missing; accepted is host:port, or several with commas"
+                f"kafka.bootstrap.servers is missing; accepted is host:port, or several with commas{hint}"
             )
         for address in servers.split(","):
             try:
@@ -337,22 +352,32 @@ class _Options:
             )
         return SpecificOffsets(parse_offsets(f"{which}Offsets", text))
 
-    def _check_name(self, name: str) -> None:
+    def _has_effect(self, name: str) -> bool:
+        """Return False if the option only tunes Kafka's Java client. Raises WrongOption for an unknown option."""
         if not name.startswith("kafka."):
             if name not in map(str.lower, self._known):
                 _refuse_name(name, self._known)
-            return
+            return True
         setting = name.removeprefix("kafka.")
         if setting in REFUSED:
             raise WrongOption(f"{name} is not accepted: {REFUSED[setting]}")
-        if setting not in HONOURED and setting not in IGNORED and setting not in WITHOUT_EFFECT:
+        if setting in IGNORED or is_without_effect(setting):
+            return False
+        if setting not in HONOURED:
             _refuse_name(name, [f"kafka.{known}" for known in HONOURED])
+        return True
 
 
 ACCEPTED_TOPICS = {
     "subscribe": "a topic's name, or several with commas",
     "subscribePattern": "a regular expression for topics' whole names",
 }
+
+
+@functools.cache
+def _warn_once(names: str) -> None:
+    """Log options without effect once in a process: Spark checks the options of a query several times."""
+    logger.warning('these options have no effect on format("korvet"): %s', names)
 
 
 def _refuse_name(name: str, known: tuple[str, ...] | list[str]) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from korvet.client import Client
-from korvet.client.model import EARLIEST, LATEST, TopicPartition
+from korvet.client.model import EARLIEST, LATEST, Topic, TopicPartition
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import (
     EARLIEST_OFFSET,
@@ -18,6 +18,7 @@ from korvet.pipeline.offsets import (
     Position,
     SpecificOffsets,
     SpecificTimestamps,
+    TopicIds,
     WrongOption,
 )
 from korvet.pipeline.options import ReadOptions, Subscription
@@ -27,35 +28,50 @@ from korvet.protocol.errors import UnknownTopicOrPartition
 
 async def find_partitions(
     client: Client, subscription: Subscription, *, missing_ok: bool = False
-) -> list[TopicPartition]:
-    """The partitions that are subscribed to and exist now. Raises UnknownTopicOrPartition for those that do not.
+) -> tuple[list[TopicPartition], TopicIds]:
+    """Return the subscribed partitions that exist, and their topics' IDs.
 
-    With `missing_ok` they are left out: a topic that was deleted while a stream runs.
+    Topics of brokers that are too old for topic IDs have none there. Raises UnknownTopicOrPartition for missing topics
+    and partitions, unless `missing_ok`: a topic may be deleted while a stream runs.
     """
-    if subscription.pattern:
-        topics = await client.topics()
-        return [
-            TopicPartition(name, partition.partition)
-            for name, topic in topics.items()
-            if not topic.is_internal and subscription.matches(name)
-            for partition in topic.partitions
-        ]
-    names = subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.assigned))
-    found: list[TopicPartition] = []
-    for name in names:
-        try:
-            topic = await client.topic(name)
-        except UnknownTopicOrPartition:
-            if missing_ok:
-                continue
-            raise UnknownTopicOrPartition(f"There is no topic {name}.") from None
-        found += [TopicPartition(name, partition.partition) for partition in topic.partitions]
+    topics = await _find_topics(client, subscription, missing_ok=missing_ok)
+    topic_ids = {topic.name: topic.topic_id for topic in topics if topic.topic_id.int}
+    found = [
+        TopicPartition(topic.name, partition.partition) for topic in topics for partition in topic.partitions
+    ]
     if not subscription.assigned:
-        return found
+        return found, topic_ids
     missing = set(subscription.assigned).difference(found)
     if missing and not missing_ok:
         raise UnknownTopicOrPartition(f"There is no {', '.join(map(str, sorted(missing)))}.")
-    return [tp for tp in subscription.assigned if tp not in missing]
+    return [tp for tp in subscription.assigned if tp not in missing], topic_ids
+
+
+async def _find_topics(client: Client, subscription: Subscription, *, missing_ok: bool) -> list[Topic]:
+    if subscription.pattern:
+        topics = await client.topics()
+        return [
+            topic for topic in topics.values() if not topic.is_internal and subscription.matches(topic.name)
+        ]
+    found = []
+    for name in subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.assigned)):
+        try:
+            found.append(await client.topic(name))
+        except UnknownTopicOrPartition:
+            if not missing_ok:
+                raise UnknownTopicOrPartition(f"There is no topic {name}.") from None
+    return found
+
+
+def recreated(options: ReadOptions, known: TopicIds, now: TopicIds) -> set[str]:
+    """Return the topics whose ID has changed. Raises DataLost if there are any and failOnDataLoss is true."""
+    changed = {name for name, topic_id in known.items() if now.get(name, topic_id) != topic_id}
+    if changed and options.fail_on_data_loss:
+        raise DataLost(
+            f"topic {', '.join(sorted(changed))} was deleted and created again since the checkpoint was written. "
+            "Set failOnDataLoss=false to read the new topic from its beginning."
+        )
+    return changed
 
 
 async def resolve(client: Client, options: ReadOptions, which: str, tps: Iterable[TopicPartition]) -> Offsets:

@@ -23,15 +23,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from korvet.client import Client
 from korvet.pipeline.counting import Counts, all_dense, proportional
 from korvet.pipeline.fetching import Fetcher
-from korvet.pipeline.offsets import Offsets, WrongOption, from_json, to_json
-from korvet.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
+from korvet.pipeline.offsets import Offsets, StreamOffset, TopicIds, WrongOption, from_json, to_json
+from korvet.pipeline.options import NO_TABLES, ReadOptions, WriteOptions, read_options, write_options
 from korvet.pipeline.planning import (
     earliest_offsets,
     find_partitions,
     latest_offsets,
     ranges_between,
+    recreated,
     resolve,
 )
 from korvet.pipeline.reading import Range, RangePartition, arrow_schema, read_batches
@@ -47,7 +49,11 @@ class KorvetSource(DataSource):
         return "korvet"
 
     def schema(self) -> StructType:
-        """The columns, as soon as `load` is called; what is wrong with the options is said then."""
+        """Return the columns. Raises WrongOption: `load` checks the options, and CREATE TABLE is refused."""
+        if (
+            "provider" in self.options
+        ):  # properties of a table in the catalog, which Spark adds to its options
+            raise WrongOption(f"a topic cannot be a table of the catalog. {NO_TABLES}")
         return source_schema(_either_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -91,7 +97,7 @@ class BatchReader(DataSourceReader):
     async def _plan(self) -> list[Range]:
         options = self.options
         async with options.connecting.open() as client:
-            tps = await find_partitions(client, options.subscription)
+            tps, _ = await find_partitions(client, options.subscription)
             start = await resolve(client, options, "starting", tps)
             end = await resolve(client, options, "ending", tps)
             ranges = await ranges_between(client, options, start, end)
@@ -105,11 +111,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._target: Offsets | None = None  # with Trigger.AvailableNow: where it ends
         self._latest: Offsets = {}
+        self._topic_ids: TopicIds = {}
         self._counts = Counts()
         self._last_trigger = time.monotonic()
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
-        return to_json(trio.run(self._initial))
+    def initialOffset(self) -> StreamOffset:  # noqa: N802  Spark's name
+        return to_json(*trio.run(self._initial))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """One limit is all that Spark knows of; where both are set, `latestOffset` looks at the other one itself."""
@@ -120,21 +127,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(  # noqa: N802  Spark's name
-        self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit
-    ) -> dict[str, dict[str, int]]:
+        self, start: StreamOffset, limit: ReadLimit
+    ) -> StreamOffset:
         """Where the next trigger ends: at `start`, when there is nothing, or not enough, to be read."""
-        return to_json(trio.run(self._next, from_json(start), not isinstance(limit, ReadAllAvailable)))
+        return to_json(*trio.run(self._next, *from_json(start), not isinstance(limit, ReadAllAvailable)))
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802  Spark's name
-        return to_json(self._latest) or None
+    def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802  Spark's name
+        return to_json(self._latest, self._topic_ids) or None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         self._target = trio.run(self._find_latest)
 
-    def partitions(
-        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
-    ) -> list[InputPartition]:
-        return [RangePartition(each) for each in trio.run(self._plan, from_json(start), from_json(end))]
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
+        return [RangePartition(each) for each in trio.run(self._plan, *from_json(start), *from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.options, partition)
@@ -143,39 +148,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What tasks need: the options."""
         return {"options": self.options}
 
-    async def _initial(self) -> Offsets:
+    async def _initial(self) -> tuple[Offsets, TopicIds]:
         options = self.options
         async with options.connecting.open() as client:
-            tps = await find_partitions(client, options.subscription)
-            return await resolve(client, options, "starting", tps)
+            tps, topic_ids = await find_partitions(client, options.subscription)
+            return await resolve(client, options, "starting", tps), topic_ids
 
     async def _find_latest(self) -> Offsets:
         async with self.options.connecting.open() as client:
-            tps = await find_partitions(client, self.options.subscription, missing_ok=True)
+            tps, _ = await find_partitions(client, self.options.subscription, missing_ok=True)
             return await latest_offsets(client, self.options, tps)
 
-    async def _next(self, start: Offsets, limited: bool) -> Offsets:  # noqa: FBT001  trio.run passes no names
+    async def _next(
+        self,
+        start: Offsets,
+        start_ids: TopicIds,
+        limited: bool,  # noqa: FBT001  trio.run passes no names
+    ) -> tuple[Offsets, TopicIds]:
         options = self.options
         async with options.connecting.open() as client:
-            tps = await find_partitions(client, options.subscription, missing_ok=True)
-            self._latest = await latest_offsets(client, options, tps)
-            ends = self._ends(start)
-            if not limited:
-                return ends
-            earliest = await earliest_offsets(client, ends)
-            # New partitions are read from their beginning, and so are those whose beginning was deleted.
-            starts = {tp: min(max(start.get(tp, 0), earliest[tp]), end) for tp, end in ends.items()}
-            fetcher = Fetcher(client, options.isolation_level)
-            if not await self._is_enough(fetcher, starts, ends):
-                return start
-            self._last_trigger = time.monotonic()
-            maximum = options.max_offsets_per_trigger
-            if maximum is None or sum(end - starts[tp] for tp, end in ends.items()) <= maximum:
-                return ends
-            if all_dense(ends.values()):
-                return proportional(starts, ends, maximum)
-            self._counts.begin(starts, ends)
-            return await self._counts.first(fetcher, maximum)
+            tps, topic_ids = await find_partitions(client, options.subscription, missing_ok=True)
+            self._latest, self._topic_ids = await latest_offsets(client, options, tps), topic_ids
+            end = await self._end(
+                client, _without(start, recreated(options, start_ids, topic_ids)), limited=limited
+            )
+            return (start, start_ids) if end is None else (end, topic_ids)
+
+    async def _end(self, client: Client, start: Offsets, *, limited: bool) -> Offsets | None:
+        """Return where the next trigger ends, None if there is not enough to be read."""
+        options = self.options
+        ends = self._ends(start)
+        if not limited:
+            return ends
+        earliest = await earliest_offsets(client, ends)
+        # New partitions are read from their beginning, and so are those whose beginning was deleted.
+        starts = {tp: min(max(start.get(tp, 0), earliest[tp]), end) for tp, end in ends.items()}
+        fetcher = Fetcher(client, options.isolation_level)
+        if not await self._is_enough(fetcher, starts, ends):
+            return None
+        self._last_trigger = time.monotonic()
+        maximum = options.max_offsets_per_trigger
+        if maximum is None or sum(end - starts[tp] for tp, end in ends.items()) <= maximum:
+            return ends
+        if all_dense(ends.values()):
+            return proportional(starts, ends, maximum)
+        self._counts.begin(starts, ends)
+        return await self._counts.first(fetcher, maximum)
 
     def _ends(self, start: Offsets) -> Offsets:
         """The logs' ends, or where an AvailableNow is to end, if that comes first.
@@ -204,9 +222,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         await self._counts.at_least(fetcher, dict.fromkeys(starts, minimum))
         return sum(count.number for count in self._counts.counts.values()) >= minimum
 
-    async def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
+    async def _plan(
+        self, start: Offsets, start_ids: TopicIds, end: Offsets, end_ids: TopicIds
+    ) -> list[Range]:
         options = self.options
         async with options.connecting.open() as client:
+            _, now = await find_partitions(client, options.subscription, missing_ok=True)
+            gone = recreated(options, end_ids, now)
+            end = _without(end, gone)
+            start = _without(start, gone | recreated(options, start_ids, now))
             ranges = await ranges_between(client, options, start, end)
             return await split(Fetcher(client, options.isolation_level), options, ranges, self._counts)
 
@@ -220,14 +244,18 @@ class RefusedStream(DataSourceStreamReader):
     def __init__(self, error: WrongOption) -> None:
         self.error = error
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
+    def initialOffset(self) -> StreamOffset:  # noqa: N802  Spark's name
         raise self.error
 
-    def latestOffset(self, *_: object) -> dict[str, dict[str, int]]:  # noqa: N802  Spark's name
+    def latestOffset(self, *_: object) -> StreamOffset:  # noqa: N802  Spark's name
         raise self.error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  Spark's signature
         raise self.error
+
+
+def _without(offsets: Offsets, topics: set[str]) -> Offsets:
+    return {tp: offset for tp, offset in offsets.items() if tp.topic not in topics}
 
 
 def source_schema(options: ReadOptions) -> StructType:

@@ -67,9 +67,10 @@ def topic() -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this run; every test with it has the marker `spark`."""
-    settings = {"spark.sql.shuffle.partitions": "2"}
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
     session = spark_session("korvet-tests", master="local[2]", settings=settings, quick_java=True)
     yield session
     session.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from korvet.client import Client, Record, open_client
 from korvet.client.model import Produced
+from korvet.pipeline.offsets import StreamOffset
 from korvet.pipeline.source import BatchReader, KorvetSource, StreamReader
 from korvet.protocol.compression import Codec
 from korvet.protocol.messages.delete_records import (
@@ -88,9 +89,7 @@ def rows_in(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> It
             yield from batch.to_pylist()
 
 
-def trigger(
-    reader: StreamReader, start: Mapping[str, Mapping[str, int]]
-) -> tuple[dict[str, dict[str, int]], list[Row]]:
+def trigger(reader: StreamReader, start: StreamOffset) -> tuple[StreamOffset, list[Row]]:
     """One trigger: where it ended, and its rows."""
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     return end, list(rows_in(reader, reader.partitions(start, end)))

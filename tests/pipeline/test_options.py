@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from korvet.client.model import TopicPartition
@@ -110,11 +112,54 @@ def test_a_stream_has_no_end() -> None:
         read_options({**SERVERS, "subscribe": "a", "endingOffsets": "latest"}, streaming=True)
 
 
-def test_settings_that_only_tune_kafkas_clients_are_without_effect() -> None:
-    plain = read_options({**SERVERS, "subscribe": "a"}, streaming=False)
-    given = {"kafka.session.timeout.ms": "1", "kafka.group.id": "g", "groupIdPrefix": "p"}
+# What Kafka 4.3's producers and consumers accept besides what has an effect here, and 3.9's that 4.0 has dropped.
+TUNING = {
+    "kafka.session.timeout.ms": "1",
+    "kafka.group.id": "g",
+    "groupIdPrefix": "p",
+    "kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+    "kafka.partitioner.ignore.keys": "true",
+    "kafka.partitioner.adaptive.partitioning.enable": "false",
+    "kafka.partitioner.availability.timeout.ms": "1",
+    "kafka.compression.gzip.level": "1",
+    "kafka.compression.lz4.level": "1",
+    "kafka.compression.zstd.level": "1",
+    "kafka.security.providers": "com.example.Provider",
+    "kafka.ssl.provider": "SunJSSE",
+    "kafka.auto.include.jmx.reporter": "true",
+    "kafka.metadata.recovery.strategy": "rebootstrap",
+    "kafka.metadata.recovery.rebootstrap.trigger.ms": "1",
+    "kafka.group.protocol": "classic",
+    "kafka.group.remote.assignor": "uniform",
+    "kafka.auto.commit.interval.ms": "1",
+    "kafka.transaction.timeout.ms": "1",
+    "kafka.share.acquire.mode": "batch_optimized",
+    "kafka.sasl.kerberos.service.name": "kafka",
+    "kafka.sasl.kerberos.ticket.renew.jitter": "0.05",
+    "kafka.sasl.oauthbearer.clock.skew.seconds": "30",
+}
 
-    assert plain == read_options({**SERVERS, "subscribe": "a", **given}, streaming=False)
+
+def test_settings_that_only_tune_kafkas_clients_are_named_in_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reading, writing = {**SERVERS, "subscribe": "a"}, {**SERVERS, "topic": "a"}
+    only_kafka = {name: text for name, text in TUNING.items() if name.startswith("kafka.")}
+
+    assert read_options(reading, streaming=False) == read_options({**reading, **TUNING}, streaming=False)
+    (warning,) = caplog.messages
+    assert warning.startswith('these options have no effect on format("korvet"): ')
+    assert set(only_kafka) == set(warning.partition(": ")[2].split(", "))
+    assert write_options(writing) == write_options({**writing, **only_kafka})
+    assert [warning] == caplog.messages  # once in each process
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl.login.callback.handler.class", "ssl.engine.factory.class", "ssl.cipher.suites"]
+)
+def test_settings_that_decide_who_is_trusted_are_refused(name: str) -> None:
+    with pytest.raises(WrongOption, match=f"there is no option kafka.{name}"):
+        write_options({**SERVERS, "topic": "a", f"kafka.{name}": "x"})
 
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="hush";'
@@ -158,5 +203,7 @@ def test_writing_has_its_own_options() -> None:
 def test_offsets_survive_a_checkpoint() -> None:
     offsets = {TopicPartition("b", 10): 2**60, TopicPartition("b", 9): 0, TopicPartition("a", 0): 5}
 
-    assert offsets == from_json(to_json(offsets))
+    ids = {"a": UUID(int=1)}
+
+    assert (offsets, ids) == from_json(to_json(offsets, ids))
     assert ["a", "b"] == list(to_json(offsets))

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from korvet.client import Record
 from korvet.client.partitioner import partition_of_key
+from korvet.pipeline.metrics import source_metrics
 from tests.pipeline.support import Cluster
 
 pytestmark = pytest.mark.spark
@@ -124,6 +125,13 @@ def test_a_stream_goes_on_where_its_checkpoint_ends(
 
     assert [50, 50] == [progress.numInputRows for progress in first.recentProgress]
     assert [30] == [progress.numInputRows for progress in second.recentProgress]
+    if cluster.is_dense:
+        behind = [source_metrics(progress) for progress in first.recentProgress]
+        names = ("minOffsetsBehindLatest", "maxOffsetsBehindLatest", "avgOffsetsBehindLatest")
+        expected = [
+            dict(zip(names, values, strict=True)) for values in (("25", "25", "25.0"), ("0", "0", "0.0"))
+        ]
+        assert expected == [metrics for (metrics,) in behind]
     copied = [row["value"] for row in cluster.read(subscribe=target)]
     assert sorted(b"%d" % n for n in range(130)) == sorted(copied)
 
@@ -146,3 +154,56 @@ def test_what_is_wrong_is_told_when_a_query_is_made(
         text.write.format("korvet").options(**memory.options(topic=topic)).mode("append").save()
     with pytest.raises(StreamingQueryException, match="endingOffsets is not accepted here"):
         copy(spark, memory, topic, topic, tmp_path, endingOffsets="latest")
+
+
+def test_what_spark_refuses_of_sources_in_python_has_the_documented_substitute(
+    spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    options = memory.options(topic=topic)
+    letters = spark.createDataFrame([("a",)], ["value"])
+    with pytest.raises(AnalysisException, match='cannot be written in the "ErrorIfExists" mode.*"Append"'):
+        letters.write.format("korvet").options(**options).save()
+
+    memory.create(f"{topic}-in")
+    memory.produce(f"{topic}-in", [Record(b"%d" % (n % 2)) for n in range(4)])
+    source = memory.options(subscribe=f"{topic}-in", startingOffsets="earliest")
+    rows = spark.readStream.format("korvet").options(**source).load()
+    counts = rows.groupBy("value").count().selectExpr("value as key", "cast(count as string) as value")
+    updates = counts.writeStream.outputMode("update").trigger(availableNow=True)
+    updates = updates.option("checkpointLocation", str(tmp_path / "refused"))
+    query = updates.format("korvet").options(**options).start()
+    with pytest.raises(StreamingQueryException, match="korvet does not support Update mode"):
+        query.awaitTermination()
+
+    def append(rows: DataFrame, batch: int) -> None:
+        rows.write.format("korvet").options(**options).mode("append").save()
+
+    query = updates.option("checkpointLocation", str(tmp_path / "taken")).foreachBatch(append).start()
+    query.awaitTermination()
+    assert {(b"0", b"2"), (b"1", b"2")} == {
+        (row["key"], row["value"]) for row in memory.read(subscribe=topic)
+    }
+
+
+def test_a_topic_is_a_temporary_view_and_no_table_of_the_catalog(
+    spark: SparkSession, memory: Cluster, topic: str
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, [Record(b"1")])
+    name = topic.replace("-", "_")
+    options = f"options ('kafka.bootstrap.servers' '{memory.bootstrap_servers}', subscribe '{topic}')"
+    remedy = "use CREATE TEMPORARY VIEW name USING korvet OPTIONS"
+    with pytest.raises(AnalysisException, match=remedy):
+        spark.sql(f"create table {name} using korvet {options}")
+    spark.sql(f"create table {name} (value binary) using korvet {options}")  # Spark asks for no schema here
+    try:
+        with pytest.raises(AnalysisException, match=remedy):
+            spark.sql(f"select * from {name}").count()
+        with pytest.raises(AnalysisException, match=remedy):
+            spark.sql(f"insert into {name} values (cast('2' as binary))")
+    finally:
+        spark.sql(f"drop table {name}")
+
+    spark.sql(f"create temporary view {name} using korvet {options}")
+    assert [(b"1",)] == [(bytes(row.value),) for row in spark.sql(f"select value from {name}").collect()]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -98,7 +100,7 @@ def test_a_record_a_second_for_a_day_is_planned_by_records_not_by_offsets(
 
     assert 87 == len(ends)
     assert [b"%d" % second for second in range(1000)] == values(first)
-    assert (MIDNIGHT + 1000 * (A_DAY_S - 1) << 10) + 1 <= ends[-1][topic]["0"]
+    assert (MIDNIGHT + 1000 * (A_DAY_S - 1) << 10) + 1 <= int(ends[-1][topic]["0"])
 
     split = batch_reader(record_timestamp.source(subscribe=topic, minPartitions=8))
     parts = split.partitions()
@@ -154,7 +156,9 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(cluster: Cluste
     offset, rows = trigger(reader, offset)
 
     assert [b"1", b"2"] == values(rows)
-    assert {f"{topic}-a": 2, f"{topic}-b": 1} == {name: len(of) for name, of in offset.items()}
+    assert {f"{topic}-a": {"0", "1", "topic_id"}, f"{topic}-b": {"0", "topic_id"}} == {
+        name: of.keys() for name, of in offset.items()
+    }
 
 
 def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, topic: str) -> None:
@@ -199,15 +203,44 @@ def test_nothing_is_lost_when_only_what_was_read_is_deleted(cluster: Cluster, to
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["continuous", "available now"])
-def test_a_topic_made_anew_under_its_name_is_data_loss(memory: Cluster, topic: str, *, now: bool) -> None:
-    memory.create(topic)
-    memory.produce(topic, [Record(b"%d" % n) for n in range(10)])
-    reader = memory.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=100)
-    offset, _ = trigger(reader, reader.initialOffset())
-    memory.run(lambda client: client.delete_topic(topic))
-    memory.create(topic)
-    memory.produce(topic, [Record(b"new")])
+@pytest.mark.parametrize("count", [1, 50], ids=["fewer records", "more records"])
+def test_a_topic_created_again_under_its_name_is_data_loss(
+    cluster: Cluster, topic: str, count: int, *, now: bool
+) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 100}
+    strict, lax = cluster.stream(**options), cluster.stream(**options, failOnDataLoss="false")
+    start = strict.initialOffset()
+    offset, _ = trigger(strict, start)
+    cluster.run(lambda client: client.delete_topic(topic))
+    cluster.create(topic)
+    new = [b"new-%d" % n for n in range(count)]
+    cluster.produce(topic, [Record(value) for value in new])
     if now:
-        reader.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLost, match=f"{topic}-0 offsets 1 to 10 .* or the topic is another one"):
-        trigger(reader, offset)
+        strict.prepareForTriggerAvailableNow()
+        lax.prepareForTriggerAvailableNow()
+
+    with pytest.raises(DataLost, match=f"topic {topic} was deleted and created again"):
+        trigger(strict, offset)
+    with pytest.raises(DataLost, match=f"topic {topic} was deleted and created again"):
+        strict.partitions(start, offset)  # a trigger that was planned before and is run again
+    assert [] == lax.partitions(start, offset)
+    end, rows = trigger(lax, offset)
+    assert new == values(rows)
+    assert (end, []) == trigger(lax, end)
+
+
+def test_a_checkpoint_without_topic_ids_goes_on(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    offset, _ = trigger(reader, reader.initialOffset())
+    topic_id = offset[topic].pop("topic_id")
+    end, rows = trigger(reader, offset)
+
+    assert [b"4", b"5", b"6", b"7"] == values(rows)
+    assert topic_id == end[topic]["topic_id"]
+    assert str(cluster.run(lambda client: client.topic(topic)).topic_id) == topic_id
+    again = cluster.read(subscribe=topic, startingOffsets=json.dumps(end))
+    assert [b"8", b"9"] == values(again)
