@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  Spark's name
         self, start: StreamOffset, limit: ReadLimit
     ) -> StreamOffset:
-        """Where the next trigger ends: at `start`, when there is nothing, or not enough, to be read."""
+        """Return the end of the next trigger: `start` if there is nothing, or not enough, to be read."""
         return to_json(*trio.run(self._next, *from_json(start), not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802  Spark's name
@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return (start, start_ids) if end is None else (end, topic_ids)
 
     async def _end(self, client: Client, start: Offsets, *, limited: bool) -> Offsets | None:
-        """Return where the next trigger ends, None if there is not enough to be read."""
+        """Return the end of the next trigger, None if there is not enough to be read."""
         options = self.options
         ends = self._ends(start)
         if not limited:

@@ -112,7 +112,7 @@ def test_a_stream_has_no_end() -> None:
         read_options({**SERVERS, "subscribe": "a", "endingOffsets": "latest"}, streaming=True)
 
 
-# What Kafka 4.3's producers and consumers accept besides what has an effect here, and 3.9's that 4.0 has dropped.
+# Settings of Kafka 4.3's producers and consumers without effect here, and one that Kafka 4.0 has dropped.
 TUNING = {
     "kafka.session.timeout.ms": "1",
     "kafka.group.id": "g",
