@@ -55,13 +55,20 @@ class Leases:
     lease_s: float = LEASE_S
     holder: str = field(factory=lambda: secrets.token_hex(8))
 
-    async def while_held(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def while_held(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        found_rival: Callable[[], None] = lambda: None,
+    ) -> None:
         """Wait until the lease of that name is ours, run `work`, and give the lease back.
+
+        Calls `found_rival` once if another broker renews the lease while this one waits.
 
         Returns when `work` does, and when the lease is lost: `work` is then cancelled. What `work` raises arrives in an
         exception group.
         """
-        lease = await self._acquire(name)
+        lease = await self._acquire(name, found_rival)
         logger.debug("lease %r is held", name)
         try:
             with trio.CancelScope() as scope:
@@ -75,9 +82,10 @@ class Leases:
             with trio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await self._release(lease)
 
-    async def _acquire(self, name: str) -> Lease:
+    async def _acquire(self, name: str, found_rival: Callable[[], None]) -> Lease:
         token = f"{self.holder} {secrets.token_hex(8)}".encode()
         seen, since_s = -1, 0.0
+        has_rival = False
         while True:
             now_s = trio.current_time()
             try:
@@ -88,6 +96,9 @@ class Leases:
                     new = await self.storage.save(KIND, name, token, expected_version=version)
                     return Lease(name, token, new, now_s)
                 if version != seen:
+                    if seen >= 0 and not has_rival:
+                        has_rival = True
+                        found_rival()
                     seen, since_s = version, trio.current_time()
             except DocumentConflict:
                 continue

@@ -49,6 +49,30 @@ async def test_one_of_two_holds_it_for_as_long_as_it_is_well(autojump_clock: Moc
         nursery.cancel_scope.cancel()
 
 
+async def test_a_rival_is_reported_once_and_a_dead_holder_is_none(autojump_clock: MockClock) -> None:
+    storage = MemoryStorage()
+    first, second, third = Worker(Leases(storage)), Worker(Leases(storage)), Worker(Leases(storage))
+    rivals: list[float] = []
+
+    def note() -> None:
+        rivals.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.run)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(second.leases.while_held, "work", second.work, note)
+        await trio.sleep(100 * LEASE_S)
+        nursery.cancel_scope.cancel()
+    assert len(rivals) == 1
+    assert rivals[0] <= LEASE_S
+
+    await storage.save(KIND, "left", b"a dead broker", expected_version=0)
+    with trio.move_on_after(100 * LEASE_S):
+        await third.leases.while_held("left", third.work, note)
+
+    assert [1, 1] == [len(rivals), len(third.began_s)]
+
+
 async def test_who_ends_gives_it_back_at_once(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     first, second = Worker(Leases(storage)), Worker(Leases(storage))

@@ -54,6 +54,7 @@ KIND = "group"
 NO_GENERATION = -1
 # After a group could not be saved, when to look at it again if nobody else does.
 LOOK_AGAIN_MS = 5000
+EXPIRY_LEASE = "expired positions"
 
 # Something that bounds a wait, as `Broker.parked` does: entered with the seconds it may take at most.
 Parked = Callable[[float], AbstractContextManager[object]]
@@ -121,7 +122,7 @@ class GroupCoordinator:
     config: Config
     clock: Callable[[], int]
     leases: Leases = field(init=False, repr=False)
-    expiry_lease: str = field(default="expired positions", kw_only=True)
+    expiry_lease: str = field(default=EXPIRY_LEASE, kw_only=True)
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
         factory=list
@@ -425,7 +426,7 @@ class GroupCoordinator:
         Of several brokers on one store one does it.
         """
         while True:
-            await self.leases.while_held(self.expiry_lease, self._expire_now_and_then)
+            await self.leases.while_held(self.expiry_lease, self._expire_now_and_then, warn_of_rival)
 
     async def _expire_now_and_then(self) -> None:
         while True:
@@ -477,6 +478,14 @@ class GroupCoordinator:
             return True
         committed_ms = position.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
+
+
+def warn_of_rival() -> None:
+    """Log that another broker coordinates groups in the same store."""
+    logger.warning(
+        "another broker uses this store and coordinates consumer groups, too: a group whose members use both brokers"
+        " never settles; let clients use one of them (--processes N counts as one)"
+    )
 
 
 def _now_ms() -> int:

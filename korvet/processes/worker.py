@@ -17,6 +17,7 @@ import trio
 from attrs import define, field
 
 from korvet.broker import Broker, RequestContext
+from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.groups.leading import LedGroups
 from korvet.links import Link, answer_links
 from korvet.listeners import ListenError, Use, open_listeners
@@ -103,7 +104,7 @@ async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
             broker.storage,
             broker.config,
             broker.clock,
-            expiry_lease=f"expired positions {setup.index}",
+            expiry_lease=f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE,
             index=setup.index,
             links=links,
         )
