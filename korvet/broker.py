@@ -32,6 +32,7 @@ from korvet.protocol.errors import (
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
@@ -156,6 +157,9 @@ class Broker:
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Epochs other than 0, as they were last met in the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
+    # Partitions of all topics, and the time after which they are counted again, on the clock of `monotonic`.
+    _partition_count: int = field(default=0, repr=False)
+    _is_counted_until: float = field(default=0.0, repr=False)
     _parked: set[trio.CancelScope] = field(factory=set, repr=False)
     _draining: bool = False
 
@@ -263,11 +267,32 @@ class Broker:
     async def plan_topic(self, context: RequestContext, new: NewTopic) -> PlannedTopic:
         """What creating that topic would amount to. Raises the KafkaError that forbids it; creates nothing."""
         self.authorize(context, Operation.CREATE, Resource.TOPIC, new.name)
-        return plan(new, self.config, await self.storage.topics())
+        planned = plan(new, self.config, await self.storage.topics())
+        await self.check_partitions(planned.partitions)
+        return planned
+
+    async def check_partitions(self, additional: int) -> None:
+        """Raise PolicyViolation if topics may not have so many more partitions, all together."""
+        limit = self.config.max_broker_partitions
+        if time.monotonic() > self._is_counted_until:
+            known = await self.storage.topics()
+            self._partition_count = sum(topic.partitions for topic in known.values())
+            # Counting takes a millisecond for 30,000 topics. Other brokers may pass the limit in the meantime.
+            self._is_counted_until = time.monotonic() + 1
+        if self._partition_count + additional > limit:
+            raise PolicyViolation(
+                f"{additional} more partitions would be more than max.broker.partitions={limit} allows."
+            )
 
     async def create_topic(self, planned: PlannedTopic) -> Topic:
-        """Create a topic as planned. Raises TopicAlreadyExists when somebody else was faster."""
-        return await self.storage.create_topic(planned.name, planned.partitions, planned.settings)
+        """Create a topic as planned. Raises TopicAlreadyExists if another client was faster."""
+        topic = await self.storage.create_topic(planned.name, planned.partitions, planned.settings)
+        self.added_partitions(topic.partitions)
+        return topic
+
+    def added_partitions(self, count: int) -> None:
+        """Count partitions that were created just now."""
+        self._partition_count += count
 
     async def topic_or_new(self, context: RequestContext, name: str) -> Topic:
         """The topic of that name, created with the broker's defaults when it is not there."""
@@ -284,6 +309,7 @@ class Broker:
         """Delete a topic and what is remembered of it. Raises UnknownTopicOrPartition when it is gone already."""
         await self.storage.delete_topic(topic)
         await self.log.forget(topic)
+        self._partition_count -= topic.partitions
         self._rules.pop(topic.name, None)
         for tp in [tp for tp in self._leader_epochs if tp.topic == topic.name]:
             del self._leader_epochs[tp]

@@ -300,7 +300,14 @@ class Config:
     num_partitions: int = _setting(
         integer(at_least=1), 1, "partitions of a topic that is created without saying how many"
     )
-    max_partitions: int = _setting(integer(at_least=1), 10_000, "partitions a topic may have at most")
+    max_partitions: int = _setting(
+        integer(at_least=1),
+        10_000,
+        "partitions a topic may have at most; a request may add as many, or 10,000 if that is more",
+    )
+    max_broker_partitions: int = _setting(
+        integer(at_least=1), 200_000, "partitions that all topics together may have at most"
+    )
     default_replication_factor: int = _setting(
         integer(at_least=1, at_most=32767), 1, "replication factor where none is given; it is reported as 1"
     )

@@ -89,6 +89,7 @@ class AnswerBudget:
     taken: int = 0
     highest: int = 0  # of `read`, as above
     _reserved: int = 0
+    _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
     def read(self) -> int:
@@ -105,13 +106,28 @@ class AnswerBudget:
 
     def release(self, reserved: int) -> None:
         """Give back what `reserve` took."""
-        self.taken -= reserved
         self._reserved -= reserved
+        self._add(-reserved)
 
     def change(self, difference: int) -> None:
         """Take so much more for what was read, or give it back."""
-        self.taken += difference
+        self._add(difference)
         self.highest = max(self.highest, self.read)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether an answer waits for bytes."""
+        return bool(self._waiting)
+
+    async def wait_for_room(self) -> None:
+        """Wait until something is left: for large answers that cannot become smaller."""
+        while 0 <= self.limit <= self.taken:
+            await self._waiting.park()
+
+    def _add(self, difference: int) -> None:
+        self.taken += difference
+        if difference < 0 and self._waiting and not 0 <= self.limit <= self.taken:
+            self._waiting.unpark_all()
 
 
 @define(eq=False)

@@ -204,6 +204,7 @@ class Server:
             progress_s=config.request_timeout_ms / 1000,
             min_rate=config.socket_request_min_bytes_per_second,
             is_memory_scarce=self._budget.is_waited_for,
+            is_answer_memory_scarce=self.broker.answers.is_waited_for,
         )
         for connection in list(self._connections):
             if reason := connection.overdue(now, patience):

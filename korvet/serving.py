@@ -112,6 +112,8 @@ class Patience:
     min_rate: int
     # Whether other requests wait for memory. Then a large request must be complete after `progress_s`.
     is_memory_scarce: bool = False
+    # Whether other answers wait for memory. Then a client must take some of its answer in each `progress_s`.
+    is_answer_memory_scarce: bool = False
 
 
 @define
@@ -220,6 +222,8 @@ class ServedConnection:
             return ""
         if now - self._active > patience.idle_s:
             return f"idle for {now - self._active:.0f} s"
+        if self._is_sending and patience.is_answer_memory_scarce and now - self._active > patience.progress_s:
+            return f"nothing of its answer was read for {now - self._active:.0f} s while others waited for memory"
         if self.connection.idle or self._is_sending:
             self._arrival = None
             return ""

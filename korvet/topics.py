@@ -26,6 +26,7 @@ from korvet.protocol.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicException,
+    PolicyViolation,
     TopicAlreadyExists,
 )
 
@@ -360,6 +361,23 @@ class PlannedTopic:
     name: str
     partitions: int
     settings: Mapping[str, str]
+
+
+# Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+
+def validate_request(partitions: int, config: Config) -> None:
+    """Raise PolicyViolation if one request may not add so many partitions."""
+    if partitions > max(MAX_PARTITIONS_PER_REQUEST, config.max_partitions):
+        raise PolicyViolation("Excessively large number of partitions per request.")
+
+
+def requested_partitions(new: NewTopic, config: Config) -> int:
+    """Return how many partitions a topic is wanted with; 0 if the number is invalid."""
+    if new.assignments:
+        return len(new.assignments)
+    return config.num_partitions if new.num_partitions == -1 else max(0, new.num_partitions)
 
 
 def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTopic:

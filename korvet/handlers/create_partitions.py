@@ -1,9 +1,10 @@
 """CreatePartitions: v0-3.
 
 Behaviour: `count` is how many partitions the topic shall have in all. INVALID_PARTITIONS unless these are more than
-there are and no more than `max.partitions`; INVALID_REPLICA_ASSIGNMENT unless there is one assignment for each new one,
-naming this broker alone; INVALID_REQUEST for a topic that stands twice, UNKNOWN_TOPIC_OR_PARTITION. `validate_only`
-answers the same and adds nothing.
+there are and no more than `max.partitions`; INVALID_REPLICA_ASSIGNMENT unless there is one assignment for each new
+one, naming this broker alone; INVALID_REQUEST for a topic that stands twice, UNKNOWN_TOPIC_OR_PARTITION.
+POLICY_VIOLATION if the request adds more than 10,000 partitions in all (`max.partitions` if that is more), this topic's
+included, or if they would pass `max.broker.partitions`. `validate_only` answers the same and adds nothing.
 
 Versions: they differ in encoding alone; nothing is ever throttled.
 
@@ -24,6 +25,9 @@ from korvet.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from korvet.storage.interface import Topic
+from korvet.storage.turns import Turns
+from korvet.topics import validate_request
 
 
 async def handle(
@@ -32,31 +36,36 @@ async def handle(
     asked = Counter(topic.name for topic in request.topics)
     # A topic that stands several times is answered once.
     topics = {topic.name: topic for topic in request.topics}
-    return CreatePartitionsResponse(
-        results=[
-            await _create(broker, context, topics[name], times, validate_only=request.validate_only)
-            for name, times in asked.items()
-        ]
-    )
+    results = []
+    added = 0
+    turns = Turns()
+    for name, times in asked.items():
+        result = CreatePartitionsTopicResult(name=name)
+        try:
+            if times > 1:
+                raise InvalidRequest("Duplicate topic name.")
+            added += await _create(broker, context, topics[name], added, validate_only=request.validate_only)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.error_code, error.message
+        results.append(result)
+        await turns.next()
+    return CreatePartitionsResponse(results=results)
 
 
 async def _create(
-    broker: Broker, context: RequestContext, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
-) -> CreatePartitionsTopicResult:
+    broker: Broker, context: RequestContext, topic: CreatePartitionsTopic, before: int, *, validate_only: bool
+) -> int:
+    """Add partitions to a topic and return their number; `before` is how many the request added to other topics."""
     assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
-    try:
-        if times > 1:
-            raise InvalidRequest("Duplicate topic name.")
-        await alter_topic(
-            broker,
-            context,
-            topic.name,
-            Operation.ALTER,
-            lambda there: with_partitions(there, topic.count, assignments, broker.config),
-            validate_only=validate_only,
-        )
-    except KafkaError as error:
-        return CreatePartitionsTopicResult(
-            name=topic.name, error_code=error.error_code, error_message=error.message
-        )
-    return CreatePartitionsTopicResult(name=topic.name)
+
+    def altered(there: Topic) -> Topic:
+        return with_partitions(there, topic.count, assignments, broker.config)
+
+    there = await broker.topic(context, topic.name, Operation.ALTER)
+    additional = altered(there).partitions - there.partitions
+    validate_request(before + additional, broker.config)
+    await broker.check_partitions(additional)
+    await alter_topic(broker, context, topic.name, Operation.ALTER, altered, validate_only=validate_only)
+    if not validate_only:
+        broker.added_partitions(additional)
+    return additional

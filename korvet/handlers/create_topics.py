@@ -3,11 +3,12 @@
 Behaviour: each topic is created under a new random id, or says why not: INVALID_TOPIC_EXCEPTION (also for a name that
 differs from another in '.' and '_' alone), TOPIC_ALREADY_EXISTS, INVALID_CONFIG naming every wrong setting and what is
 accepted, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, and INVALID_REQUEST for
-a topic that stands twice in the request. -1 asks for the broker's default. `validate_only` answers the same, and
-creates nothing. Every replication factor is accepted, and reported as 1, unless `replication.factor.policy=strict`.
-Partitions assigned by hand may only name this broker.
+a topic that stands twice in the request. POLICY_VIOLATION for all topics of a request with more than 10,000 partitions
+(`max.partitions` if that is more), and for a topic that would pass `max.broker.partitions`. -1 asks for the broker's
+default. `validate_only` answers the same, and creates nothing. Every replication factor is accepted, and reported as 1,
+unless `replication.factor.policy=strict`. Partitions assigned by hand may only name this broker.
 
-Versions: settings, partitions and replication factor are told from v5, the topic's id from v7.
+Versions: settings, partitions and replication factor are in the answer from v5, the topic's id from v7.
 
 Declined: `timeout_ms`; a topic is there when it is answered.
 """
@@ -18,7 +19,7 @@ from collections import Counter
 from uuid import UUID
 
 from korvet.broker import Broker, RequestContext
-from korvet.protocol.errors import InvalidRequest, KafkaError
+from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -27,7 +28,15 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.topics import CLUSTER_METADATA_TOPIC, NewTopic, PlannedTopic, effective
+from korvet.storage.turns import Turns
+from korvet.topics import (
+    CLUSTER_METADATA_TOPIC,
+    NewTopic,
+    PlannedTopic,
+    effective,
+    requested_partitions,
+    validate_request,
+)
 
 REPORTED_REPLICATION_FACTOR = 1
 
@@ -38,12 +47,19 @@ async def handle(
     asked = Counter(topic.name for topic in request.topics)
     # A topic that stands several times is answered once, where it stands first.
     topics = {topic.name: topic for topic in reversed(request.topics)}
-    return CreateTopicsResponse(
-        topics=[
+    partitions = sum(requested_partitions(_wanted(topic), broker.config) for topic in request.topics)
+    try:
+        validate_request(partitions, broker.config)
+    except PolicyViolation as error:
+        return CreateTopicsResponse(topics=[_refused(name, error) for name in asked])
+    results = []
+    turns = Turns()
+    for name, times in asked.items():
+        results.append(
             await _create(broker, context, topics[name], times=times, validate_only=request.validate_only)
-            for name, times in asked.items()
-        ]
-    )
+        )
+        await turns.next()
+    return CreateTopicsResponse(topics=results)
 
 
 async def _create(
@@ -61,7 +77,11 @@ async def _create(
         planned = PlannedTopic(created.name, created.partitions, created.settings)
         return _created(broker, planned, created.topic_id)
     except KafkaError as error:
-        return CreatableTopicResult(name=topic.name, error_code=error.error_code, error_message=error.message)
+        return _refused(topic.name, error)
+
+
+def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.error_code, error_message=error.message)
 
 
 def _wanted(topic: CreatableTopic) -> NewTopic:

@@ -10,20 +10,30 @@ from v4. Authorized operations from v8, of topics and (up to v10) the cluster, o
 UNKNOWN_TOPIC_ID; a request with ids is about these alone, as in Kafka. In v10 and v11 a null name, or an id, is
 INVALID_REQUEST.
 
+Large answers are encoded piece by piece, so that other clients are served meanwhile. They count against
+`queued.max.response.bytes`, and wait while it is used up.
+
 Declined: topics that Kafka keeps for itself (`__consumer_offsets`) are never created on demand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast
 from uuid import UUID
 
+from attrs import define, field, frozen
+
 from korvet.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.limits import SMALLEST_ANSWER_BYTES
+from korvet.protocol.buffers import Buffer, EncodedElements, join_small
+from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.frames import LARGE_PIECE
 from korvet.protocol.messages.metadata import (
     AUTHORIZED_OPERATIONS_OMITTED,
     MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -31,11 +41,21 @@ from korvet.protocol.messages.metadata import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.turns import Turns
 from korvet.topics import INTERNAL_TOPICS, validate_name
+
+# Objects that are encoded in half a millisecond.
+TOPICS_AT_ONCE = 64
+PARTITIONS_AT_ONCE = 64
+# Sizes in an answer of the newest version, names not included.
+TOPIC_BYTES, ERROR_BYTES, PARTITION_BYTES = 28, 26, 26
+
+Leader = tuple[int, int]  # node id, epoch
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     nodes = broker.nodes(context)
+    topics = await _topics(broker, request, context)
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -43,7 +63,7 @@ async def handle(broker: Broker, request: MetadataRequest, context: RequestConte
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
-        topics=await _topics(broker, request, context),
+        topics=topics,
         cluster_authorized_operations=_cluster_operations(broker, request, context),
     )
 
@@ -57,55 +77,83 @@ def _cluster_operations(broker: Broker, request: MetadataRequest, context: Reque
 async def _topics(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
+    found = await _found(broker, request, context)
+    size = sum(
+        ERROR_BYTES + len(each.name or "")
+        if isinstance(each, MetadataError)
+        else TOPIC_BYTES + len(each.name) + PARTITION_BYTES * each.partitions
+        for each in found
+    )
+    if size > SMALLEST_ANSWER_BYTES:
+        await broker.answers.wait_for_room()
+    broker.answers.change(size)
+    context.answer_bytes = size
+    answer = Answer(broker, request, context)
+    for each in found:
+        await answer.add(each)
+    return answer.topics()
+
+
+@frozen
+class MetadataError:
+    """The answer for a topic that cannot be described."""
+
+    code: ErrorCode
+    name: str | None
+    topic_id: UUID = ZERO_UUID
+
+
+# --- Finding topics ------------------------------------------------------------------------------------------
+
+
+async def _found(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> Sequence[Topic | MetadataError]:
+    """Return the topics of the request; those that are missing and may be created are."""
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
-        return await _all_topics(broker, request, context)
+        return await _all_topics(broker, context)
     if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted):
-        return [_error(ErrorCode.INVALID_REQUEST, topic.name or "") for topic in wanted]
+        return [MetadataError(ErrorCode.INVALID_REQUEST, topic.name or "") for topic in wanted]
 
-    ids = [topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID]
-    if ids:
-        return [await _by_id(broker, request, context, topic_id) for topic_id in dict.fromkeys(ids)]
-    return [await _by_name(broker, request, context, name) for name in _names(wanted)]
+    turns = Turns()
+    found: list[Topic | MetadataError] = []
+    ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)
+    for topic_id in ids:
+        found.append(await _by_id(broker, context, topic_id))
+        await turns.next()
+    if not ids:
+        for name in dict.fromkeys(topic.name or "" for topic in wanted):
+            found.append(await _by_name(broker, request, context, name))
+            await turns.next()
+    return found
 
 
-def _names(wanted: Iterable[MetadataRequestTopic]) -> Iterable[str]:
-    return dict.fromkeys(topic.name or "" for topic in wanted)
-
-
-async def _all_topics(
-    broker: Broker, request: MetadataRequest, context: RequestContext
-) -> list[MetadataResponseTopic]:
+async def _all_topics(broker: Broker, context: RequestContext) -> Sequence[Topic]:
     try:
-        topics = await broker.topics(context, Operation.DESCRIBE)
+        return await broker.topics(context, Operation.DESCRIBE)
     except KafkaError as error:
         # The answer has no place for an error of its own, and fewer topics would be taken for the truth.
         raise Disconnect(f"the topics cannot be listed: {error}") from error
-    return [_described(broker, request, context, topic) for topic in topics]
 
 
-async def _by_id(
-    broker: Broker, request: MetadataRequest, context: RequestContext, topic_id: UUID
-) -> MetadataResponseTopic:
+async def _by_id(broker: Broker, context: RequestContext, topic_id: UUID) -> Topic | MetadataError:
     try:
-        topic = await broker.topic_by_id(context, topic_id, Operation.DESCRIBE)
-        return _described(broker, request, context, topic)
+        return await broker.topic_by_id(context, topic_id, Operation.DESCRIBE)
     except KafkaError as error:
-        return _error(error.error_code, None, topic_id)
+        return MetadataError(error.error_code, None, topic_id)
 
 
 async def _by_name(
     broker: Broker, request: MetadataRequest, context: RequestContext, name: str
-) -> MetadataResponseTopic:
+) -> Topic | MetadataError:
     try:
         validate_name(name)
         if _may_create(broker, request, name):
-            topic = await broker.topic_or_new(context, name)
-        else:
-            topic = await broker.topic(context, name, Operation.DESCRIBE)
-        return _described(broker, request, context, topic)
+            return await broker.topic_or_new(context, name)
+        return await broker.topic(context, name, Operation.DESCRIBE)
     except KafkaError as error:
-        return _error(error.error_code, name)
+        return MetadataError(error.error_code, name)
 
 
 def _may_create(broker: Broker, request: MetadataRequest, name: str) -> bool:
@@ -113,39 +161,109 @@ def _may_create(broker: Broker, request: MetadataRequest, name: str) -> bool:
     return allowed and name not in INTERNAL_TOPICS
 
 
-def _described(
-    broker: Broker, request: MetadataRequest, context: RequestContext, topic: Topic
-) -> MetadataResponseTopic:
-    operations = AUTHORIZED_OPERATIONS_OMITTED
-    if request.include_topic_authorized_operations:
-        operations = broker.authorized_operations(context, Resource.TOPIC, topic.name)
+# --- Describing them -----------------------------------------------------------------------------------------
+
+
+@define
+class Answer:
+    """The topics of an answer: objects, or if they are many their encodings, which take a fortieth of the memory."""
+
+    broker: Broker
+    request: MetadataRequest
+    context: RequestContext
+    _turns: Turns = field(factory=Turns)
+    _last: list[MetadataResponseTopic] = field(factory=list)
+    _pieces: list[Buffer] = field(factory=list)
+    _count: int = 0
+
+    async def add(self, found: Topic | MetadataError) -> None:
+        """Describe a topic."""
+        if isinstance(found, MetadataError):
+            self._last.append(_error(found))
+        else:
+            self._last.append(await self._described(found))
+        self._count += 1
+        if len(self._last) == TOPICS_AT_ONCE:
+            self._encode()
+        await self._turns.next()
+
+    def topics(self) -> list[MetadataResponseTopic]:
+        """Return the topics that were added."""
+        if not self._pieces:
+            return self._last
+        self._encode()
+        return cast(list[MetadataResponseTopic], EncodedElements(self._count, self._pieces))
+
+    async def _described(self, topic: Topic) -> MetadataResponseTopic:
+        operations = AUTHORIZED_OPERATIONS_OMITTED
+        if self.request.include_topic_authorized_operations:
+            operations = self.broker.authorized_operations(self.context, Resource.TOPIC, topic.name)
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=await self._partitions(topic),
+            topic_authorized_operations=operations,
+        )
+
+    async def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:
+        if topic.partitions <= PARTITIONS_AT_ONCE:
+            return _partitions(0, self._leaders(topic, range(topic.partitions)))
+        pieces: list[Buffer] = []
+        for first in range(0, topic.partitions, PARTITIONS_AT_ONCE):
+            numbers = range(first, min(first + PARTITIONS_AT_ONCE, topic.partitions))
+            leaders = self._leaders(topic, numbers)
+            is_same = leaders.count(leaders[0]) == len(leaders)
+            piece = _encoded(self.context.version, first, leaders[:1] if is_same else leaders, len(numbers))
+            pieces.append(piece)
+            await self._turns.next()
+        return cast(list[MetadataResponsePartition], EncodedElements(topic.partitions, pieces))
+
+    def _leaders(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
+        partitions = [TopicPartition(topic.name, number) for number in numbers]
+        return tuple((self.broker.leader_id(tp), self.broker.leader_epoch(tp)) for tp in partitions)
+
+    def _encode(self) -> None:
+        write = element_writer(MetadataResponse, MetadataResponseTopic, self.context.version)
+        pieces: list[Buffer] = []
+        for topic in self._last:
+            write(topic, pieces.append)
+        self._pieces += join_small(pieces, LARGE_PIECE)
+        self._last.clear()
+
+
+@lru_cache(maxsize=1024)
+def _encoded(version: int, first: int, leaders: tuple[Leader, ...], count: int) -> bytes:
+    """Return the encodings of `count` partitions; `leaders` holds one leader for all of them, or one for each.
+
+    Partitions of the same numbers look the same in every topic unless their leaders differ, so the cache needs no
+    invalidation.
+    """
+    write = element_writer(MetadataResponse, MetadataResponsePartition, version)
+    pieces: list[Buffer] = []
+    for partition in _partitions(first, leaders * count if len(leaders) == 1 else leaders):
+        write(partition, pieces.append)
+    return b"".join(pieces)
+
+
+def _partitions(first: int, leaders: Sequence[Leader]) -> list[MetadataResponsePartition]:
+    return [
+        MetadataResponsePartition(
+            partition_index=number,
+            leader_id=leader_id,
+            leader_epoch=epoch,
+            replica_nodes=[leader_id],
+            isr_nodes=[leader_id],
+        )
+        for number, (leader_id, epoch) in enumerate(leaders, first)
+    ]
+
+
+def _error(error: MetadataError) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            _partition(broker, TopicPartition(topic.name, number)) for number in range(topic.partitions)
-        ],
-        topic_authorized_operations=operations,
-    )
-
-
-def _partition(broker: Broker, tp: TopicPartition) -> MetadataResponsePartition:
-    leader_id = broker.leader_id(tp)
-    return MetadataResponsePartition(
-        partition_index=tp.partition,
-        leader_id=leader_id,
-        leader_epoch=broker.leader_epoch(tp),
-        replica_nodes=[leader_id],
-        isr_nodes=[leader_id],
-    )
-
-
-def _error(code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=code,
-        name=name,
-        topic_id=topic_id,
-        is_internal=name in INTERNAL_TOPICS,
+        error_code=error.code,
+        name=error.name,
+        topic_id=error.topic_id,
+        is_internal=error.name in INTERNAL_TOPICS,
         partitions=[],
     )

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
 
 Buffer = bytes | bytearray | memoryview
+
+
+@frozen
+class EncodedElements:
+    """Elements of an array that are encoded already, in the version of the message that is to hold them."""
+
+    count: int
+    pieces: Sequence[Buffer]
+
+    def __len__(self) -> int:
+        return self.count
 
 
 def join_small(buffers: Iterable[Buffer], large_bytes: int) -> list[Buffer]:

@@ -23,7 +23,7 @@ from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
 from korvet.protocol.reading import reader_source
 from korvet.protocol.schema import versions_of
-from korvet.protocol.writing import writer_source
+from korvet.protocol.writing import element_writer_source, writer_source
 
 M = TypeVar("M")
 Reader = Callable[[memoryview, int], tuple[M, int]]
@@ -79,6 +79,14 @@ def writer(cls: type[M], version: int) -> Writer[M]:
     """The function that writes this version of a message."""
     check_version(cls, version)
     source, names = writer_source(cls, version)
+    return cast(Writer[M], compile_function(f"<korvet write {cls.__name__} v{version}>", source, names))
+
+
+@cache
+def element_writer(message: type[Any], cls: type[M], version: int) -> Writer[M]:
+    """Return the function that writes a struct as that version of a message holds it."""
+    check_version(message, version)
+    source, names = element_writer_source(message, cls, version)
     return cast(Writer[M], compile_function(f"<korvet write {cls.__name__} v{version}>", source, names))
 
 

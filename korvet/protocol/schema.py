@@ -77,6 +77,7 @@ class Field:
     tag: int | None
     ignorable: bool
     compact: bool  # in flexible versions; False only for the request header's client_id
+    encodable: bool = False  # an array whose value may be EncodedElements
 
 
 @attrs.frozen
@@ -139,6 +140,7 @@ def specify(
     struct: type[Any] | None = None,
     is_array: bool = False,
     compact: bool = True,
+    encodable: bool = False,
 ) -> Any:
     """Make an attrs field that carries a `Field`, all but its name."""
     if factory is not None:
@@ -159,6 +161,7 @@ def specify(
         tag=tag,
         ignorable=ignorable,
         compact=compact,
+        encodable=encodable,
     )
     return attrs.field(default=attrs_default, metadata={Field: field})
 
@@ -346,6 +349,7 @@ def array(
     factory: Callable[[], list[T]] | None = None,
     tag: int | None = None,
     ignorable: bool = False,
+    encodable: bool = False,
 ) -> list[T]: ...
 @overload
 def array(
@@ -367,8 +371,12 @@ def array(
     factory: Callable[[], list[T]] | None = None,
     tag: int | None = None,
     ignorable: bool = False,
+    encodable: bool = False,
 ) -> list[T] | None:
-    """Declare elements behind their number; `factory=list` makes empty the default."""
+    """Declare elements behind their number; `factory=list` makes empty the default.
+
+    An `encodable` array of structs may also be EncodedElements when it is written.
+    """
     struct = element if isinstance(element, type) else None
     return cast(
         list[T] | None,
@@ -382,6 +390,7 @@ def array(
             factory=factory,
             tag=tag,
             ignorable=ignorable,
+            encodable=encodable,
         ),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import attrs
 
+from korvet.protocol.buffers import EncodedElements
 from korvet.protocol.errors import UnsupportedVersion
 from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
 from korvet.protocol.source import Source, fields_of
@@ -20,7 +21,12 @@ from korvet.protocol.source import Source, fields_of
 
 def writer_source(cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
     """The source of `run(message, put)`, and the objects it names."""
-    writer = WriterSource(message=cls.__name__, version=version, flexible=is_flexible(cls, version))
+    return element_writer_source(cls, cls, version)
+
+
+def element_writer_source(message: type[Any], cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
+    """The same for a struct inside a message."""
+    writer = WriterSource(message=message.__name__, version=version, flexible=is_flexible(message, version))
     return writer.function(cls), writer.source.names
 
 
@@ -129,6 +135,10 @@ class WriterSource:
             format_ = FIXED_FORMATS[field.kafka_type]
             self.source.emit(f"{self.put}(pack(f'>{{len({elements})}}{format_}', *{elements}))")
             return
+        if field.encodable:
+            encoded = self.source.name("EncodedElements", EncodedElements)
+            with self.source.block(f"if type({elements}) is {encoded}:"):
+                self.source.emit(f"for b in {elements}.pieces: {self.put}(b)", f"{elements} = ()")
         element = self.source.variable("o")
         with self.source.block(f"for {element} in {elements}:"):
             if field.struct is not None:

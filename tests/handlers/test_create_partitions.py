@@ -150,3 +150,18 @@ async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
     (result,) = await create_partitions(broker, wanted(3))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == result.error_code
+
+
+async def test_partitions_beyond_those_of_a_request_or_of_all_topics_are_refused(broker: Broker) -> None:
+    reconfigure(broker, max_broker_partitions=12_000)
+    for name in ("a", "b", "c"):
+        await create(broker, name)
+
+    results = await create_partitions(
+        broker, wanted(6001, name="a"), wanted(5001, name="b"), wanted(4001, name="c")
+    )
+    later = await create_partitions(broker, wanted(5001, name="b"))
+
+    refused = ErrorCode.POLICY_VIOLATION
+    assert [ErrorCode.NONE, refused, ErrorCode.NONE] == [each.error_code for each in results]
+    assert [refused] == [each.error_code for each in later]

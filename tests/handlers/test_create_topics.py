@@ -144,9 +144,32 @@ async def test_a_topic_that_stands_twice_is_created_never_and_answered_once(brok
     assert await broker.storage.topic("a") is None
 
 
-@pytest.mark.parametrize("partitions", [0, -2, 10_001, 2**31 - 1])
+@pytest.mark.parametrize("partitions", [0, -2, 11, 10_000])
 async def test_refuses_numbers_of_partitions(broker: Broker, partitions: int) -> None:
+    reconfigure(broker, max_partitions=10)
     assert ErrorCode.INVALID_PARTITIONS == (await one(broker, "t", partitions)).error_code
+
+
+@pytest.mark.parametrize("partitions", [(10_001,), (2**31 - 1,), (5_000, 5_001), (-2, 10_000, -1)])
+async def test_refuses_requests_for_too_many_partitions(broker: Broker, partitions: tuple[int, ...]) -> None:
+    results = await create_topics(
+        broker, *(wanted(f"t{number}", count) for number, count in enumerate(partitions))
+    )
+
+    said = {(each.error_code, each.error_message) for each in results}
+    assert {(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")} == said
+    assert not await broker.storage.topics()
+
+
+async def test_refuses_partitions_beyond_those_of_all_topics(broker: Broker) -> None:
+    reconfigure(broker, max_broker_partitions=10)
+    codes = [(await one(broker, f"t{count}", count)).error_code for count in (8, 3, 2, 1)]
+    assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION] == codes
+
+    topic = await broker.storage.topic("t8")
+    assert topic is not None
+    await broker.delete_topic(topic)
+    assert ErrorCode.NONE == (await one(broker, "t7", 7)).error_code
 
 
 @pytest.mark.parametrize("factor", [0, -2])

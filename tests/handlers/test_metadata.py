@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from korvet.broker import Broker, Disconnect
 from korvet.config import Config
+from korvet.protocol.buffers import Buffer
+from korvet.protocol.codec import decode, encode
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.metadata import (
     AUTHORIZED_OPERATIONS_OMITTED,
@@ -252,3 +257,56 @@ async def test_tells_the_rack() -> None:
 
 async def nothing() -> dict[str, object]:
     return {}
+
+
+def decoded(response: MetadataResponse, version: int) -> MetadataResponse:
+    pieces: list[Buffer] = []
+    encode(response, version, pieces.append)
+    data = memoryview(b"".join(pieces))
+    found, end = decode(MetadataResponse, version, data)
+    assert len(data) == end
+    return found
+
+
+@pytest.mark.parametrize("version", range(13))
+async def test_large_answers_hold_the_same_as_small_ones(broker: Broker, version: int) -> None:
+    names = [f"t{number}" for number in range(150)]
+    for number, name in enumerate(names):
+        await create(broker, name, partitions=number + 1)
+    later = TopicPartition("t149", 70)
+    broker.check_leader_epoch(later, -1, 3)
+    missing = {} if version < 4 else {"create_missing": False}
+
+    large = decoded(await metadata(broker, *names, "no", version=version, **missing), version)
+    small = [(await metadata(broker, name, version=version, **missing)).topics[0] for name in names]
+
+    assert [(name, number + 1) for number, name in enumerate(names)] == [
+        (topic.name, len(topic.partitions)) for topic in large.topics[:-1]
+    ]
+    assert [decoded_topic(each, version) for each in small] == large.topics[:-1]
+    epochs = {
+        each.partition_index: each.leader_epoch
+        for each in large.topics[149].partitions
+        if each.leader_epoch > 0
+    }
+    assert epochs == ({70: 3} if version >= 7 else {})
+
+
+def decoded_topic(topic: MetadataResponseTopic, version: int) -> MetadataResponseTopic:
+    response = MetadataResponse(brokers=[], cluster_id=None, controller_id=1, topics=[topic])
+    return decoded(response, version).topics[0]
+
+
+async def test_large_answers_wait_for_memory(broker: Broker) -> None:
+    await create(broker, partitions=10_000)
+    broker.answers.limit = 1000
+    broker.answers.change(1000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(metadata, broker, "t"))
+        await wait_all_tasks_blocked()
+        assert broker.answers.is_waited_for
+        await metadata(broker, "small")
+        broker.answers.change(-1100)
+
+    assert broker.answers.taken > 200_000

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import trio
 
@@ -14,6 +11,7 @@ from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsR
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import HEADER_BYTES, MAX_UNPACKED_BYTES, build_batch, write_header
+from tests.hostile.measuring import highest_bytes, reset_highest
 from tests.processes import KorvetProcess
 from tests.talk import Client
 
@@ -51,17 +49,6 @@ def just_fits() -> bytes:
     """Return a batch of a kilobyte or two that decompresses to nearly as much as the broker accepts."""
     plain = build_batch([(0, 1000, b"k", bytes(MAX_UNPACKED_BYTES - 100), ())])
     return sealed(compress(Codec.ZSTD, memoryview(plain)[HEADER_BYTES:]))
-
-
-def highest_bytes(pid: int) -> int:
-    """Return the most memory that the process has had since it was last reset."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
-
-
-def reset_highest(pid: int) -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 @pytest.mark.slow

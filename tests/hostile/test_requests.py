@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import struct
-from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
+from tests.hostile.measuring import API_VERSIONS, client_of, resident_bytes
 from tests.processes import KorvetProcess
 from tests.talk import Client, connect, seen, serving
 
-API_VERSIONS = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 ANNOUNCED = struct.pack(">i", 100_000_000)
 PRODUCE_9 = struct.pack(">hhi", 0, 9, 1)
-
-
-def resident_bytes(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 async def ask_in_two_pieces(client: Client) -> None:
@@ -95,14 +87,14 @@ async def test_a_request_that_arrives_byte_by_byte_is_given_up(piece: bytes) -> 
 async def test_announced_bytes_take_no_memory() -> None:
     """200 connections announce requests of 4 MB, which is less than what is mapped, and send 1 kB of each."""
     with KorvetProcess() as broker, trio.fail_after(60):
-        async with await trio.open_tcp_stream(broker.host, broker.port) as stream:
-            await Client(stream).ask(API_VERSIONS, 3)
+        async with client_of(broker) as client:
+            await client.ask(API_VERSIONS, 3)
             before = resident_bytes(broker.pid)
             streams = [await trio.open_tcp_stream(broker.host, broker.port) for _ in range(200)]
             for each in streams:
                 await each.send_all(struct.pack(">i", 4_000_000) + PRODUCE_9 + bytes(1000))
             for _ in range(3):
-                await Client(stream).ask(API_VERSIONS, 3)
+                await client.ask(API_VERSIONS, 3)
             took = resident_bytes(broker.pid) - before
             for each in streams:
                 await each.aclose()

@@ -53,7 +53,7 @@ class MetadataResponseTopic:
     name: str | None = string(nullable="12+")
     topic_id: UUID = uuid(versions="10+", default=ZERO_UUID, ignorable=True)
     is_internal: bool = boolean(versions="1+", default=False, ignorable=True)
-    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, encodable=True)
     topic_authorized_operations: int = int32(versions="8+", default=AUTHORIZED_OPERATIONS_OMITTED)
 
 
@@ -63,5 +63,5 @@ class MetadataResponse:
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True)
     controller_id: int = int32(versions="1+", default=-1, ignorable=True)
-    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, encodable=True)
     cluster_authorized_operations: int = int32(versions="8-10", default=AUTHORIZED_OPERATIONS_OMITTED)
