@@ -18,7 +18,7 @@ from conformance.differences import Reason, declared, text_of, undeclared, updat
 from conformance.page import PAGE, page
 from conformance.peers import OURS, Peer, peers
 from conformance.readiness import warm_up
-from conformance.scenario import SCENARIOS, Outcome, chosen, run
+from conformance.scenario import SCENARIOS, Outcome, chosen, near, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page:
         PAGE.write_text(page(declared(), SCENARIOS.values()), encoding="utf-8")
         return 0
+    if unmatched := [word for word in options.words if not chosen([word])]:
+        for word in unmatched:
+            print(
+                f"no scenario has {word!r} in its name; near names: {', '.join(near(word))}", file=sys.stderr
+            )
+        return 2
     try:
         with peers() as running:
             warm_up(running)

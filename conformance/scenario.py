@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from difflib import SequenceMatcher
 
 from attrs import frozen
 
@@ -63,6 +64,16 @@ def chosen(words: Iterable[str]) -> list[Scenario]:
     """The scenarios whose names have one of these words in them; all, where there are no words."""
     wanted = list(words)
     return [each for each in SCENARIOS.values() if not wanted or any(word in each.name for word in wanted)]
+
+
+def near(word: str, count: int = 5) -> list[str]:
+    """Return the names of the scenarios that resemble a word, the most similar first."""
+
+    def likeness(scenario: Scenario) -> float:
+        parts = [scenario.name, *re.findall(r"\w+", scenario.name)]
+        return max(SequenceMatcher(None, word.lower(), part.lower()).ratio() for part in parts)
+
+    return [each.name for each in sorted(SCENARIOS.values(), key=likeness, reverse=True)[:count]]
 
 
 def run(scenario: Scenario, number: int, peers: Sequence[Peer]) -> Outcome:

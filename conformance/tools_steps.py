@@ -168,6 +168,12 @@ OFFSET_STEPS = (
     # Which of several records of one millisecond it is, is a matter of when they came.
     Step(_OFFSETS, "--topic {topic} --time max-timestamp", shown=only(r"^.*:\d:")),
     Step(_OFFSETS, "--topic {topic} --time earliest-local", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time -1", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time -2", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time -3", shown=only(r"^.*:\d:")),
+    Step(_OFFSETS, "--topic {topic} --time -4", has_offsets=True),
+    Step(_OFFSETS, "--topic {topic} --time -5"),
+    Step(_OFFSETS, "--topic {topic} --time -6", has_offsets=True, versions=("4",)),
     Step(_OFFSETS, "--topic {topic} --time 0", has_offsets=True),
     Step(_OFFSETS, "--topic {topic} --time 4000000000000"),
     Step(_OFFSETS, "--topic-partitions {topic}:0-1", has_offsets=True),

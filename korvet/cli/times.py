@@ -32,15 +32,19 @@ def parse_time(text: str) -> int:
 
 
 def parse_named_time(text: str) -> int:
-    """As `parse_time`, and the names of `NAMED`, for ListOffsets."""
+    """Parse a time for ListOffsets: as `parse_time`, or a name of `NAMED`, or its number, as in GetOffsetShell."""
     if text in NAMED:
         return NAMED[text]
+    if text in (str(number) for number in NAMED.values()):
+        return int(text)
     try:
         return parse_time(text)
     except click.BadParameter:
         names = ", ".join(NAMED)
-        message = f"{text!r} is neither {names} nor a time. Times are written as {EXAMPLES}."
-        raise click.BadParameter(message) from None
+        raise click.BadParameter(
+            f"{text!r} is neither {names}, nor the number of one of them, -1 to -6, nor a time."
+            f" Times are written as {EXAMPLES}."
+        ) from None
 
 
 def format_time(timestamp_ms: int) -> str:

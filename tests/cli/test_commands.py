@@ -333,7 +333,17 @@ def test_typed_lines_are_sent_at_once(broker: KorvetProcess, korvet: Korvet, top
 
 @pytest.mark.parametrize(
     "time, expected",
-    [("earliest", "0"), ("latest", "3"), ("max-timestamp", "2"), ("2026-01-02", "1"), ("1767225600001", "1")],
+    [
+        ("earliest", "0"),
+        ("latest", "3"),
+        ("max-timestamp", "2"),
+        ("2026-01-02", "1"),
+        ("1767225600001", "1"),
+        ("-1", "3"),
+        ("-2", "0"),
+        ("-3", "2"),
+        ("-4", "0"),
+    ],
 )
 def test_offsets_are_printed_as_kafkas_shell_does(
     piped: Korvet, topic: str, time: str, expected: str
@@ -343,10 +353,11 @@ def test_offsets_are_printed_as_kafkas_shell_does(
     assert piped("offsets", topic, "--time", time) == Outcome(0, f"{topic}:0:{expected}\n")
 
 
-def test_a_partition_without_a_record_that_late_has_no_line(piped: Korvet, topic: str) -> None:
+@pytest.mark.parametrize("time", ["2030-01-01", "latest-tiered", "-5", "-6"])
+def test_a_partition_without_such_an_offset_has_no_line(piped: Korvet, topic: str, time: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
 
-    assert piped("offsets", topic, "--time", "2030-01-01") == Outcome(0, "")
+    assert piped("offsets", topic, "--time", time) == Outcome(0, "")
 
 
 def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> None:
@@ -378,6 +389,7 @@ def test_a_broker_that_is_not_there_is_named_in_one_line(korvet: Korvet) -> None
             ["offsets", "x", "--time", "newest"],
             "'newest' is neither latest, earliest, max-timestamp, earliest-local, latest-tiered,",
         ),
+        (["offsets", "x", "--time", "-7"], "'-7' is neither latest,"),
         (["produce", "x", "/no/such/file"], "/no/such/file"),
     ],
     ids=" ".join,
