@@ -31,16 +31,17 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, expected", [("latest", -1), ("earliest", -2), ("max-timestamp", -3), ("7", 7)]
+    "text, expected",
+    [("latest", -1), ("earliest", -2), ("max-timestamp", -3), ("-2", -2), ("-6", -6), ("7", 7)],
 )
-def test_list_offsets_knows_three_names(text: str, expected: int) -> None:
+def test_list_offsets_takes_names_numbers_and_times(text: str, expected: int) -> None:
     assert expected == parse_named_time(text)
 
 
 def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
     with pytest.raises(
         click.BadParameter,
-        match="'newest' is neither latest, earliest, .*, earliest-pending-upload nor a time",
+        match="'newest' is neither latest, earliest, .*, nor the number of one of them, -1 to -6, nor a time",
     ):
         parse_named_time("newest")
 
