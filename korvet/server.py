@@ -42,7 +42,7 @@ from korvet.storage.interface import (
     StorageUsageError,
     TopicConfig,
 )
-from korvet.storage.open import open_storage
+from korvet.storage.open import StorageOptions, open_storage
 from korvet.storage.topic_config import TIMESTAMP_TYPES
 from korvet.tasks import supervise
 
@@ -303,8 +303,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
     )
     mapping = OffsetMapping(config.default_offset_mapping)
-    return open_storage(
-        config.storage,
+    options = StorageOptions(
         defaults=defaults,
         mapping=mapping,
         memory_max_bytes=config.memory_max_bytes,
@@ -312,6 +311,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         embedded_binary=config.embedded_server,
         redis_allow_eviction=config.redis_allow_eviction,
     )
+    return open_storage(config.storage, options)
 
 
 @asynccontextmanager

@@ -4,77 +4,139 @@
     redis:// rediss:// unix://     a Redis or Valkey server, written as the `redis` package has it
     embedded:PATH                  a private server of the broker's own, with its data in that folder
 
-Backends are imported when they are asked for: a broker in memory starts without a Redis client.
+Another package adds a backend by an entry point of the group `korvet.storage`, named like the URL's scheme:
+
+    [project.entry-points."korvet.storage"]
+    sqlite = "my_package:open_sqlite"
+
+A backend takes the URL and the broker's settings (`StorageOptions`), and returns an asynchronous context manager of a
+`Storage`. It raises StorageUsageError for a URL that it does not understand.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
+
+from attrs import field, frozen
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
 from korvet.storage.memory import MemoryStorage, sensible_max_bytes
 from korvet.storage.urls import without_password
 
-ACCEPTED = "memory://, redis://, rediss://, unix:// or embedded:PATH"
+GROUP = "korvet.storage"
+ACCEPTED = "memory://, redis://, rediss://, unix://, embedded:PATH"
 
 
-@asynccontextmanager
-async def open_storage(
-    url: str,
-    *,
-    defaults: StorageDefaults | None = None,
-    mapping: OffsetMapping | None = None,
-    memory_max_bytes: int | None = None,
-    embedded_appendfsync: str = "everysec",
-    embedded_binary: str | None = None,
-    redis_allow_eviction: bool = False,
-) -> AsyncIterator[Storage]:
+@frozen
+class StorageOptions:
+    """The broker's settings that concern storage. A backend ignores those of other backends."""
+
+    defaults: StorageDefaults = field(factory=StorageDefaults)
+    # The mapping of new topics whose settings name none. None leaves it to the backend: dense in memory, timestamp on
+    # Redis. The mapping in `defaults.topic_config` cannot say "not set".
+    mapping: OffsetMapping | None = None
+    memory_max_bytes: int | None = None  # unless the URL has `max_bytes`
+    embedded_appendfsync: str = "everysec"
+    embedded_binary: str | None = None  # the private server's program; None: look for one
+    redis_allow_eviction: bool = False  # accept a Redis that may evict records
+
+
+Backend = Callable[[str, StorageOptions], AbstractAsyncContextManager[Storage]]
+
+
+def open_storage(url: str, options: StorageOptions | None = None) -> AbstractAsyncContextManager[Storage]:
     """Open the storage, and close it with the block.
-
-    `mapping` is that of new topics whose settings name none; None leaves it to the backend: dense in memory,
-    timestamp on Redis. (The mapping in `defaults.topic_config` is not asked: it cannot say "not set".)
-    `memory_max_bytes` counts where a memory URL says nothing itself. The server of an embedded storage is
-    `embedded_binary`, or is looked for. With `redis_allow_eviction` a Redis that may evict records is accepted.
 
     Raises StorageUsageError for a URL that names no storage, or one that cannot be had.
     """
-    defaults = StorageDefaults() if defaults is None else defaults
-    match urlsplit(url).scheme:
-        case "memory":
-            max_bytes = memory_limit(url, memory_max_bytes)
-            yield MemoryStorage(defaults, mapping=mapping or OffsetMapping.DENSE, max_bytes=max_bytes)
-        case "redis" | "rediss" | "unix":
-            from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  see the module
+    scheme = urlsplit(url).scheme
+    backend = BUILT_IN.get(scheme) or installed_backend(url, scheme)
+    return backend(url, options or StorageOptions())
 
-            async with open_redis_storage(
-                url, defaults=defaults, mapping=mapping, allow_eviction=redis_allow_eviction
-            ) as storage:
-                yield storage
-        case "embedded":
-            from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see the module
 
-            folder, appendfsync = embedded_folder(url), embedded_appendfsync
-            async with embedded_server(
-                folder, appendfsync=appendfsync, binary=embedded_binary, meanwhile=import_redis_storage
-            ) as server:
-                from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
+def installed_backend(url: str, scheme: str) -> Backend:
+    """Return the backend that an installed package has for the scheme.
 
-                async with open_redis_storage(server.address, defaults=defaults, mapping=mapping) as storage:
-                    yield storage
-        case _:
-            raise StorageUsageError(f"{without_password(url)!r} names no storage; accepted are {ACCEPTED}")
+    Raises StorageUsageError if no package has one, or if it cannot be imported.
+    """
+    # Importing it and searching all packages takes some 50 ms, a tenth of the time in which a broker starts. So the
+    # built-in backends are no entry points.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    installed = {found.name: found for found in entry_points(group=GROUP)}
+    if scheme not in installed:
+        accepted = ", ".join([ACCEPTED, *(f"{each}:…" for each in sorted(installed))])
+        raise StorageUsageError(f"{without_password(url)!r} names no storage; accepted are {accepted}")
+    found = installed[scheme]
+    try:
+        backend: Backend = found.load()
+    except (ImportError, AttributeError) as error:
+        package = "" if found.dist is None else f" of the package {found.dist.name}"
+        message = f"the storage {scheme!r}{package} cannot be imported: {type(error).__name__}: {error}"
+        raise StorageUsageError(message) from error
+    return backend
+
+
+@asynccontextmanager
+async def open_memory(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
+    """Open storage in the broker's own memory."""
+    max_bytes = memory_limit(url, options.memory_max_bytes)
+    yield MemoryStorage(options.defaults, mapping=options.mapping or OffsetMapping.DENSE, max_bytes=max_bytes)
+
+
+@asynccontextmanager
+async def open_redis(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
+    """Open storage in a Redis or Valkey server."""
+    # A broker in memory starts without a Redis client.
+    from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
+
+    async with open_redis_storage(
+        url,
+        defaults=options.defaults,
+        mapping=options.mapping,
+        allow_eviction=options.redis_allow_eviction,
+    ) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def open_embedded(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
+    """Start a private server in the folder, and open storage in it."""
+    from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see `open_redis`
+
+    async with embedded_server(
+        embedded_folder(url),
+        appendfsync=options.embedded_appendfsync,
+        binary=options.embedded_binary,
+        meanwhile=import_redis_storage,
+    ) as server:
+        from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  imported meanwhile
+
+        async with open_redis_storage(
+            server.address, defaults=options.defaults, mapping=options.mapping
+        ) as storage:
+            yield storage
+
+
+BUILT_IN: Mapping[str, Backend] = {
+    "memory": open_memory,
+    "redis": open_redis,
+    "rediss": open_redis,
+    "unix": open_redis,
+    "embedded": open_embedded,
+}
 
 
 def import_redis_storage() -> None:
-    """Import it: a tenth of a second in which a server can start."""
+    """Import the Redis backend, while a server starts: it takes a tenth of a second."""
     import korvet.storage.redis_streams  # noqa: F401, PLC0415
 
 
 def embedded_folder(url: str) -> Path:
-    """The folder that an embedded URL names, in which any sign may occur."""
+    """Return the folder that an embedded URL names. Its name may contain any character."""
     path = url.partition(":")[2]
     if not path or path.startswith("//"):
         raise StorageUsageError(
@@ -84,7 +146,7 @@ def embedded_folder(url: str) -> Path:
 
 
 def memory_limit(url: str, default: int | None) -> int:
-    """How many bytes a memory URL allows."""
+    """Return the number of bytes that a memory URL allows."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     text = options.pop("max_bytes", None)

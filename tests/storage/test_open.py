@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from korvet.storage.interface import OffsetMapping, StorageUsageError
+from korvet.storage.interface import OffsetMapping, StorageDefaults, StorageUsageError
 from korvet.storage.memory import GIB, MemoryStorage, sensible_max_bytes
-from korvet.storage.open import open_storage
+from korvet.storage.open import StorageOptions, open_storage
 
 
 def test_a_broker_with_a_private_server_starts_without_the_clients_of_the_redis_package() -> None:
@@ -32,7 +34,7 @@ async def test_memory_is_dense_unless_told_otherwise() -> None:
 
 
 async def test_memory_can_be_told_otherwise() -> None:
-    async with open_storage("memory://", mapping=OffsetMapping.TIMESTAMP) as storage:
+    async with open_storage("memory://", StorageOptions(mapping=OffsetMapping.TIMESTAMP)) as storage:
         topic = await storage.create_topic("orders", 1, {})
 
     assert topic.config.mapping is OffsetMapping.TIMESTAMP
@@ -48,7 +50,7 @@ async def test_memory_can_be_told_otherwise() -> None:
     ],
 )
 async def test_memory_is_limited(url: str, default: int | None, limit: int) -> None:
-    async with open_storage(url, memory_max_bytes=default) as storage:
+    async with open_storage(url, StorageOptions(memory_max_bytes=default)) as storage:
         assert isinstance(storage, MemoryStorage)
         assert storage.max_bytes == limit
         assert f"{limit:,} bytes" in storage.description
@@ -89,12 +91,64 @@ async def test_what_names_no_storage_is_refused_in_one_line(url: str) -> None:
     assert "memory://" in message
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that is installed on the search path, with a backend for `ring:` and a broken one for `torn:`."""
+    (tmp_path / "ring_storage.py").write_text(
+        "from contextlib import asynccontextmanager\n"
+        "from korvet.storage.memory import MemoryStorage\n"
+        "class RingStorage(MemoryStorage): pass\n"
+        "@asynccontextmanager\n"
+        "async def open_ring(url, options):\n"
+        "    yield RingStorage(options.defaults, max_bytes=int(url.partition(':')[2]))\n"
+    )
+    metadata = tmp_path / "ring_storage-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ring-storage\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[korvet.storage]\nring = ring_storage:open_ring\ntorn = ring_storage:open_torn\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("ring_storage", None)
+
+
+async def test_a_backend_of_an_installed_package_is_opened_by_its_scheme(installed: None) -> None:
+    defaults = StorageDefaults(record_max_headers=7)
+    async with open_storage("ring:12345", StorageOptions(defaults)) as storage:
+        assert isinstance(storage, MemoryStorage)
+        assert type(storage).__name__ == "RingStorage"
+        assert (12345, 7) == (storage.max_bytes, storage.defaults.record_max_headers)
+
+
+async def test_a_backend_that_cannot_be_imported_is_an_error_of_one_line(installed: None) -> None:
+    with pytest.raises(StorageUsageError) as refused:
+        async with open_storage("torn:1"):
+            pytest.fail("it opened")
+
+    message = str(refused.value)
+    assert message.startswith(
+        "the storage 'torn' of the package ring-storage cannot be imported: AttributeError: "
+    )
+    assert "\n" not in message
+
+
+async def test_an_unknown_scheme_is_refused_with_the_installed_ones_too(installed: None) -> None:
+    with pytest.raises(StorageUsageError, match=r"accepted are memory://, .* embedded:PATH, ring:…, torn:…"):
+        async with open_storage("rang:1"):
+            pytest.fail("it opened")
+
+
 @pytest.mark.servers
 async def test_an_embedded_storage_is_a_redis_of_its_own() -> None:
     with TemporaryDirectory(prefix="korvet-") as folder:
-        async with open_storage(f"embedded:{folder}/data", embedded_appendfsync="always") as storage:
+        async with open_storage(
+            f"embedded:{folder}/data", StorageOptions(embedded_appendfsync="always")
+        ) as storage:
             topic = await storage.create_topic("orders", 1, {})
-        async with open_storage(f"embedded:{folder}/data", embedded_appendfsync="always") as again:
+        async with open_storage(
+            f"embedded:{folder}/data", StorageOptions(embedded_appendfsync="always")
+        ) as again:
             found = await again.topic("orders")
 
     assert topic == found
