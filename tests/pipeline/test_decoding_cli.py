@@ -31,15 +31,15 @@ def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:
 def test_show_tells_the_columns_and_what_is_bad_and_writes_nothing(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.archive([{"id": 1, "of": {"a b": 1, "c": [1.5]}}, b"{", None])
+    lake.archive([{"id": 1, "of": {"a b": 1, "": 1, "c": [1.5]}}, b"{", None])
 
     assert 0 == decode(lake, "--topics", "orders", "--show")
 
     lines = capsys.readouterr().out.splitlines()
     assert [
-        "orders: id bigint, of struct<c: array<double>>",
+        "orders: id bigint, of struct<a_x0020_b: bigint, c: array<double>>",
         "orders: of the first 3 records 2 would be bad rows",
-        "  orders-0 offset 0: $.of.a b: no column can have this name; give it another with rename",
+        "  orders-0 offset 0: $.of.: no column can have this name; give it another with rename",
     ] == lines[:3]
     assert lines[3].startswith("  orders-0 offset 1: $: is no JSON")
     assert not (lake.folder / "typed").exists()

@@ -27,6 +27,7 @@ from korvet.pipeline.decoding.columns import (
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import Faults, Row, Unfit
+from korvet.pipeline.decoding.names import field_name
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
 
@@ -124,7 +125,7 @@ def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
     operations: list[str | None] = [None] * len(rows)
     if not (specification.unwrap or specification.rename or specification.flatten):
         return Opened(rows, operations, faults)
-    maps = frozenset(one.name for one in decoder.fields if pa.types.is_map(one.type))
+    maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
     for number, row in enumerate(rows):
         if row is None:
             continue

@@ -6,7 +6,6 @@ are looked at first, which costs little. Only where one of them is not the colum
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -15,13 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from korvet.pipeline.decoding.leaves import Faults, Reading, leaf_column, shown
+from korvet.pipeline.decoding.names import field_name
 
 # The typed table's own columns: where a row comes from.
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
 KEY, RAW, OPERATION, DATE, DELETED = "_key", "_raw", "_op", "_date", "_deleted"
 RESERVED = (PARTITION, OFFSET, TIMESTAMP, KEY, RAW, OPERATION, DATE, DELETED)
-# What names of columns cannot hold in a table that every reader of Delta can read.
-UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def struct_columns(
@@ -36,11 +34,11 @@ def struct_columns(
 
     A row with a fault has null, or anything, in these arrays: its caller leaves it out.
     """
+    names = [field_name(one.name) if reading.escaped_names else one.name for one in fields]
     if reading.unknown != "drop":
-        find_unknown(rows, [one.name for one in fields], numbers, faults, reading, path)
+        find_unknown(rows, names, numbers, faults, reading, path)
     arrays = []
-    for one in fields:
-        name = one.name
+    for one, name in zip(fields, names, strict=True):
         values = field_values(rows, name)
         where = f"{path}.{name}"
         if not one.nullable:
@@ -81,7 +79,7 @@ def find_unknown(
 
 def why_no_column(name: str, siblings: Collection[str]) -> str:
     """Why a field was not added to a table to which fields are added."""
-    if not name or UNFIT_NAME.search(name):
+    if not name:
         return "no column can have this name; give it another with rename"
     if name.lower() in RESERVED:
         return "is the name of a column of the table's own; give it another with rename"

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from attrs import define, field
 
-from korvet.pipeline.decoding.columns import UNFIT_NAME
 from korvet.pipeline.decoding.leaves import Number
+from korvet.pipeline.decoding.names import column_name, field_name
 
 Numbers = Literal["long", "double", "string"]
 # Names on the way to a value; None stands for the elements of an array.
@@ -38,12 +38,17 @@ TYPES = {"boolean": pa.bool_(), "long": pa.int64(), "double": pa.float64(), "str
 def wanted(rows: Iterable[Mapping[str, Any] | None], fields: Sequence[pa.Field]) -> Wanted:
     """What the rows hold that these columns do not, as counts of (path, kind)."""
     found: Wanted = Counter()
-    known = frozenset(one.name for one in fields)
+    types = _types(fields)
     nested = [one for one in fields if pa.types.is_struct(element(one.type))]
     for row in rows:
-        if row is not None and (nested or not row.keys() <= known):
-            _compare(row, {one.name: one.type for one in fields}, (), found)
+        if row is not None and (nested or not row.keys() <= types.keys()):
+            _compare(row, types, (), found)
     return found
+
+
+def _types(fields: Iterable[pa.Field]) -> dict[str, pa.DataType]:
+    """Return the types of columns by the names of their JSON fields."""
+    return {field_name(one.name): one.type for one in fields}
 
 
 def element(kind: pa.DataType) -> pa.DataType:
@@ -65,7 +70,7 @@ def _compare(row: Mapping[str, Any], columns: Mapping[str, pa.DataType], path: P
 def _inside(value: Any, kind: pa.DataType, path: Path, found: Wanted) -> None:
     """What is new in a value that has its column."""
     if pa.types.is_struct(kind) and type(value) is dict:
-        _compare(value, {one.name: one.type for one in kind}, path, found)
+        _compare(value, _types(kind), path, found)
     elif pa.types.is_list(kind) and type(value) is list:
         for each in value:
             _inside(each, kind.value_type, (*path, None), found)
@@ -94,8 +99,8 @@ def grown(
 ) -> list[pa.Field]:
     """The columns, and those that were found wanting, behind them and as the first rows had them in order.
 
-    Left out is what no table can hold: a name that differs from another only in case, or with characters that names
-    of columns cannot have, `reserved` ones, and what comes when there are `max_columns` already (nested ones count).
+    Fields that no table can hold are left out: an empty name, a name that differs from another only in case, `reserved`
+    names, and fields beyond `max_columns` (nested ones count).
     """
     growth = Growth(numbers, max_columns - sum(map(leaves, fields)))
     for (path, kind), count in found.items():
@@ -124,11 +129,11 @@ class Growth:
         self, fields: Iterable[pa.Field], path: Path, reserved: Collection[str] = ()
     ) -> list[pa.Field]:
         """Fields at a path, themselves extended, and the new ones."""
-        whole = [one.with_type(self.deepened(one.type, (*path, one.name))) for one in fields]
+        whole = [one.with_type(self.deepened(one.type, (*path, field_name(one.name)))) for one in fields]
         taken = {one.name.lower() for one in whole} | {name.lower() for name in reserved}
         for child in self.children.get(path, ()):
-            name = child[-1]
-            if name is None or name.lower() in taken or not name or UNFIT_NAME.search(name):
+            name = column_name(child[-1] or "")  # None is no field but an array's elements
+            if not name or name.lower() in taken:
                 continue
             kind = self.type_of(child)
             if kind is not None:

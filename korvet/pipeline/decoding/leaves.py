@@ -75,6 +75,7 @@ class Reading:
     unknown: Unknown = "drop"
     timestamps: Timestamps = "iso"
     truncate_nanoseconds: bool = False
+    escaped_names: bool = False  # names of columns are those of fields, escaped by `column_name`
 
 
 Exact = Callable[[Any, pa.DataType, Reading], Any]

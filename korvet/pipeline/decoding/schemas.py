@@ -13,8 +13,9 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.batches import Decoder
-from korvet.pipeline.decoding.columns import RESERVED, UNFIT_NAME
+from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
+from korvet.pipeline.decoding.names import column_name, is_fit
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.specification import DAYS, Specification
@@ -38,7 +39,22 @@ def json_decoder(specification: Specification) -> Decoder:
     fields = [] if text is None else spark_fields(text)
     if specification.flatten:
         fields = list(flattened_fields(fields, specification.flatten))
-    return Decoder.for_json(specification, fields)
+    return Decoder.for_json(specification, [escaped(one) for one in fields])
+
+
+def escaped(one: pa.Field) -> pa.Field:
+    """Return the column for a JSON field of a schema: its name, and those inside, escaped."""
+    return one.with_name(column_name(one.name)).with_type(escaped_type(one.type))
+
+
+def escaped_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([escaped(one) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(escaped_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, escaped_type(kind.item_type))
+    return kind
 
 
 def schema_text(specification: Specification) -> str | None:
@@ -172,7 +188,7 @@ def refuse_unfit(decoder: Decoder) -> None:
             raise SchemaFault(
                 f"$.{one.name} is a column of the table's own; give it another name with rename."
             )
-        if UNFIT_NAME.search(one.name) or not one.name:
+        if not is_fit(one.name):
             raise SchemaFault(f"$.{one.name}: no column can have this name; give it another one with rename.")
         refuse_unfit_type(one.type, f"$.{one.name}")
 

@@ -90,7 +90,7 @@ class Specification:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.unknown, self.timestamps, self.truncate_nanoseconds)
+        return Reading(self.unknown, self.timestamps, self.truncate_nanoseconds, self.format == "json")
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """What does not go together, as (name, reason)."""
