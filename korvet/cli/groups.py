@@ -98,8 +98,8 @@ def describe(
 ) -> None:
     """Show where groups stand: each partition's offset, the log's end, the lag, and who reads it.
 
-    Where a topic's offsets follow the clock (offset.mapping=timestamp) their difference is no number of records;
-    then the lag is the time between the last record that was read and the last one there is.
+    Where a topic's offsets follow the clock (offset.mapping=timestamp) their difference is no number of records; then
+    the records are read and counted, 10,000 of a partition at most. --json has the lag in milliseconds as well.
     """
     if bool(names) == everything:
         raise click.UsageError("Name groups, or --all.")
@@ -198,6 +198,7 @@ def position_row(group_id: str, position: Position | None) -> dict[str, Any]:
         "current-offset": None if position is None else position.offset,
         "log-end-offset": None if position is None else position.end,
         "lag": None if position is None else position.lag,
+        "lag-is-at-least": position is not None and position.more,
         "lag-ms": None if position is None else position.lag_ms,
     }
 
@@ -212,10 +213,10 @@ def owner_cells(member: Any | None) -> dict[str, Any]:
 
 
 def printable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table: a lag in time is told with its unit."""
+    """Return the row of a table: a plus if there are more records than were counted."""
     texts = dashed(row)
-    if row.get("lag") is None and row.get("lag-ms") is not None:
-        texts["lag"] = duration(row["lag-ms"])
+    if row.get("lag-is-at-least"):
+        texts["lag"] = f"{row['lag']}+"
     if "assignment" in row:
         texts["assignment"] = ",".join(row["assignment"]) or DASH
     return texts
@@ -223,15 +224,6 @@ def printable(row: dict[str, Any]) -> dict[str, Any]:
 
 def dashed(row: dict[str, Any]) -> dict[str, Any]:
     return {name: DASH if value in (None, "") else value for name, value in row.items()}
-
-
-def duration(milliseconds: int) -> str:
-    """A time with its unit, short enough for a column."""
-    seconds = milliseconds / 1000
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s" if milliseconds >= 1000 else f"{milliseconds} ms"
 
 
 # --- reset-offsets ------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def command(
     with needing_extra():
         import trio
 
-        from korvet.lake.erasing import erased_count
+        from korvet.lake.erasing import erased_count, record_count
         from korvet.lake.table import LakeTable
         from korvet.pipeline.archive_status import audit
     names = archives(location, topics)
@@ -69,10 +69,12 @@ def command(
     tables = {topic: LakeTable.open(location, topic) for topic in sound}
     erased = {topic: erased_count(table) for topic, table in tables.items()}
     gaps = {topic: table.gaps for topic, table in tables.items()}
+    records = {topic: record_count(table) for topic, table in tables.items()}
     if as_json:
         print_json(
             {
                 "topics": sound,
+                "records": records,
                 "erased": erased,
                 "accepted_gaps": [
                     {"topic": topic, "partition": gap.partition, "start": gap.start, "end": gap.end}
@@ -95,12 +97,12 @@ def command(
     else:
         for finding in findings:
             click.echo(str(finding))
-        for topic, offsets in sound.items():
+        for topic in sound:
             wrong = sum(finding.topic == topic for finding in findings)
             click.echo(
-                f"{topic}: {offsets:,} offsets, "
+                f"{topic}: {records[topic]:,} records, "
                 + (f"{wrong} findings" if wrong else "all accounted for")
-                + (f"; {erased[topic]:,} records of them erased" if erased.get(topic) else "")
+                + (f"; {erased[topic]:,} more were erased" if erased.get(topic) else "")
                 + (f"; {len(gaps[topic])} accepted gaps" if gaps[topic] else "")
             )
             for gap in gaps[topic]:

@@ -1,7 +1,8 @@
 """Where a group stands in its partitions, and where it is to stand: the arithmetic of `korvet groups`.
 
-Lag is a difference of offsets only where these count records. A korvet topic with offset.mapping=timestamp is asked for
-that setting, and its lag is told in time, which such an offset holds; Apache Kafka has no such setting.
+Lag is a difference of offsets if these count records. In a korvet topic with offset.mapping=timestamp they do not: its
+records are read and counted, COUNTED_RECORDS at most, and its lag in time is the difference. Apache Kafka has no such
+setting.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from attrs import define, field, frozen
 from korvet.client import EARLIEST, LATEST, Client, OffsetAndMetadata, TopicPartition
 from korvet.client.administration import TOPIC, Resource, describe_settings
 from korvet.client.groups import describe_group, list_groups
-from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
+from korvet.protocol.errors import GroupIdNotFound, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from korvet.client import Topic
 
 MAPPING, BITS = "offset.mapping", "offset.sequence.bits"
 EMPTY = "Empty"
+COUNTED_RECORDS = 10_000  # in a partition; `korvet lake status` counts further
 
 
 # --- Where it stands ----------------------------------------------------------------------------------------
@@ -30,13 +32,17 @@ EMPTY = "Empty"
 
 @frozen
 class Position:
-    """A group in one partition; `offset` is None where it committed none. Of the lags one is None, or both are."""
+    """A group in one partition; `offset` is None if it committed none, and so are the lags.
+
+    `lag` is in records; there are more if `more`. `lag_ms` is None if offsets hold no time.
+    """
 
     tp: TopicPartition
     offset: int | None
     end: int | None
     lag: int | None = None
     lag_ms: int | None = None
+    more: bool = False
 
 
 async def positions(client: Client, group_id: str, assigned: Iterable[TopicPartition]) -> list[Position]:
@@ -55,9 +61,27 @@ async def positions(client: Client, group_id: str, assigned: Iterable[TopicParti
         elif bits[tp.topic] is None:
             found.append(Position(tp, offset, end, lag=end - offset))
         else:
-            lag_ms = time_between(max(offset, starts[tp]), end, bits[tp.topic] or 0)
-            found.append(Position(tp, offset, end, lag_ms=lag_ms))
+            start = max(offset, starts[tp])
+            lag, more = await records_between(client, tp, start, end)
+            lag_ms = time_between(start, end, bits[tp.topic] or 0)
+            found.append(Position(tp, offset, end, lag, lag_ms, more))
     return found
+
+
+async def records_between(client: Client, tp: TopicPartition, start: int, end: int) -> tuple[int, bool]:
+    """Return the number of records from `start` up to `end`, and whether there are more than were counted."""
+    reader = client.consume({tp: start}, until={tp: end}, max_wait_ms=0)
+    count = 0
+    while reader.unfinished() and count <= COUNTED_RECORDS:
+        position = reader.positions[tp]
+        try:
+            records = await reader.poll()
+        except OffsetOutOfRange:  # trimmed meanwhile
+            break
+        count += sum(record.offset < end for record in records)
+        if reader.positions[tp] == position:
+            break
+    return min(count, COUNTED_RECORDS), count > COUNTED_RECORDS
 
 
 async def bounds_of(

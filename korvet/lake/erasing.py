@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 
 from korvet.lake.at_once import results
@@ -221,6 +222,19 @@ def erased_places(table: LakeTable) -> dict[int, Int64s]:
     filesystem = table.location.filesystem()
     with store_errors(table.location):
         return united(erased_from(table, file, filesystem) for file in table.files)
+
+
+def record_count(table: LakeTable) -> int:
+    """Return how many records a table holds. Reads the footers of files whose commits have no statistics."""
+    uncounted = [file.path for file in table.files if file.count is None]
+    counted = sum(file.count or 0 for file in table.files)
+    if not uncounted:
+        return counted
+    filesystem = table.location.filesystem()
+    for path in uncounted:
+        with filesystem.open_input_file(f"{table.location.path}/{path}") as source:
+            counted += pq.read_metadata(source).num_rows
+    return counted
 
 
 def erased_count(table: LakeTable) -> int:

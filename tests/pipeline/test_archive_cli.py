@@ -218,7 +218,7 @@ def test_status_audit_and_vacuum_of_an_archive(
 
     assert shown[0].split() == ["TOPIC", "PARTITION", "LOG_START", "ARCHIVED", "LATEST", "LAG", "WAITING"]
     assert shown[1].split()[:6] == [topic, "0", "0", "3", "5", "2"]
-    assert (audited.status, audited.out) == (0, f"{topic}: 3 offsets, all accounted for\n")
+    assert (audited.status, audited.out) == (0, f"{topic}: 3 records, all accounted for\n")
     assert (vacuumed.status, vacuumed.out) == (0, f"{topic}: 0 files would be removed\n")
 
 

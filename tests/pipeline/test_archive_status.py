@@ -97,7 +97,7 @@ def test_an_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Pat
 
     assert shown.exit_code == 0
     assert shown.stdout.splitlines() == [
-        f"{topic}: 20 offsets, all accounted for; 1 accepted gaps",
+        f"{topic}: 15 records, all accounted for; 1 accepted gaps",
         f"{topic}-0 offsets 10 to 14: not archived, the gap was accepted",
     ]
     assert listed["accepted_gaps"] == [{"topic": topic, "partition": 0, "start": 10, "end": 15}]
@@ -139,7 +139,7 @@ def test_what_was_erased_and_is_on_the_broker_still_is_told_and_is_no_finding(
     assert f"{topic}-0: the broker has 2 such records in its log, from offset 6 to 11" in told[-1]
     assert (proved.exit_code, proved.output) == (
         0,
-        f"{topic}: 10 offsets, all accounted for; 1 records of them erased\n",
+        f"{topic}: 9 records, all accounted for; 1 more were erased\n",
     )
     assert audited(memory, topic, tmp_path) == []
 
@@ -158,7 +158,7 @@ def test_an_audit_names_a_file_that_was_damaged(memory: Cluster, topic: str, tmp
     first, last = proved.output.splitlines()
     assert proved.exit_code == 1
     assert first.startswith(f"{topic}-0 offsets 0 to 9: {path} is damaged: ")
-    assert last == f"{topic}: 10 offsets, 1 findings"
+    assert last == f"{topic}: 10 records, 1 findings"
 
 
 def test_vacuum_removes_what_a_killed_archiver_has_left(memory: Cluster, topic: str, tmp_path: Path) -> None:
