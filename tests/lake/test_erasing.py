@@ -413,3 +413,12 @@ def test_ranges_that_the_log_has_forgotten_are_erased_from_all_the_same(table: L
     after = table.reopened()
 
     assert (chained_up_to(after, 0), erased_count(after), audit_table(after, checksums=True)) == (6, 2, [])
+
+
+def test_records_of_files_without_statistics_are_counted_by_their_footers(tmp_path: Path) -> None:
+    table = archive(tmp_path)
+    counted = record_count(table)
+    table.index.files = [evolve(file, count=None) for file in table.files]
+
+    assert counted > 0
+    assert counted == record_count(table)
