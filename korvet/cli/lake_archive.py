@@ -165,6 +165,7 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
                     "bytes": topic.row_bytes,
                     "file_bytes": topic.file_bytes,
                     "lag_offsets": topic.lag,
+                    "lag_records": topic.lag_records,
                     "error": topic.error or None,
                 }
                 for topic in topics
@@ -184,9 +185,10 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
 
 
 def lag_text(topics: list[TopicProgress]) -> str:
-    """In records; about, where offsets do not count them; in offsets, where it is not yet known how they count."""
-    if any(topic.lag and topic.rows is None for topic in topics):
-        return f"{sum(topic.lag for topic in topics):,} offsets"
-    lag = sum(topic.lag_records for topic in topics)
-    about = any(topic.lag and topic.rows and topic.rows.offsets_each > 1.5 for topic in topics)
-    return f"about {lag:,}" if about else f"{lag:,}"
+    """Return the lag in records: "about" if offsets do not count them, "unknown" before the first round shows how."""
+    lags = [topic.lag_records for topic in topics]
+    known = [lag for lag in lags if lag is not None]
+    if len(known) < len(lags):
+        return "unknown"
+    about = any(topic.lag and not topic.counts_records for topic in topics)
+    return f"about {sum(known):,}" if about else f"{sum(known):,}"

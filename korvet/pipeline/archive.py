@@ -32,6 +32,7 @@ from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, bounds
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.counting import all_dense
 from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
@@ -87,7 +88,8 @@ class TopicProgress:
     records: int = 0
     row_bytes: int = 0
     offsets: int = 0
-    lag: int = 0
+    lag: int = 0  # offsets that are not archived yet
+    counts_records: bool = False  # offsets are numbers of records
     partitions: int = 0
     file_bytes: int = 0
     error: str = ""
@@ -111,9 +113,11 @@ class TopicProgress:
             self.rows = Rows(row_bytes / records, offsets / records)
 
     @property
-    def lag_records(self) -> int:
-        """About how many records it is behind."""
-        return self.lag if self.rows is None else round(self.lag / self.rows.offsets_each)
+    def lag_records(self) -> int | None:
+        """About how many records are not archived yet; None if no round has shown how offsets count them."""
+        if self.counts_records or not self.lag:
+            return self.lag
+        return None if self.rows is None else round(self.lag / self.rows.offsets_each)
 
 
 @define
@@ -219,6 +223,7 @@ class Archive:
             self._failed(topic.name, error)
             return None
         progress.lag = plan.lag
+        progress.counts_records = all_dense(plan.ends.values())
         progress.partitions = len(plan.bounds)
         if not plan.lag:
             progress.error = ""

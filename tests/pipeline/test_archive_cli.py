@@ -241,16 +241,18 @@ def test_an_audit_that_finds_something_exits_with_1(
     "lags, said",
     [
         ([], "0"),
-        ([(7, Rows(50, 1.0))], "7"),
-        ([(10_240, Rows(50, 1024.0))], "about 10"),
-        ([(1_838_403_918_499_816, None)], "1,838,403,918,499,816 offsets"),
-        ([(10_240, Rows(50, 1024.0)), (1_000_000, None)], "1,010,240 offsets"),
+        ([(7, True, None)], "7"),
+        ([(7, True, Rows(50, 1.0)), (0, False, None)], "7"),
+        ([(10_240, False, Rows(50, 1024.0))], "about 10"),
+        ([(1_838_403_918_499_816, False, None)], "unknown"),
+        ([(10_240, False, Rows(50, 1024.0)), (1_000_000, False, None)], "unknown"),
     ],
 )
-def test_a_lag_is_in_offsets_until_it_is_known_how_they_count(
-    lags: list[tuple[int, Rows | None]], said: str
+def test_a_lag_is_in_records_once_it_is_known_how_offsets_count_them(
+    lags: list[tuple[int, bool, Rows | None]], said: str
 ) -> None:
-    assert lag_text([TopicProgress("t", lag=lag, rows=rows) for lag, rows in lags]) == said
+    topics = [TopicProgress("t", lag=lag, counts_records=counts, rows=rows) for lag, counts, rows in lags]
+    assert lag_text(topics) == said
 
 
 @pytest.mark.parametrize(
