@@ -96,10 +96,10 @@ def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], servers: str, a
 def describe(
     names: tuple[str, ...], everything: bool, members: bool, state: bool, servers: str, as_json: bool
 ) -> None:
-    """Show where groups stand: each partition's offset, the log's end, the lag, and who reads it.
+    """Show each partition's committed offset, the log's end, the lag in records, and the member that reads it.
 
-    Where a topic's offsets follow the clock (offset.mapping=timestamp) their difference is no number of records; then
-    the records are read and counted, 10,000 of a partition at most. --json has the lag in milliseconds as well.
+    If a topic's offsets follow the clock (offset.mapping=timestamp), the records are read and counted, 10,000 of a
+    partition at most. --json has the lag in milliseconds as well.
     """
     if bool(names) == everything:
         raise click.UsageError("Name groups, or --all.")

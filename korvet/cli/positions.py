@@ -1,4 +1,4 @@
-"""Where a group stands in its partitions, and where it is to stand: the arithmetic of `korvet groups`.
+"""A group's committed offsets and lags, and new offsets for it: the arithmetic of `korvet groups`.
 
 Lag is a difference of offsets if these count records. In a korvet topic with offset.mapping=timestamp they do not: its
 records are read and counted, COUNTED_RECORDS at most, and its lag in time is the difference. Apache Kafka has no such
