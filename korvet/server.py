@@ -44,6 +44,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.open import StorageOptions, open_storage
 from korvet.storage.topic_config import TIMESTAMP_TYPES
+from korvet.storage.turns import DECODED
 from korvet.tasks import supervise
 
 logger = logging.getLogger(__name__)
@@ -214,9 +215,9 @@ class Server:
     async def _give_memory_back(self) -> None:
         """Once the large requests and answers, or records in memory, are gone that there were."""
         requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
-        highest = stored + requests.highest + answers.highest
+        highest = stored + requests.highest + answers.highest + DECODED.highest
         await self._heap.look(highest)
-        requests.highest, answers.highest = requests.taken, answers.read
+        requests.highest, answers.highest, DECODED.highest = requests.taken, answers.read, DECODED.taken
 
     def _wake_abandoned(self) -> None:
         """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""

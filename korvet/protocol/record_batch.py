@@ -36,7 +36,7 @@ from korvet.protocol.errors import (
     UnsupportedForMessageFormat,
 )
 from korvet.protocol.record import Packed, RawRecord
-from korvet.protocol.steps import RECORDS_A_STEP, Steps
+from korvet.protocol.steps import RECORDS_A_STEP, LongCall, Steps
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -64,6 +64,8 @@ MAX_DECODED_BYTES = 64 * 1024 * 1024
 MAX_UNPACKED_BYTES = 20 * 1024 * 1024
 # What is expected to be short is decompressed where it is, up to this size; a batch that has more is not short.
 SHORT_UNPACKED_BYTES = 1024 * 1024
+# Other batches are first decompressed up to this size, so that several of them may be at the same time.
+MEDIUM_UNPACKED_BYTES = 6 * 1024 * 1024
 # Decompressing takes up to 5 ms for a megabyte of what it becomes, compressing as long for one of what it was. Below
 # these sizes a thread would cost more than it spares the others.
 LONG_COMPRESSED_BYTES = 32 * 1024
@@ -369,8 +371,17 @@ def _decompressed(batch: RecordBatch) -> Steps[Packed]:
     if batch.size < LONG_COMPRESSED_BYTES:
         with suppress(MessageTooLarge):
             return _records_of(batch, SHORT_UNPACKED_BYTES)
-    data: Packed = yield partial(_records_of, batch, MAX_UNPACKED_BYTES)
+    data: Packed
+    with suppress(MessageTooLarge):
+        data = yield _decompression(batch, MEDIUM_UNPACKED_BYTES)
+        return data
+    data = yield _decompression(batch, MAX_UNPACKED_BYTES)
     return data
+
+
+def _decompression(batch: RecordBatch, max_bytes: int) -> LongCall[Packed]:
+    # The decompressed bytes, and the codec's window or the records that are made of them.
+    return LongCall(partial(_records_of, batch, max_bytes), 2 * max_bytes)
 
 
 def set_max_timestamp(batch: RecordBatch) -> Steps[None]:

@@ -1,19 +1,33 @@
 """Long work as steps, so that whoever does it can let others work in between; pure, and the same done at once.
 
-Steps are a generator. It yields None where it has worked for a while, some tenths of a millisecond; or work that is
-better done elsewhere, since it is long and one call (compression), and is sent its result. What it returns is the
+Steps are a generator. It yields None where it has worked for a while, some tenths of a millisecond; or a LongCall
+(decompression), and is sent its result. It returns the
 result of all. `at_once` does it all without a pause, `korvet.storage.turns` in turns with other tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from attrs import frozen
 
 T = TypeVar("T")
 
-Work = Callable[[], Any]
-Steps = Generator[Work | None, Any, T]
+
+@frozen
+class LongCall(Generic[T]):
+    """Work that is better done in a thread, since it takes long and cannot be divided."""
+
+    work: Callable[[], T]
+    # The memory that the call and the use of its result may take.
+    max_bytes: int
+
+    def __call__(self) -> T:
+        return self.work()
+
+
+Steps = Generator[LongCall[Any] | None, Any, T]
 
 #: Records that take some tenth or two of a millisecond to decode or to encode.
 RECORDS_A_STEP = 100

@@ -27,7 +27,7 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import LONG_UNCOMPRESSED_BYTES, BatchBuilder, RecordBatch, decode_in_steps
-from korvet.protocol.steps import RECORDS_A_STEP, Steps
+from korvet.protocol.steps import RECORDS_A_STEP, LongCall, Steps
 from korvet.storage.interface import TopicConfig
 
 #: What a key and its offset occupy, roughly, in the map of a round.
@@ -218,5 +218,6 @@ def rebuilt(batch: RecordBatch, kept: Sequence[RawRecord]) -> Steps[Buffer]:
     )
     if batch.compression is Codec.NONE or builder.size < LONG_UNCOMPRESSED_BYTES:
         return finish()
-    data: Buffer = yield finish
+    # The records, those of them that are written, and their compressed bytes.
+    data: Buffer = yield LongCall(finish, 3 * builder.size)
     return data

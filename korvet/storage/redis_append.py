@@ -10,7 +10,7 @@ from attrs import define, field
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import StorageLayout, TopicPartition
 from korvet.storage.redis_append_queue import (
     AppendContext,
     AppendQueue,
@@ -21,7 +21,7 @@ from korvet.storage.redis_append_queue import (
 )
 from korvet.storage.redis_layouts import pack_batch
 from korvet.storage.redis_partition import Partition
-from korvet.storage.turns import LongWork, Turns, in_turns
+from korvet.storage.turns import DecodedShare, Turns, in_turns
 
 # By so many bytes may the batches of a request grow when they are packed; further ones are refused.
 GROWN_BYTES = 16 * 1024 * 1024
@@ -55,11 +55,11 @@ class Appender:
             submitted()
             await trio.lowlevel.checkpoint()
             return submission.results
-        long_work = LongWork()
+        share = DecodedShare()
         try:
-            return await self._append(batches, submission, acks, limit_s, submitted, long_work)
+            return await self._append(batches, submission, acks, limit_s, submitted, share)
         finally:
-            long_work.end()
+            share.end()
 
     async def _append(
         self,
@@ -68,9 +68,9 @@ class Appender:
         acks: int,
         limit_s: float,
         submitted: Callable[[], None],
-        long_work: LongWork,
+        share: DecodedShare,
     ) -> dict[TopicPartition, Result]:
-        tickets = await self._tickets(batches, submission, acks, long_work)
+        tickets = await self._tickets(batches, submission, acks, share)
         if tickets and not await self.context.redis.wait_connected(limit_s):
             for ticket in tickets:
                 submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
@@ -91,9 +91,12 @@ class Appender:
         batches: Mapping[TopicPartition, RecordBatch],
         submission: Submission,
         acks: int,
-        long_work: LongWork,
+        share: DecodedShare,
     ) -> list[Ticket]:
-        """Return the batches, packed. Other tasks get their turns meanwhile."""
+        """Return the batches, packed. Other tasks get their turns meanwhile.
+
+        The share has the bytes by which packed batches are larger than they came, until these are stored.
+        """
         tickets = []
         grown = 0  # bytes by which packed batches are larger than they came
         defaults = self.context.partitions.defaults
@@ -107,8 +110,13 @@ class Appender:
                 packing = pack_batch(
                     batch, config, defaults.record_max_headers, defaults.record_max_batch_records
                 )
-                packed = await in_turns(packing, turns, long_work)
-                grown += max(packed.size - batch.size, 0) if batch.compression else 0
+                if batch.compression and config.layout is StorageLayout.RECORD:
+                    await share.take(0)
+                try:
+                    packed = await in_turns(packing, turns, share)
+                    grown += max(packed.size - batch.size, 0) if batch.compression else 0
+                finally:
+                    share.hold(grown)
                 ticket = Ticket(partition, config, packed, ProducerBatch.of(batch), submission, acks)
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()

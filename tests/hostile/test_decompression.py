@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
 import trio
+from attrs import frozen
 
 from korvet.protocol.compression import Codec, compress
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import HEADER_BYTES, MAX_UNPACKED_BYTES, build_batch, write_header
-from tests.hostile.measuring import highest_bytes, reset_highest
+from tests.hostile.measuring import client_of, highest_bytes, neighbour, reset_highest
 from tests.processes import KorvetProcess
-from tests.talk import Client
+from tests.servers import kinds, start_server
 
 PARTITIONS = 60
 MOST_BYTES = 64 * 1024 * 1024
+LONGEST_S = 0.5
 ZEROS = 40 * 1024 * 1024
 
 
@@ -51,31 +55,90 @@ def just_fits() -> bytes:
     return sealed(compress(Codec.ZSTD, memoryview(plain)[HEADER_BYTES:]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bomb", "fits"])
-async def test_a_request_that_decompresses_takes_at_most_64_mb(kind: str) -> None:
-    records = bomb() if kind == "bomb" else just_fits()
-    expected = ErrorCode.MESSAGE_TOO_LARGE if kind == "bomb" else ErrorCode.NONE
-    with KorvetProcess() as broker, trio.fail_after(120):
-        stream = await trio.open_tcp_stream(broker.host, broker.port)
-        async with stream:
-            client = Client(stream)
+def produce(records: bytes, partitions: range) -> ProduceRequest:
+    data = [PartitionProduceData(index=number, records=(records,)) for number in partitions]
+    return ProduceRequest(
+        acks=1, timeout_ms=10_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+
+
+@frozen
+class Outcome:
+    """The cost of an attack to the broker and to another client."""
+
+    took: int  # bytes of memory
+    sent: int  # bytes of the requests
+    longest_s: float  # that the other client waited
+    codes: Counter[int]
+
+
+async def attack(storage: str, records: bytes, *, partitions: int = 1, connections: int = 1) -> Outcome:
+    """Send one request on each connection, all of them concurrently."""
+    request = produce(records, range(partitions))
+    codes: Counter[int] = Counter()
+    with KorvetProcess(storage=storage) as broker:
+        async with client_of(broker) as client, client_of(broker) as other:
             topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
             await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5)
-            await client.ask(MetadataRequest(topics=None), 9)
+            await client.ask(produce(bytes(build_batch([(0, 1000, None, b"small", ())])), range(1)), 9)
             reset_highest(broker.pid)
             before = highest_bytes(broker.pid)
-            partitions = [
-                PartitionProduceData(index=number, records=(records,)) for number in range(PARTITIONS)
-            ]
-            request = ProduceRequest(
-                acks=1,
-                timeout_ms=10_000,
-                topic_data=[TopicProduceData(name="t", partition_data=partitions)],
-            )
-            answer = await client.ask(request, 9)
-            took = highest_bytes(broker.pid) - before
 
-    codes = {each.error_code for each in answer.responses[0].partition_responses}
-    assert codes == {expected}
-    assert took <= MOST_BYTES + PARTITIONS * len(records)
+            async def send() -> None:
+                async with client_of(broker) as attacker:
+                    answer = await attacker.ask(request, 9)
+                    codes.update(each.error_code for each in answer.responses[0].partition_responses)
+
+            async with neighbour(other) as waits, trio.open_nursery() as nursery:
+                for _ in range(connections):
+                    nursery.start_soon(send)
+            took = highest_bytes(broker.pid) - before
+    return Outcome(took, connections * partitions * len(records), waits.longest_s, codes)
+
+
+@pytest.fixture(
+    params=[pytest.param(None, id="memory"), *(pytest.param(kind, id=kind.id) for kind in kinds())]
+)
+def storage(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URLs of a storage in memory and of each server."""
+    if request.param is None:
+        yield "memory://"
+        return
+    server = start_server(request.param)
+    yield server.url
+    server.remove()
+
+
+@pytest.mark.slow
+async def test_refused_batches_take_at_most_64_mb() -> None:
+    with trio.fail_after(120):
+        outcome = await attack("memory://", bomb(), partitions=PARTITIONS)
+
+    assert {ErrorCode.MESSAGE_TOO_LARGE: PARTITIONS} == outcome.codes
+    assert outcome.took <= MOST_BYTES + outcome.sent
+    assert outcome.longest_s < LONGEST_S
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+async def test_refused_batches_of_20_connections_take_at_most_64_mb(storage: str) -> None:
+    with trio.fail_after(120):
+        outcome = await attack(storage, bomb(), connections=20)
+
+    assert {ErrorCode.MESSAGE_TOO_LARGE: 20} == outcome.codes
+    assert outcome.took <= MOST_BYTES + outcome.sent
+    assert outcome.longest_s < LONGEST_S
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+async def test_accepted_batches_take_at_most_64_mb(storage: str) -> None:
+    """In the record layout batches are refused behind the first 16 MB by which a request grows."""
+    with trio.fail_after(120):
+        outcome = await attack(storage, just_fits(), partitions=PARTITIONS)
+
+    accepted = PARTITIONS if storage == "memory://" else 1
+    assert accepted == outcome.codes[ErrorCode.NONE]
+    assert PARTITIONS - accepted == outcome.codes[ErrorCode.MESSAGE_TOO_LARGE]
+    assert outcome.took <= MOST_BYTES + outcome.sent
+    assert outcome.longest_s < LONGEST_S
