@@ -15,7 +15,7 @@ import logging
 import select
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from time import monotonic
 from typing import Self
 
@@ -25,7 +25,7 @@ from attrs import define, field
 import korvet
 from korvet.broker import Broker, open_broker
 from korvet.cold import ColdStore, open_cold_store
-from korvet.config import Config
+from korvet.config import Config, Listener
 from korvet.counters import Counters
 from korvet.handlers import APIS
 from korvet.heap import Heap, keep_what_is_free
@@ -33,6 +33,7 @@ from korvet.limits import ByteBudget, ConnectionLimit
 from korvet.listeners import BoundListener, is_loopback, open_listeners, peer_name
 from korvet.serving import PEER_GONE, Patience, ServedConnection, Shared
 from korvet.signals import ended_by_signals
+from korvet.storage.background import background_nursery
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import (
     OffsetMapping,
@@ -92,6 +93,11 @@ class Server:
         self.broker.advertised = {
             bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in self.listeners
         }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address that clients of the first listener connect to, as `host:port`."""
+        return self.listeners[0].advertised.address
 
     @property
     def is_stopping(self) -> bool:
@@ -257,6 +263,35 @@ async def run(
             nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def open_server(
+    config: Config | None = None, *, storage: Storage | None = None
+) -> AsyncIterator[Server]:
+    """Run a broker inside another Trio program: it serves until the block ends, and is drained then.
+
+    Without `config` the broker has the default settings and listens on a free port of this machine; port 0 in
+    `listeners` stands for a free port as well. A `storage` takes the place of the one that `config` names, and stays
+    open. Several brokers may run at the same time, in any thread. There are no signal handlers.
+
+    Raises ListenError and StorageUsageError. A fault of the broker itself cancels the block.
+    """
+    config = config or Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))
+    ended = trio.Event()
+
+    async def serve(server: Server, *, task_status: trio.TaskStatus[Server]) -> None:
+        try:
+            await server.serve(task_status=task_status)
+        finally:
+            ended.set()
+
+    listeners = open_listeners(config)
+    async with opened(config, listeners, storage=storage) as server, background_nursery() as nursery:
+        await nursery.start(serve, server)
+        yield server
+        server.stop()
+        await ended.wait()
+
+
 def keep_what_is_there() -> None:
     """Have the garbage collector leave alone what a broker begins with, and look through the rest less often.
 
@@ -270,15 +305,22 @@ def keep_what_is_there() -> None:
 
 @asynccontextmanager
 async def opened(
-    config: Config, listeners: Sequence[BoundListener], *, counters: Counters | None = None
+    config: Config,
+    listeners: Sequence[BoundListener],
+    *,
+    storage: Storage | None = None,
+    counters: Counters | None = None,
 ) -> AsyncIterator[Server]:
-    """A server on the storage that the settings name, to be told to `serve`. Closes the listeners with the block.
+    """Make a server that is ready to `serve`, and close its listeners with the block.
+
+    Without `storage`, the storage that the settings name is opened, and closed with the block.
 
     Raises StorageUsageError.
     """
     try:
-        async with _storage(config) as storage, _cold_store(config) as cold:
-            yield Server(await open_broker(storage, config, counters=counters, cold=cold), listeners)
+        source = _storage(config) if storage is None else nullcontext(storage)
+        async with source as found, _cold_store(config) as cold:
+            yield Server(await open_broker(found, config, counters=counters, cold=cold), listeners)
     finally:
         for bound in listeners:
             bound.close()
