@@ -1,1 +1,4 @@
-"""Lake tables: what is archived of a topic, how far, and where. Nothing here needs Spark."""
+"""The archive of a topic as a Delta table: its files, its commits, and reading, compacting and erasing its records.
+
+Nothing in this package imports Spark.
+"""

@@ -1,4 +1,4 @@
-"""Files as actions of Delta's log: what a commit adds and removes."""
+"""Build the `add` and `remove` actions of Delta's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from korvet.lake.table_files import TableFile
 
 
 def add_action(file: DataFile, *, data_change: bool = True) -> AddAction:
-    """A file that is added. Without `data_change` its rows were in the table before, in other files."""
+    """Return the `add` action of a file. `data_change` is False if its rows were already in the table."""
     return AddAction(
         file.path,
         file.size,
@@ -26,7 +26,7 @@ def add_action(file: DataFile, *, data_change: bool = True) -> AddAction:
 
 
 def remove_action(file: TableFile, *, data_change: bool) -> RemoveAction:
-    """A file that is removed. Without `data_change` its rows are in others now."""
+    """Return the `remove` action of a file. `data_change` is False if its rows moved to other files."""
     now_ms = time.time_ns() // 1_000_000
     return RemoveAction(file.path, data_change, now_ms, file.size, {"date": file.date})
 

@@ -1,4 +1,4 @@
-"""Work on several files at once, the results in order: to read them is to wait for the store most of the time."""
+"""Apply a function to several files concurrently, with results in order."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+# Threads. Reading a file spends most of its time waiting for the store.
 
 AT_ONCE = 4
-# Items that are worked on, or were and wait to be taken: what comes of them is held in memory, or as files.
+# Items submitted whose results are not yet yielded. It bounds the results that are held in memory or as files.
 AHEAD = 2 * AT_ONCE
 
 
 def results(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item and what `work` returns for it; what it raises is raised in its place.
+    """Yield each item with the result of `work`, in order; reraise the exception that `work` raised for it.
 
-    No more than AHEAD items are begun before they are taken. Whoever stops before the end waits for what is being
-    worked on, and the rest is not begun.
+    At most AHEAD items are in progress or waiting to be yielded. A caller that closes the generator early waits for
+    the calls that are running; the items that have not started are cancelled.
     """
     threads = ThreadPoolExecutor(AT_ONCE)
     begun: deque[tuple[T, Future[R]]] = deque()

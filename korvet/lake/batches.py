@@ -1,4 +1,4 @@
-"""Rows of a table as record batches, as a broker sends them to consumers."""
+"""Encode rows of a table as the record batches that a broker sends to consumers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pyarrow as pa
 from korvet.lake.encoding import Rows, column_of, encode_batch, encode_headers, spans
 from korvet.protocol.record_batch import HEADER_BYTES
 
-# Of one batch, before the limit of the request: consumers take whole batches at a time.
+# Bytes of one batch. The limit of the Fetch request applies as well; consumers process whole batches.
 BATCH_BYTES = 1_000_000
 
 
 def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterator[tuple[bytearray, int]]:
-    """Batches of rows sorted by offset, each with the offset behind its last record, within `max_bytes` in all.
+    """Yield record batches of `rows`, sorted by offset, each with its last offset plus one.
 
-    With `at_least_one`, the first record comes whatever its size. Records keep their timestamps and the type of
-    these; where one batch cannot say that of two records, or their offsets lie too far apart, there are two.
+    All batches together take at most `max_bytes`; with `at_least_one`, the first record is sent whatever its size.
+    Records keep their timestamp and timestamp type. A new batch starts where the timestamp type changes, and where
+    offset or timestamp deltas would not fit one batch.
     """
     records = records_of(rows)
     cumulated = np.cumsum(records.sizes())
@@ -43,7 +44,7 @@ def batches_of(rows: pa.Table, max_bytes: int, *, at_least_one: bool) -> Iterato
 
 
 def records_of(rows: pa.Table, added: tuple[bytes, pa.BinaryArray] | None = None) -> Rows:
-    """A table's rows with all that is on the wire, and the header `added`, if any, in each of them."""
+    """Return all columns of `rows` that the wire format has, with the header `added`, if any, on each record."""
     headers = column_of(rows, "headers")
     bare = added is None and headers.null_count == len(headers)
     return Rows(
@@ -56,7 +57,7 @@ def records_of(rows: pa.Table, added: tuple[bytes, pa.BinaryArray] | None = None
 
 
 def _runs(rows: pa.Table, records: Rows) -> Iterator[tuple[int, int, int]]:
-    """The stretches of rows that may be in one batch, as indexes, and whose clock their timestamps are from."""
+    """Yield (start, end, timestamp type) of the row ranges that one batch can hold."""
     types = rows["timestampType"].to_numpy()
     for first, end in pairwise([0, *(np.flatnonzero(np.diff(types)) + 1).tolist(), len(types)]):
         timestamp_type = int(types[first]) if end else 0

@@ -1,12 +1,12 @@
-"""Whether all that a table's numbers promise is still in its files.
+"""Check that a snapshot's files still hold every record below the archived offset.
 
-RESTORE, or a DELETE by somebody else, keeps the numbers and loses rows. What files a snapshot has, their names tell
-(see `files`): the ranges in them must follow each other from the archive's start up to its number. What may be
-trimmed from a topic ends at the first place where they do not.
+RESTORE, or a DELETE by another writer, keeps the archived offset and loses rows. File names state the range of offsets
+of each file (see `files`), and these ranges must be contiguous from the archive's start to the archived offset.
+A topic may only be trimmed up to the first offset that is missing.
 
-Where somebody else has written files anew (OPTIMIZE), names tell nothing. There the rows are counted: a range is held
-when the snapshot has as many offsets of it as its commit said, for as long as the log remembers that commit, and
-otherwise where offsets follow each other without holes.
+Files that another writer rewrote (OPTIMIZE) have names without offsets. There, offsets are counted. A range is complete
+if the snapshot has as many offsets in it as its commit recorded. If the log no longer has that commit, a range is
+complete only where offsets are consecutive.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from korvet.lake.table import LakeTable
 
 @frozen(order=True)
 class Stretch:
-    """Offsets of a partition from `start` up to, without, `end`."""
+    """Offsets of a partition in [start, end)."""
 
     start: int
     end: int
 
 
 def chained_up_to(table: LakeTable, partition: int) -> int | None:
-    """The offset up to which, without it, everything is in the table or in an accepted gap; what may be trimmed.
+    """Return the first offset that is neither in the table nor in an accepted gap; the topic may be trimmed up to it.
 
-    None for a partition that was never archived.
+    Return None for a partition that was never archived.
     """
     missing = missing_stretches(table, partition)
     if missing:
@@ -39,7 +39,7 @@ def chained_up_to(table: LakeTable, partition: int) -> int | None:
 
 
 def missing_stretches(table: LakeTable, partition: int) -> list[Stretch]:
-    """What is below a partition's number, and neither in the snapshot's files nor in an accepted gap."""
+    """Return the offsets between the archive's start and its covered offset that are in no file and no accepted gap."""
     start, covered = table.start(partition), table.covered(partition)
     if start is None or covered is None:
         return []
@@ -52,9 +52,9 @@ def missing_stretches(table: LakeTable, partition: int) -> list[Stretch]:
 
 
 def held_stretches(table: LakeTable, partition: int) -> list[Stretch]:
-    """What the names of the snapshot's files say that they hold of a partition, merged and sorted.
+    """Return the ranges that the snapshot's file names claim for a partition, merged and sorted.
 
-    A range whose files are not all there any more is not held.
+    A range counts only if all of its pieces are in the snapshot.
     """
     pieces: dict[tuple[int, int, int], set[int]] = {}
     for file in table.index.named(partition):
@@ -64,10 +64,10 @@ def held_stretches(table: LakeTable, partition: int) -> list[Stretch]:
 
 
 def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> list[Stretch]:
-    """What of a stretch that names do not account for is in the files all the same, by counting.
+    """Return the parts of `missing` that the files hold although no file name claims them.
 
-    Nothing is read where all files are named by us. Of a range that was erased to the last record, no file has any,
-    nor need there be one: files without rows, joined by somebody else, are none.
+    Reads offsets only if the snapshot has files with names of other writers. A range whose records were all erased has
+    no offsets to find, and needs no file: another writer's OPTIMIZE drops empty files.
     """
     told = table.ranges_of(partition).told
     ranges = [each for each in told if each.start < missing.end and missing.start < each.end]
@@ -87,7 +87,7 @@ def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> lis
 
 
 def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The same offsets, in as few stretches as possible, sorted."""
+    """Merge overlapping and adjacent stretches, sorted by start."""
     result: list[Stretch] = []
     for stretch in sorted(stretches):
         if result and stretch.start <= result[-1].end:
@@ -98,7 +98,7 @@ def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def without(whole: Stretch, held: Iterable[Stretch]) -> list[Stretch]:
-    """What of `whole` is in none of `held`."""
+    """Return the parts of `whole` that none of `held` covers."""
     missing = []
     position = whole.start
     for stretch in merged(held):

@@ -1,13 +1,13 @@
-"""A table read as a log: record batches from an offset on, and where times are. Blocking; knows no broker.
+"""Read a table as a log: record batches from an offset on, and offsets by timestamp. Blocking; independent of a broker.
 
-Files of several dates interleave offsets, and what somebody else has optimized keeps no order at all. So rows are
-merged: row groups are read in the order of the lowest offset that may be in them, and a row is final once nothing that
-is still unread can come before it. Nothing but one row group is open at a time, and what was read is kept, up to
-`cache_bytes`, as consumers go on where they stopped.
+Files of different dates interleave offsets, and files that another writer optimized may have any order. So rows are
+merged: row groups are read by the lowest offset that they may contain, and a row is returned once no unread row group
+can contain a lower offset. One row group is open at a time. Row groups that were read are cached, up to `cache_bytes`,
+because consumers continue where they stopped.
 
-Rows are asked for up to an offset that the caller knows to be archived (what was trimmed). A snapshot that does not
-reach that far is older than the trimming, and is opened anew; where rows are missing all the same (RESTORE, a
-foreign DELETE), that is an error and no gap to be passed over.
+Callers pass the offset up to which the topic was trimmed, so everything below must be archived. A snapshot that does
+not reach this offset is older than the trimming, and is reopened. If rows are missing from the newest snapshot
+(RESTORE, another writer's DELETE), reading fails; it does not skip them as a gap.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from korvet.lake.table import LakeTable
 from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile
 
 CACHE_BYTES = 64 * 1024 * 1024
-CACHED_FILES = 4096  # whose row groups are remembered
+CACHED_FILES = 4096  # files whose row group bounds are cached
 COLUMNS = ["partition", "offset", "timestamp_ms", "timestampType", "key", "value", "headers"]
-# What is merged at once: fewer would be many small tables, more would be read for nothing.
+# Rows and row groups merged in one step: smaller steps make many small tables, larger ones read rows for nothing.
 ROWS_AT_ONCE = 2_000
 GROUPS_AT_ONCE = 64
-# A read that has something ends after this long: 5,000 dates are 5,000 files.
+# Seconds after which a read that has at least one batch returns: 5,000 dates are 5,000 files.
 READ_LIMIT_S = 0.2
 
 T = TypeVar("T")
@@ -54,14 +54,14 @@ class ColdRecord(NamedTuple):
 
 
 class ColdBatches(NamedTuple):
-    """Record batches, ready for the wire; `next_offset` is where to go on, also when there are none."""
+    """Record batches in wire format. `next_offset` is the offset to read next, also if there are no batches."""
 
     data: bytes
     next_offset: int
 
 
 class _Group(NamedTuple):
-    """A row group that is to be read."""
+    """A row group that remains to be read."""
 
     file: TableFile
     number: int
@@ -69,13 +69,13 @@ class _Group(NamedTuple):
 
 @define(eq=False)
 class ColdReader:
-    """Reads all tables of a lake. Several threads may use it."""
+    """Reader of all tables of a lake. Thread-safe."""
 
     lake: Location
     cache_bytes: int = CACHE_BYTES
     clock: Callable[[], float] = time.monotonic
     _tables: dict[tuple[str, UUID], LakeTable] = field(factory=dict)
-    # By table, partition: the version of a snapshot, and what is missing from it.
+    # By topic id and partition: a snapshot's version, and the offsets missing from it.
     _missing: dict[tuple[UUID, int], tuple[int, list[Stretch]]] = field(factory=dict)
     _groups: OrderedDict[tuple[str, int, int], pa.Table] = field(factory=OrderedDict)
     _cached: int = 0
@@ -85,7 +85,7 @@ class ColdReader:
     # --- Tables -------------------------------------------------------------------------------------------
 
     def refresh(self, topic: str, topic_id: UUID) -> dict[int, ArchivedLog]:
-        """What the table has by now, of every partition that was ever archived; nothing where there is no table.
+        """Reopen the table and return the log of each archived partition; an empty dict if there is no table.
 
         Raises LakeError (Unreachable, WrongTable, NewerFormat).
         """
@@ -99,7 +99,7 @@ class ColdReader:
         return {partition: self._archived(table, partition) for partition in table.archived_up_to}
 
     def archived(self, topic: str, topic_id: UUID, partition: int) -> ArchivedLog | None:
-        """The same of one partition, of the snapshot at hand."""
+        """Return the log of one partition in the current snapshot, None if it was never archived."""
         table = self._table(topic, topic_id)
         if table is None or partition not in table.archived_up_to:
             return None
@@ -117,7 +117,7 @@ class ColdReader:
         return self._tables.get((topic, topic_id))
 
     def _table_up_to(self, topic: str, topic_id: UUID, partition: int, end: int) -> LakeTable:
-        """A snapshot that has the partition up to `end`. Raises RowsMissing."""
+        """Return a snapshot that has the partition archived up to `end`. Raises RowsMissing."""
         for is_fresh in (False, True):
             if is_fresh:
                 self.refresh(topic, topic_id)
@@ -126,12 +126,12 @@ class ColdReader:
                 return table
         raise RowsMissing(f"{topic}-{partition}: offsets below {end} were trimmed, but are not archived.")
 
-    # --- Verbs --------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------
 
     def read(
         self, topic: str, topic_id: UUID, partition: int, offset: int, end: int, max_bytes: int
     ) -> ColdBatches:
-        """Batches of the records from `offset` up to, without, `end`; one at least, where there is a record.
+        """Return batches of the records in [offset, end); at least one if there is a record.
 
         Raises RowsMissing, Unreachable and other LakeErrors.
         """
@@ -153,7 +153,7 @@ class ColdReader:
         return self._with_table(topic, topic_id, partition, end, read_from)
 
     def first(self, topic: str, topic_id: UUID, partition: int, offset: int, end: int) -> ColdRecord | None:
-        """The first record from `offset` up to, without, `end`. Raises as `read`."""
+        """Return the first record in [offset, end). Raises the same errors as `read`."""
 
         def find(table: LakeTable) -> ColdRecord | None:
             for rows in self._rows(table, partition, offset, end):
@@ -165,7 +165,7 @@ class ColdReader:
     def seek_ts(
         self, topic: str, topic_id: UUID, partition: int, timestamp: int, start: int, end: int
     ) -> ColdRecord | None:
-        """The first record in offset order, of [start, end), whose timestamp (ms) is at least `timestamp`."""
+        """Return the first record, by offset, in [start, end) whose timestamp (ms) is at least `timestamp`."""
 
         def find(table: LakeTable) -> ColdRecord | None:
             for rows in self._rows(table, partition, start, end, at_least_ms=timestamp):
@@ -180,7 +180,7 @@ class ColdReader:
     def seek_max_ts(
         self, topic: str, topic_id: UUID, partition: int, start: int, end: int
     ) -> ColdRecord | None:
-        """The first record of [start, end) that bears the largest timestamp."""
+        """Return the record in [start, end) with the largest timestamp; of several, the one with the lowest offset."""
 
         def find(table: LakeTable) -> ColdRecord | None:
             return self._largest(table, partition, start, end)
@@ -188,7 +188,7 @@ class ColdReader:
         return self._with_table(topic, topic_id, partition, end, find)
 
     def _largest(self, table: LakeTable, partition: int, start: int, end: int) -> ColdRecord | None:
-        """Reads what may have the largest timestamp first, and of several the one with the lowest offset."""
+        """Read files and row groups by descending largest timestamp until none can hold a better record."""
         best: ColdRecord | None = None
         order = count()
         heap: list[tuple[int, int, int, TableFile | _Group]] = []
@@ -224,9 +224,9 @@ class ColdReader:
         *,
         at_least_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows of [start, end) in the order of their offsets, some at a time; with columns as in the files.
+        """Yield the rows of [start, end) by offset, in tables of some rows, with the types that the files have.
 
-        With `at_least_ms`, rows before that time may be left out. Raises as `read`.
+        With `at_least_ms`, rows with earlier timestamps may be left out. Raises the same errors as `read`.
         """
         table = self._table_up_to(topic, topic_id, partition, end)
         while start < end:
@@ -237,7 +237,7 @@ class ColdReader:
     def _with_table(
         self, topic: str, topic_id: UUID, partition: int, end: int, work: Callable[[LakeTable], T]
     ) -> T:
-        """`work` on a snapshot; again on a newer one when its files are gone, compacted and vacuumed away."""
+        """Call `work` on a snapshot; if compaction and vacuum removed its files, once more on a newer snapshot."""
         table = self._table_up_to(topic, topic_id, partition, end)
         try:
             return work(table)
@@ -246,7 +246,7 @@ class ColdReader:
             return work(self._table_up_to(topic, topic_id, partition, end))
 
     def _present_up_to(self, table: LakeTable, partition: int, offset: int, end: int) -> int:
-        """How far, from `offset` on, all rows are there. Raises RowsMissing when they are missing right there."""
+        """Return the offset up to which all rows from `offset` on are there. Raises RowsMissing if `offset` is not."""
         for stretch in self._missing_of(table, partition):
             if stretch.start <= offset < stretch.end:
                 raise RowsMissing(
@@ -258,7 +258,8 @@ class ColdReader:
         return end
 
     def _missing_of(self, table: LakeTable, partition: int) -> list[Stretch]:
-        """What a snapshot has lost of a partition, looked for once: it may take going over all of its files."""
+        """Return the offsets of a partition that are missing from the snapshot."""
+        # Once per version: it may read the offsets of all files.
         version, missing = self._missing.get((table.topic_id, partition), (-1, []))
         if version != table.version:
             elsewhere = _stretches_of_others(table, partition)
@@ -275,9 +276,9 @@ class ColdReader:
     def _rows(
         self, table: LakeTable, partition: int, start: int, end: int, *, at_least_ms: int | None = None
     ) -> Iterator[pa.Table]:
-        """The partition's rows of [start, end) in the order of their offsets, some at a time.
+        """Yield the partition's rows of [start, end) by offset, in tables of some rows.
 
-        With `at_least_ms`, row groups whose timestamps all lie before it may be left out.
+        With `at_least_ms`, row groups whose timestamps are all earlier may be left out.
         """
         order = count()
         heap: list[tuple[int, int, TableFile | _Group]] = [
@@ -325,7 +326,7 @@ class ColdReader:
                 yield _Group(file, number), bounds
 
     def _read_group(self, table: LakeTable, group: _Group, partition: int) -> pa.Table:
-        """A row group's rows of the partition, sorted by offset."""
+        """Return the partition's rows of a row group, sorted by offset."""
         path = table.absolute(group.file)
         key = path, group.number, partition
         with self._lock:
@@ -346,7 +347,7 @@ class ColdReader:
 
 
 def _stretches_of_others(table: LakeTable, partition: int) -> list[Stretch]:
-    """Where records may be that somebody else has put into files of his own: no name says what these hold."""
+    """Return the offset bounds of files that another writer named: any offset within may be in them."""
     return [
         Stretch(*file.bounds)
         for file in table.index.foreign

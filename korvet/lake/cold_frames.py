@@ -1,4 +1,4 @@
-"""What a broker and the process that reads tables for it say to each other; see `korvet.lake.cold_worker`."""
+"""The frames that a broker exchanges with its table reader process; see `korvet.lake.cold_worker`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from attrs import frozen
 
-HEAD = struct.Struct(">II")  # bytes of JSON, and of what follows it
+HEAD = struct.Struct(">II")  # bytes of JSON, and bytes of the data after it
 
 
 def frame(content: dict[str, Any], data_bytes: int = 0) -> bytes:
-    """The beginning of a frame; `data_bytes` bytes are to follow it."""
+    """Return the head and JSON of a frame; the caller sends `data_bytes` bytes of data after it."""
     body = json.dumps(content).encode()
     return HEAD.pack(len(body), data_bytes) + body
 
 
 @frozen
 class ArchivedLog:
-    """What a table has of a partition: offsets from `start` up to, without, `end`; all of it up to `chained`."""
+    """The archived offsets of a partition: [start, end). Below `chained` none is missing."""
 
     start: int
     end: int

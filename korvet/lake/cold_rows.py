@@ -1,4 +1,4 @@
-"""Rows of row groups: what statistics say of them, and how those of several are merged."""
+"""Bounds of row groups from their statistics, and merging of rows from several row groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from korvet.lake.table_files import INT64_MAX, INT64_MIN
 
 
 class Bounds(NamedTuple):
-    """What the statistics of a row group say; everything where they say nothing."""
+    """Statistics of a row group; the widest range where a statistic is missing."""
 
     first_offset: int
     last_offset: int
@@ -21,7 +21,7 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(metadata: pq.FileMetaData) -> list[Bounds]:
-    """The bounds of each row group of a file."""
+    """Return the bounds of each row group of a file."""
     return [bounds_of_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
 
 
@@ -45,7 +45,7 @@ def _offsets(rows: pa.Table) -> Int64s:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """By offset, each column in one piece. A repeated offset (rows that somebody has copied) is left out."""
+    """Sort rows by offset, each column in one chunk. Keep one row of an offset that another writer duplicated."""
     offsets = _offsets(rows)
     if not (np.diff(offsets) > 0).all():
         _, order = np.unique(offsets, return_index=True)
@@ -54,13 +54,13 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 def between(rows: pa.Table, start: int, end: int) -> pa.Table:
-    """Rows sorted by offset, as far as they are in [start, end)."""
+    """Return the slice of `rows`, sorted by offset, that is in [start, end)."""
     first, last = np.searchsorted(_offsets(rows), [start, end])
     return rows.slice(first, last - first)
 
 
 def split(waiting: list[pa.Table], bound: int) -> tuple[pa.Table, list[pa.Table]]:
-    """The rows below `bound`, merged, and the others."""
+    """Return the rows with offsets below `bound`, merged, and the remaining tables."""
     ready = [between(rows, INT64_MIN, bound) for rows in waiting]
     rest = [rows for rows in (between(rows, bound, INT64_MAX) for rows in waiting) if rows.num_rows]
     some = [rows for rows in ready if rows.num_rows]

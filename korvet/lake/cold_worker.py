@@ -1,13 +1,13 @@
 """The process that reads tables for a broker: `python -m korvet.lake.cold_worker URL`.
 
-A process of its own, since decoding holds the interpreter, and libraries that read tables take more memory than the
-broker does. It ends with its standard input. Both directions carry frames:
+It is a separate process because decoding holds the interpreter lock, and because the libraries that read tables take
+more memory than the broker does. It exits at the end of its standard input. Frames in both directions:
 
-    4 bytes   length of the JSON     4 bytes   length of what follows it     JSON     bytes
+    4 bytes   length of the JSON     4 bytes   length of the data     JSON     data
 
-Asked is `{"id": …, "verb": …, "arguments": […]}`. Answered is `{"id": …, "result": …}`, for `read` with the batches
-behind it, or `{"id": …, "error": …, "message": …}` with the name of the LakeError. Several are worked on at once, and
-answered as they are done.
+A request is `{"id": …, "verb": …, "arguments": […]}`. The response is `{"id": …, "result": …}`, for `read` with the
+batches as data, or `{"id": …, "error": …, "message": …}` with the name of the LakeError. Requests are processed
+concurrently, and responses are sent in the order in which they finish.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from korvet.lake.cold_frames import HEAD, frame
 from korvet.lake.errors import LakeError
 from korvet.lake.location import Location
 
-# Reading waits for the store most of the time.
+# Threads. Reading spends most of its time waiting for the store.
 AT_ONCE = 4
 
 
 @define(eq=False)
 class Worker:
-    """Reads frames from `source` until it ends, and writes answers to `sink`."""
+    """Read requests from `source` until it ends, and write responses to `sink`."""
 
     reader: ColdReader
     source: BinaryIO
@@ -88,9 +88,9 @@ class Worker:
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING)
-    # Ctrl-C is the broker's business; this process ends when it closes the pipe.
+    # The broker handles Ctrl-C; this process exits when the broker closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a library prints must not come between the frames.
+    # Libraries that print to standard output must not corrupt the frames.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     Worker(ColdReader(Location.parse(sys.argv[1])), sys.stdin.buffer, sink).run()

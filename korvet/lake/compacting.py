@@ -1,15 +1,15 @@
-"""Small files joined: ranges that follow each other become one range, its files one or a few for each date.
+"""Join small files: contiguous ranges become one range, with one or a few files per date.
 
-A commit of the archive makes a file for each partition and date, however few records there are. Joined are whole
-ranges, with all their dates: what comes of them is a range again, from the first one's start to the last one's end, and
-its files are named so (see `files`). So the names prove the same as before, and nothing else has to be remembered.
-Within a partition and date, files are put one behind the other, which keeps rows in the order of their offsets.
+A commit of the archive writes one file per partition and date, however few records there are. Compaction joins whole
+ranges with all their dates. The result is one range, from the first range's start to the last range's end, and its
+files are named accordingly (see `files`). So the names prove as much as before, and nothing else has to be recorded.
+Within a partition and date, files are concatenated in the order of their offsets.
 
-What is dropped as too old goes by ranges, so those of several days are not made one: ranges are joined as long as the
-newest date so far is the same. A late record's date then has one file for each day on which there was one.
+Retention drops whole ranges, so ranges of several days are not joined: a range joins only if its newest date is not
+later than the newest date so far. A late record's date then has one file for each day on which one arrived.
 
-No range is joined into one of more than the target for each date, or of MANY_DATES times the target; and one that is
-far larger than all that is behind it is left as it is, so that little by little nothing is written often.
+A joined range has at most the target size per date, and at most MANY_DATES times the target. A range that is much
+larger than all ranges after it is not rewritten, so that frequent small commits do not rewrite large files.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ from korvet.lake.writing import FileWriter, sync_folders
 
 TARGET_BYTES = 128_000_000
 MANY_DATES = 16
-# A range of at least so many bytes is not written anew for what is this many times smaller.
+# A range of at least LEFT_BYTES is not rewritten if the ranges after it are LEFT_FACTOR times smaller.
 LEFT_BYTES = 1_000_000
 LEFT_FACTOR = 8
-# Of files that were joined, before it is committed.
+# Bytes of joined input files after which to commit.
 COMMIT_BYTES = 1024**3
-# How often it begins anew when others replace the same files, or when what was joined can be joined further.
+# Rounds before giving up. A new round starts when other writers replaced files, or when joined ranges can be joined
+# again.
 ROUNDS = 20
 
 
 @frozen(slots=False)
 class HeldRange:
-    """A range all of whose files are there."""
+    """A range whose files are all in the snapshot."""
 
     partition: int
     start: int
@@ -62,13 +63,13 @@ class HeldRange:
 
     @property
     def newest(self) -> str:
-        """The newest date, an empty text where there is none."""
+        """The newest date, or an empty string if no file has one."""
         return max(date or "" for date in self.dates)
 
 
 @frozen(slots=False)
 class Group:
-    """Ranges that follow each other and are to be one."""
+    """Contiguous ranges that are to become one range."""
 
     ranges: tuple[HeldRange, ...]
     target_bytes: int
@@ -91,7 +92,7 @@ class Group:
 
     @cached_property
     def chunks(self) -> list[list[TableFile]]:
-        """The files that are to become one, by date, each in the order of their offsets."""
+        """The files to join into one file each: by date, in the order of their offsets."""
         by_date: dict[str | None, list[TableFile]] = {}
         for file in self.files:
             by_date.setdefault(file.date, []).append(file)
@@ -116,9 +117,9 @@ def _chunks(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[Tabl
 
 
 def groups_of(table: LakeTable, target_bytes: int, ends: Mapping[int, int] | None = None) -> list[Group]:
-    """What is to be joined, by partition and offset; nothing in a table that is compact.
+    """Return the ranges to join, by partition and offset; an empty list if the table is compact.
 
-    `ends` are offsets not to go beyond, by partition.
+    `ends` limits each partition to ranges below an offset.
     """
     groups = []
     for partition, end in (table.archived_up_to if ends is None else ends).items():
@@ -131,7 +132,7 @@ def groups_of(table: LakeTable, target_bytes: int, ends: Mapping[int, int] | Non
 
 
 def held_ranges(table: LakeTable, partition: int) -> list[HeldRange]:
-    """A partition's ranges, in order; none that lacks files, or that overlaps with another one."""
+    """Return a partition's complete ranges in order, without those that overlap another range."""
     found: dict[tuple[int, int, int], list[TableFile]] = {}
     for file in table.index.named(partition):
         if file.held is not None:
@@ -152,7 +153,7 @@ def _piece(file: TableFile) -> int:
 
 
 def _together(ranges: Sequence[HeldRange], target_bytes: int) -> Iterator[list[HeldRange]]:
-    """The ranges in runs, each of which may become one."""
+    """Split ranges into runs that may each become one range."""
     run: list[HeldRange] = []
     newest = ""
     for each in ranges:
@@ -187,34 +188,34 @@ def _size(ranges: Sequence[HeldRange]) -> int:
 
 @define
 class Compacted:
-    """What was done to a table: how many files and bytes have become how many."""
+    """Result of a compaction: files and bytes before and after."""
 
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
-    #: What could not be joined, and why.
+    #: Groups that could not be joined, and the reason.
     errors: list[str] = Factory(list)
 
 
 @define
 class Compaction:
-    """Joins the small files of one table. What was committed stays when it is ended at any moment."""
+    """Joins the small files of one table. It may be interrupted at any time; each commit is complete."""
 
     table: LakeTable
     target_bytes: int = TARGET_BYTES
-    #: Called with bytes that were read, now and then.
+    #: Called with the number of bytes that were read, once per group.
     on_progress: Callable[[int], None] = lambda _: None
     done: Compacted = field(factory=Compacted)
     _damaged: set[tuple[int, int]] = field(factory=set, init=False)
-    #: An archiver that never rests is not run after.
+    #: Archived offsets at the start. Newer ranges are left out, so that the run ends while an archiver goes on.
     _ends: Mapping[int, int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._ends = self.table.archived_up_to
 
     def run(self) -> Compacted:
-        """Join until there is nothing more to join. Raises LakeError; `done` says what was committed before."""
+        """Join until there is nothing more to join. Raises LakeError; `done` still counts what was committed."""
         refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             groups = [group for group in self.groups() if (group.partition, group.start) not in self._damaged]
@@ -262,7 +263,7 @@ class Compaction:
 
 @frozen
 class Joined:
-    """The files of a group, written, and what they hold."""
+    """The files written for a group, and their range checksum."""
 
     group: Group
     files: list[DataFile]
@@ -277,7 +278,7 @@ def _joined_or_damaged(table: LakeTable, group: Group) -> Joined | DamagedFile:
 
 
 def _joined(table: LakeTable, group: Group) -> Joined:
-    """Write a group's files. Raises DamagedFile, Unreachable, and FileNotFoundError where a vacuum was faster."""
+    """Write a group's files. Raises DamagedFile, Unreachable, and FileNotFoundError if a vacuum removed an input."""
     tally = Tally(group.partition)
     filesystem = table.location.filesystem()
     files = []
@@ -311,7 +312,7 @@ def _written(
 
 
 def expectation(table: LakeTable, partition: int, start: int, end: int) -> Told | None:
-    """What commits said of the records from `start` up to, without, `end`; None if not all of them is remembered."""
+    """Return the recorded count and checksum of [start, end), or None if the log no longer covers all of it."""
     inside = table.ranges_of(partition).within(start, end)
     told = [Stretch(each.start, each.end) for each in inside]
     told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]

@@ -1,7 +1,8 @@
-"""What deltalake does not tell of a table's log: all `txn` actions at once, and what each commit said of itself.
+"""Parts of a table's log that deltalake does not offer: all `txn` actions in one pass, and commitInfo.
 
-The protocol's words: commits are <20 digits>.json, one action a line; now and then a checkpoint sums up all of
-them, as one Parquet file or several. To read 1,000 numbers one by one through deltalake would read the log 1,000 times.
+A commit is the file <20 digits>.json, one action per line. From time to time a checkpoint, in one or more Parquet
+files, sums up all commits before it. Reading 1,000 `txn` actions one by one through deltalake would read the log
+1,000 times.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from korvet.lake.errors import Unreachable
 from korvet.lake.location import Location, sync
 
 COMMIT = re.compile(r"(\d{20})\.json")
-# Classic, in parts, and of the second kind (whose own actions, txn among them, are in the file of this name).
+# Classic, multi-part, and V2 checkpoints. The file of this name has a V2 checkpoint's own actions, `txn` among them.
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^/]+)?\.(parquet|json)")
 
 
 @define
 class DeltaLog:
-    """The log of the table at a location. Reading it raises OSError as the filesystem does."""
+    """The log of the table at a location. Reading raises the filesystem's OSError."""
 
     location: Location
     _filesystem: pafs.FileSystem = field(init=False)
@@ -41,9 +42,9 @@ class DeltaLog:
     def transactions(
         self, version: int, *, since: tuple[int, Mapping[str, int]] | None = None
     ) -> dict[str, int]:
-        """The last version of each application id at a version of the table.
+        """Return the latest `txn` version of each application id at a version of the table.
 
-        `since`, the same of an earlier version, saves reading what lies before it.
+        `since` is an earlier version with its result; the log up to it is not read again.
         """
         if since is not None and since[0] <= version:
             first, found = since[0] + 1, dict(since[1])
@@ -55,23 +56,24 @@ class DeltaLog:
         return found
 
     def commits(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Version and commitInfo of the commits between two versions, both included, whose entries still exist."""
+        """Yield version and commitInfo of the commits in [first, last] that are still in the log."""
         there = {int(match[1]) for name in self._names() if (match := COMMIT.fullmatch(name))}
         for number in sorted(there.intersection(range(first, last + 1))):
             for action in self._actions(number, "commitInfo"):
                 yield number, action
 
     def sync(self, first: int, last: int) -> None:
-        """Have these commits on the disk, where that is for us to do: brokers trim what is committed."""
+        """Flush the commits in [first, last] to disk if the table is local."""
+        # Brokers trim records once they are committed here, so a crash of the machine must not lose the commit.
         if not self.location.is_local:
             return
         for number in range(first, last + 1):
-            with suppress(FileNotFoundError):  # a checkpoint has it by now, and somebody has cleaned up
+            with suppress(FileNotFoundError):  # a cleanup removed it, because a checkpoint has it
                 sync(f"{self.folder}/{number:020d}.json")
         sync(self.folder)
 
     def _checkpointed(self, version: int) -> tuple[int, dict[str, int]]:
-        """The first version that is behind the last checkpoint, and what that says."""
+        """Return the first version after the last checkpoint, and the checkpoint's transactions."""
         parts: dict[int, list[str]] = {}
         for name in self._names():
             match = CHECKPOINT.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Rows to record batches, many at a time: numpy makes the numbers between the bytes, Arrow joins both."""
+"""Encode many rows as record batches: numpy encodes the varints, Arrow concatenates them with keys and values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from korvet.protocol.record_batch import (
 
 ATTRIBUTES = 1  # bytes, all zero
 NOTHING = b""
-DELTA_LIMIT = 1 << 62  # of timestamps within a batch, far from where 64 bits end
+DELTA_LIMIT = 1 << 62  # ms between timestamps of a batch; far below the limit of 64 bits
 
 
 @frozen(eq=False)
 class Rows:
-    """What is to be written: columns of the same length. `headers` are as on the wire, their count in front.
+    """Columns of the same length. `headers` are encoded, with their count in front.
 
-    Without `offsets` records follow each other; without `timestamps` (ms) the batch has one for all of them.
+    Without `offsets`, records are consecutive. Without `timestamps` (ms), the batch has one timestamp.
     """
 
     keys: pa.BinaryArray
@@ -61,7 +61,7 @@ class Rows:
         )
 
     def sizes(self) -> Int64s:
-        """At most how many bytes each record takes, whichever of them a batch begins with."""
+        """Return an upper bound of each record's encoded size, whichever record its batch begins with."""
         keys, values = lengths(self.keys), lengths(self.values)
         sizes = keys + values + (1 if self.headers is None else lengths(self.headers))
         if len(self):
@@ -75,7 +75,7 @@ class Rows:
 
 @frozen
 class Producing:
-    """Who produces a batch, and the number of its first record: what makes sending it again harmless (KIP-98)."""
+    """The producer fields of a batch. They let the broker discard a batch that was sent twice (KIP-98)."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -86,7 +86,7 @@ NOBODY = Producing()
 
 
 def encode_batches(rows: Rows, *, timestamp: int, codec: Codec, max_bytes: int) -> Iterator[bytearray]:
-    """The rows as batches of at most `max_bytes` before compression; a larger record has one of its own."""
+    """Yield batches of at most `max_bytes` before compression; a larger record gets a batch to itself."""
     for start, end in chunks(rows.sizes(), max_bytes - HEADER_BYTES):
         yield encode_batch(rows.slice(start, end), timestamp=timestamp, codec=codec)
 
@@ -100,9 +100,9 @@ def encode_batch(
     partition_leader_epoch: int = -1,
     producing: Producing = NOBODY,
 ) -> bytearray:
-    """One batch of all these rows, at least one. `timestamp` is for rows that have none of their own.
+    """Encode all rows, at least one, as one batch. `timestamp` applies if the rows have no timestamps.
 
-    The broker's timestamps are a batch's and not a record's: with that type, all rows must have the same.
+    LogAppendTime is a property of the batch, not of a record: with that type, all rows must have the same timestamp.
     """
     records: pa.Buffer | bytes = encode_records(rows)
     if codec is not Codec.NONE:
@@ -126,7 +126,7 @@ def encode_batch(
 
 
 def encode_records(rows: Rows) -> pa.Buffer:
-    """Records one behind the other, with deltas from the first one's offset and timestamp on."""
+    """Encode records one after the other, with deltas to the first one's offset and timestamp."""
     count = len(rows)
     offsets = np.arange(count, dtype=np.int64) if rows.offsets is None else rows.offsets - rows.offsets[0]
     deltas = write_varints(offsets)
@@ -143,7 +143,7 @@ def encode_records(rows: Rows) -> pa.Buffer:
 
 
 def spans(rows: Rows, *, timestamp_type: int = TimestampType.CREATE_TIME) -> Iterator[tuple[int, int]]:
-    """Where to cut, so that what is in between fits one batch's deltas, and its one timestamp if it is the broker's."""
+    """Yield (start, end) of runs whose deltas fit one batch. With LogAppendTime, a run has a single timestamp."""
     times = np.zeros(len(rows), np.int64) if rows.timestamps is None else rows.timestamps
     offsets = np.arange(len(rows), dtype=np.int64) if rows.offsets is None else rows.offsets
     cuts = np.flatnonzero(np.diff(times)) + 1 if timestamp_type == TimestampType.LOG_APPEND_TIME else ()
@@ -163,7 +163,7 @@ def spans(rows: Rows, *, timestamp_type: int = TimestampType.CREATE_TIME) -> Ite
 def encode_headers(
     headers: pa.ListArray, added: tuple[bytes, pa.BinaryArray] | None = None
 ) -> pa.BinaryArray:
-    """Lists of (key, value), or null, as on the wire: their count, then each; `added` is one more for each list.
+    """Encode lists of (key, value), or null, as record headers, count first. `added` adds one header to each list.
 
     Raises ValueError for a null key.
     """
@@ -176,7 +176,7 @@ def encode_headers(
         raise ValueError("A header has no key.")
     bodies = _fields(names, values)
     ends = np.asarray(pa.Array.from_buffers(pa.int32(), len(bodies) + 1, [None, bodies.buffers()[1]]))
-    # A null list may still have entries, which are nobody's; so every list is cut out on its own.
+    # A null list may still have entries in the child array, which belong to no row. So slice out every list.
     lists = pa.Array.from_buffers(
         pa.binary(),
         len(headers),
@@ -191,7 +191,7 @@ def encode_headers(
 
 
 def chunks(sizes: Int64s, limit: int) -> Iterator[tuple[int, int]]:
-    """Where to cut, so that the sizes in between add up to at most `limit`, or there is only one."""
+    """Yield (start, end) of runs whose sizes add up to at most `limit`, or that have a single item."""
     ends = np.cumsum(sizes)
     start, before = 0, 0
     while start < len(sizes):
@@ -201,39 +201,39 @@ def chunks(sizes: Int64s, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def column_of(table: pa.Table, name: str) -> pa.Array:
-    """A table's column in one piece."""
+    """Return a table's column in one chunk."""
     chunks = table.column(name)
     return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
 
 
 def spread(numbers: Int64s) -> int:
-    """How far the least and the largest are apart."""
+    """Return the difference of the largest and the smallest number."""
     return int(numbers.max()) - int(numbers.min())
 
 
 def varint_bytes(number: int) -> int:
-    """How many bytes a zigzag varint has, of that number or any between it and its negative."""
+    """Return the size in bytes of the zigzag varint of `number`, an upper bound for smaller absolute values."""
     return max(1, -(-(2 * number).bit_length() // 7))
 
 
 def lengths(array: pa.BinaryArray) -> Int64s:
-    """How many bytes each has, 0 for a null."""
+    """Return the length in bytes of each value, 0 for null."""
     return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.int64)
 
 
 def field_sizes(array: pa.BinaryArray | pa.ChunkedArray) -> Int64s:
-    """How many bytes each has, -1 for a null."""
+    """Return the length in bytes of each value, -1 for null."""
     return np.asarray(pc.fill_null(pc.binary_length(array), -1)).astype(np.int64)
 
 
 def _fields(names: pa.BinaryArray, values: pa.BinaryArray) -> pa.BinaryArray:
-    """Names and values, which may be null, each behind its size."""
+    """Return names and values, which may be null, each after its length."""
     sizes = [_joined_rows([write_varints(field_sizes(each))]) for each in (names, values)]
     return _joined_array([sizes[0], names, sizes[1], values])
 
 
 def _joined_rows(fields: Sequence[tuple[Bytes, Int64s]]) -> pa.BinaryArray:
-    """Fields of a few bytes each, one behind the other in every row."""
+    """Concatenate fields of a few bytes each, row by row."""
     count = len(fields[0][1])
     sizes = np.sum([field_sizes for _, field_sizes in fields], axis=0)
     cells = np.concatenate([rows for rows, _ in fields], axis=1)

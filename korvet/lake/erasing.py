@@ -1,13 +1,13 @@
-"""The records of some keys removed for good, and the table still provable.
+"""Erase the records of some keys permanently, in a way that the table can still be verified.
 
-A file that has such records is written anew without them, under a name that stands for the same offsets and says how
-many were erased; which ones, its footer says. A file of which nothing is left stays, empty. So the chain of offsets is
-whole as before, what is not there is known to have been erased, and readers pass over it as over a compacted topic's
-holes. The numbers stay, too.
+A file with such records is rewritten without them. The new file's name claims the same offsets and states how many
+records were erased; its footer lists their offsets. A file whose records were all erased stays, empty. So the chain of
+offsets is as complete as before, missing offsets are known to be erased, and readers skip them as they skip the holes
+of a compacted topic. The archived offsets do not change.
 
-The rows are gone from the newest version then. They are still in the files of older ones, and in files that no version
-has (of commits that others were faster with, of archivers that were killed): `old_files` finds these, and `remove`
-removes them. Whatever is killed, to do it again does what is left.
+Afterwards the newest version has no such rows. Files of older versions still have them, and so may files that were
+never committed (an attempt that lost a race, an archiver that was killed). `old_files` finds these files and `remove`
+deletes them. An interrupted erasure is completed by running it again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from korvet.lake.table_files import TableFile
 from korvet.lake.told import ANEW, without_records
 from korvet.lake.writing import FileWriter, UInt64s, mixes, sync_folders
 
-# Of files that were written anew, before it is committed.
+# Bytes of rewritten input files after which to commit.
 COMMIT_BYTES = 1024**3
-# How often it begins anew when others replace or add files all the time.
+# Rounds before giving up, when other writers keep replacing or adding files.
 ROUNDS = 100
 
 
 @frozen
 class Place:
-    """Records of one partition that are to go: their offsets, sorted as the file has them, and their mixes."""
+    """Records of one partition to erase: offsets, in the order of the file, and record checksums."""
 
     partition: int
     offsets: Int64s
@@ -51,12 +51,12 @@ class Place:
 
 @define
 class Erased:
-    """What was erased from a table, or would be."""
+    """Result of an erasure, or of the search for records to erase."""
 
     files: int = 0
-    #: Files that could not be read, and may hold such records.
+    #: Messages about files that could not be read and may hold such records.
     errors: list[str] = field(factory=list)
-    #: By partition, the offsets of the records, as they were found.
+    #: By partition, the offsets of the erased records, in the order in which they were found.
     _offsets: dict[int, list[Int64s]] = field(factory=dict, init=False)
 
     def add(self, places: Iterable[Place]) -> None:
@@ -64,11 +64,11 @@ class Erased:
             self._offsets.setdefault(place.partition, []).append(place.offsets)
 
     def counts(self) -> dict[int, int]:
-        """How many records, by partition."""
+        """Return the number of records per partition."""
         return {partition: sum(map(len, several)) for partition, several in sorted(self._offsets.items())}
 
     def places(self) -> dict[int, Int64s]:
-        """By partition, the offsets of the records, sorted."""
+        """Return the sorted offsets of the records per partition."""
         return {partition: np.unique(np.concatenate(several)) for partition, several in self._offsets.items()}
 
 
@@ -76,23 +76,23 @@ class Erased:
 class Erasure:
     """Erases the records of `keys` (see `key_set`) from one table.
 
-    What was committed stays when it is ended at any moment.
+    It may be interrupted at any time; each commit is complete.
     """
 
     table: LakeTable
     keys: pa.Array
-    #: Called with the bytes that were looked through, file by file.
+    #: Called with the number of bytes that were searched, once per file.
     on_progress: Callable[[int], None] = lambda _: None
     done: Erased = field(factory=Erased)
     _filesystem: pafs.FileSystem = field(init=False)
-    #: Paths of files that have no such records.
+    #: Paths of files without such records.
     _clean: set[str] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._filesystem = self.table.location.filesystem()
 
     def find(self) -> Erased:
-        """What there is to erase. Raises LakeError."""
+        """Return the records to erase, without erasing them. Raises LakeError."""
         found = Erased()
         for _, places in self._found(self.table.files, found.errors):
             found.add(places)
@@ -100,7 +100,7 @@ class Erasure:
         return found
 
     def run(self) -> Erased:
-        """Erase until no file of the newest version has any. Raises LakeError; `done` has what was committed."""
+        """Erase until no file of the newest version has such records. Raises LakeError; `done` counts the commits."""
         refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             self.table = self.table.reopened()
@@ -128,7 +128,7 @@ class Erasure:
     def _found(
         self, files: Sequence[TableFile], errors: list[str]
     ) -> Iterator[tuple[TableFile, list[Place]]]:
-        """The files that have such records, and where; the others are clean from now on."""
+        """Yield each file with such records, and their places; remember the others as clean."""
         for file, places in results(self._places_or_damaged, files):
             self.on_progress(file.size)
             if isinstance(places, DamagedFile):
@@ -145,7 +145,8 @@ class Erasure:
             return error
 
     def _places(self, file: TableFile) -> list[Place]:
-        """Where a file has such records; only keys are read of row groups that have none."""
+        """Return the places of such records in a file."""
+        # Two passes: most row groups have no such record, so the first pass reads only the keys.
         if not any(
             has_any(rows, self.keys) for rows in row_groups(self.table, file, self._filesystem, ["key"])
         ):
@@ -160,7 +161,7 @@ class Erasure:
         return [Place(partition, rows["offset"].to_numpy(), mixes(rows)) for partition, rows in whole.items()]
 
     def _written(self, file: TableFile, places: Sequence[Place]) -> DataFile:
-        """A file in the place of another one, without such records."""
+        """Write the file that replaces `file`, without such records."""
         before = erased_from(self.table, file, self._filesystem)
         erased = united([before, *({place.partition: place.offsets} for place in places)])
         if file.held is None:
@@ -198,7 +199,7 @@ class Erasure:
 
 
 def key_set(keys: Iterable[bytes]) -> pa.Array:
-    """Keys, as they are looked for."""
+    """Return keys as the sorted array that `Erasure` searches for."""
     return pa.array(sorted(set(keys)), pa.binary())
 
 
@@ -207,7 +208,7 @@ def has_any(rows: pa.Table, keys: pa.Array) -> bool:
 
 
 def _among(rows: pa.Table, keys: pa.Array) -> pa.ChunkedArray:
-    """For each row whether its key is one of these."""
+    """Return a mask of the rows whose key is one of `keys`."""
     return pc.is_in(rows["key"], value_set=keys)
 
 
@@ -215,9 +216,9 @@ def _among(rows: pa.Table, keys: pa.Array) -> pa.ChunkedArray:
 
 
 def erased_places(table: LakeTable) -> dict[int, Int64s]:
-    """By partition, the offsets of all records that were erased, as far as the snapshot stands for them; sorted.
+    """Return, by partition, the sorted offsets of all records that were erased from the snapshot's files.
 
-    Reads the footers of files that records were erased from. Raises LakeError.
+    Reads the footers of these files. Raises LakeError.
     """
     filesystem = table.location.filesystem()
     with store_errors(table.location):
@@ -238,7 +239,7 @@ def record_count(table: LakeTable) -> int:
 
 
 def erased_count(table: LakeTable) -> int:
-    """How many records were erased from the files that are ours, by their names."""
+    """Return the number of records erased from files with our names; other files do not state it."""
     return sum(file.held.erased for file in table.files if file.held is not None)
 
 
@@ -251,21 +252,21 @@ class OldFile:
 
     path: str  # inside the table
     size: int
-    #: Whether an archiver may be about to commit it: it goes beyond what is archived.
+    #: True if an archiver may still commit it: it goes beyond the archived offset.
     may_come: bool
-    #: Files that were being written when their writer was killed, or are right now, cannot be read.
+    #: False for a file that is being written, or whose writer was killed.
     is_readable: bool = True
 
     @property
     def is_removable(self) -> bool:
-        """Whether nobody can be about to commit it: who would, has not seen that its records were erased."""
+        """True if no writer that started before the erasure can still commit this file."""
         return self.is_readable and not self.may_come
 
 
 def old_files(
     table: LakeTable, keys: pa.Array, on_progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[OldFile]:
-    """The files beside a snapshot that have records of these keys, or cannot be read. Raises Unreachable."""
+    """Yield files outside of the snapshot that have records of these keys, or cannot be read. Raises Unreachable."""
     filesystem = table.location.filesystem()
     there = {file.path for file in table.files}
     with store_errors(table.location):
@@ -299,6 +300,6 @@ def _old_file(
 
 
 def remove(table: LakeTable, files: Iterable[OldFile]) -> None:
-    """Remove old files now: older versions of the table that had them can be read no more. Raises Unreachable."""
+    """Delete old files; older versions of the table become unreadable. Raises Unreachable."""
     with store_errors(table.location):
         table.location.delete_files(file.path for file in files)

@@ -1,4 +1,4 @@
-"""Rows of typed and dlq tables erased, by the places their records had in the topic."""
+"""Erase rows of typed and dlq tables by the partition and offset of their records."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.schema import Int64s
 from korvet.lake.table import KIND, TOPIC, first_line, store_errors
 
-# By the kind of a table, the columns that say which record a row was made of.
+# By kind of table, the columns with a row's partition and offset in the topic.
 PLACES = {"typed": ("_partition", "_offset"), "dlq": ("partition", "offset")}
-# Of one DELETE.
+# Offsets in the predicate of one DELETE.
 PLACES_AT_ONCE = 1_000
-# How often others may be faster.
+# Conflicting commits of other writers before giving up.
 CONFLICTS = 100
 
 
 @define
 class DecodedErasure:
-    """Erases rows from one table, decoded from `topic`; `places` are the offsets, sorted, of each partition."""
+    """Erases rows from one table decoded from `topic`. `places` are the sorted offsets of each partition."""
 
     location: Location
     topic: str
     places: Mapping[int, Int64s] = field(repr=False)
 
     def is_ours(self) -> bool:
-        """Whether it is a table of this topic. Raises LakeError."""
+        """Return True if this is a typed or dlq table of the topic. Raises LakeError."""
         told = self._opened().metadata().configuration
         return told.get(KIND) in PLACES and told.get(TOPIC) == self.topic
 
     def find(self) -> int:
-        """How many rows there are to erase. Raises LakeError."""
+        """Return the number of rows to erase. Raises LakeError."""
         delta = self._opened()
         return sum(len(offsets) for offsets in self._found(delta).values())
 
     def run(self) -> int:
-        """Erase; how many rows that were. Raises LakeError."""
+        """Erase the rows and return their number. Raises LakeError."""
         total, conflicts = 0, 0
         while True:
             delta = self._opened()
@@ -60,8 +60,8 @@ class DecodedErasure:
             with store_errors(self.location):
                 try:
                     for predicate, count in self._predicates(delta, found):
-                        # Not committed on top of what others do meanwhile: deltalake does not see all that excludes it.
-                        # So the table stays the one that was looked through, but for what goes here.
+                        # No retry on top of other writers' commits: deltalake does not detect every conflict. So the
+                        # table stays the version that was searched, apart from the rows deleted here.
                         delta.delete(predicate, commit_properties=CommitProperties(max_commit_retries=0))
                         total += count
                 except CommitFailedError as error:
@@ -70,7 +70,7 @@ class DecodedErasure:
                         raise CommitConflict(f"{self.location}: {first_line(error)}") from error
 
     def vacuum(self) -> int:
-        """Remove the files of all older versions now; how many there were. Raises LakeError."""
+        """Delete the files of all older versions and return their number. Raises LakeError."""
         with store_errors(self.location):
             return len(self._opened().vacuum(0, dry_run=False, enforce_retention_duration=False))
 
@@ -79,7 +79,7 @@ class DecodedErasure:
             return DeltaTable(self.location.url, storage_options=self.location.storage_options())
 
     def _found(self, delta: DeltaTable) -> dict[int, Int64s]:
-        """By partition, the offsets of the rows that are to go, each as often as there is a row of it."""
+        """Return, by partition, the offset of each row to erase; an offset repeats if several rows have it."""
         filesystem = self.location.filesystem()
         files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         found: dict[int, list[Int64s]] = {}
@@ -94,7 +94,7 @@ class DecodedErasure:
     def _places_in(
         self, delta: DeltaTable, filesystem: pafs.FileSystem, file: Mapping[str, Any]
     ) -> tuple[Int64s, Int64s]:
-        """Partition and offset of each row of a file; a column that the table is partitioned by is not in it."""
+        """Return partition and offset of each row of a file; partition columns are not in the file itself."""
         names = self._columns(delta)
         inside = [name for name in names if f"partition.{name}" not in file]
         with filesystem.open_input_file(f"{self.location.path}/{unquote(file['path'])}") as source:
@@ -112,7 +112,7 @@ class DecodedErasure:
         return PLACES[told[KIND]]
 
     def _predicates(self, delta: DeltaTable, found: Mapping[int, Int64s]) -> Iterator[tuple[str, int]]:
-        """What says of rows, not too many of one partition, that they are meant; and how many these are."""
+        """Yield predicates for at most PLACES_AT_ONCE offsets of a partition, each with the rows that it selects."""
         names = self._columns(delta)
         for partition, offsets in found.items():
             distinct, counts = np.unique(offsets, return_counts=True)

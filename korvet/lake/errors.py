@@ -1,55 +1,55 @@
-"""What can be wrong with a lake table. Every message is one line: what was found, and what to do about it."""
+"""Errors about lake tables. Every message is one line: what was found, and what to do about it."""
 
 from __future__ import annotations
 
 
 class LakeError(Exception):
-    """Anything about tables that their user should be told; the subclasses say what."""
+    """Base class of errors that are reported to the user."""
 
 
-class InvalidLocation(LakeError):  # noqa: N818  it says what is wrong
-    """A URL, or the options of a store, that nothing can be made of."""
+class InvalidLocation(LakeError):  # noqa: N818  the name states the fault
+    """The URL or the store's options are invalid."""
 
 
-class NoTable(LakeError):  # noqa: N818  it says what is wrong
-    """There is no Delta table at the place."""
+class NoTable(LakeError):  # noqa: N818  the name states the fault
+    """There is no Delta table at the location."""
 
 
-class WrongTable(LakeError):  # noqa: N818  it says what is wrong
-    """A table, but not the archive of this topic: of another one, of one with another id, or of something else."""
+class WrongTable(LakeError):  # noqa: N818  the name states the fault
+    """The table is not this topic's archive: it belongs to another topic or topic id, or is no archive."""
 
 
 class RecreatedTopic(WrongTable):
-    """The archive of a topic that was deleted; a topic of the same name was created since."""
+    """The table is the archive of a deleted topic, and a topic of the same name was created since."""
 
 
-class NewerFormat(LakeError):  # noqa: N818  it says what is wrong
-    """A table that a newer korvet has written."""
+class NewerFormat(LakeError):  # noqa: N818  the name states the fault
+    """The table was written by a newer korvet."""
 
 
-class UnsafeStore(LakeError):  # noqa: N818  it says what is wrong
-    """A store that lets two writers write one and the same key: commits would be lost on it."""
+class UnsafeStore(LakeError):  # noqa: N818  the name states the fault
+    """The store lets two writers create the same key, so commits would be lost."""
 
 
-class Unreachable(LakeError):  # noqa: N818  it says what is wrong
-    """The store cannot be reached, or refuses; trying again later may help."""
+class Unreachable(LakeError):  # noqa: N818  the name states the fault
+    """The store cannot be reached or refuses the request; retrying later may help."""
 
 
-class CommitConflict(LakeError):  # noqa: N818  it says what is wrong
-    """Somebody else has committed since the snapshot was taken. Nothing was committed; open the table anew."""
+class CommitConflict(LakeError):  # noqa: N818  the name states the fault
+    """Another writer committed since the snapshot was taken. Nothing was committed; reopen the table."""
 
 
-class OutOfOrder(LakeError):  # noqa: N818  it says what is wrong
-    """Ranges that do not begin where the table's numbers are: below them it was done before, above is a gap."""
+class OutOfOrder(LakeError):  # noqa: N818  the name states the fault
+    """A range does not begin at the archived offset: below it is archived already, above it would leave a gap."""
 
 
-class RowsMissing(LakeError):  # noqa: N818  it says what is wrong
-    """Rows that the table's numbers promise are not in its files."""
+class RowsMissing(LakeError):  # noqa: N818  the name states the fault
+    """Rows below the archived offset are not in the table's files."""
 
 
-class DamagedFile(LakeError):  # noqa: N818  it says what is wrong
-    """A file whose bytes are not those that were written."""
+class DamagedFile(LakeError):  # noqa: N818  the name states the fault
+    """The bytes of a file are not those that were written."""
 
 
 class AbsentFile(DamagedFile):
-    """A file that the newest version of a table has, and the store has not."""
+    """A file of the table's newest version is not in the store."""

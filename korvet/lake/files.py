@@ -1,18 +1,18 @@
-"""A table's files, and what their names say.
+"""A table's files and the format of their names.
 
-A file holds records of one topic-partition and one date, sorted by offset. Its name tells which offsets it stands for:
+A file holds records of one topic-partition and one date, sorted by offset. Its name states the offsets it stands for:
 
     date=2026-01-31/00007-00000000000000000100-00000000000000000200-1of2-<random>.parquet
 
-Together with the other of the two files (another date), it holds everything that partition 7 had from offset 100
-up to, and without, 200. So whoever looks at a snapshot's names alone sees whether anything is missing from it, also
-when offsets have holes (aborted transactions, compaction), and after commits long forgotten. Ranges that held no
-records have no file: the next file's range begins where the last one ended.
+Together with the second file (of another date), it holds everything that partition 7 had in [100, 200). So the names
+of a snapshot's files suffice to find out whether anything is missing from it, even if offsets have holes (aborted
+transactions, compaction) and the commits are no longer in the log. Ranges without records have no file: the next
+file's range begins where the last one ended.
 
-Files that were joined hold several ranges that follow each other, and are named as one range. Several of them may be
-of one date. A file that records were erased from says how many, before the random part of its name; which offsets
-these were, its footer says by partition, as the value of korvet.erased. (Where somebody else has put several
-partitions into one file, there are semicolons between them.)
+Files that were joined hold several contiguous ranges, and are named as one range. Several of them may have the same
+date. The name of a file from which records were erased states their number before the random part. Its footer lists
+their offsets by partition, as the value of korvet.erased. (Files that another writer made may hold several partitions,
+separated by semicolons there.)
 
     00007-00000000000000000100-00000000000000000200-1of2-3erased-<random>.parquet      korvet.erased = 7:104,110-111
 """
@@ -36,9 +36,9 @@ ERASED = b"korvet.erased"
 
 @frozen(order=True)
 class FileRange:
-    """What a file's name says: piece `piece` of `pieces` of the offsets from `start` up to, without, `end`.
+    """The range in a file's name: piece `piece` of `pieces` of the offsets in [start, end).
 
-    `erased` records were in it and were erased.
+    `erased` is the number of records that were erased from the file.
     """
 
     partition: int
@@ -50,7 +50,7 @@ class FileRange:
 
 
 def file_path(held: FileRange, date: str | None) -> str:
-    """A path inside the table that nobody has used: attempts that failed may have left files of the same range."""
+    """Return a new path inside the table. It is random: failed attempts may have left files of the same range."""
     name = f"{held.partition:05d}-{held.start:020d}-{held.end:020d}-{held.piece}of{held.pieces}"
     if held.erased:
         name += f"-{held.erased}erased"
@@ -58,7 +58,7 @@ def file_path(held: FileRange, date: str | None) -> str:
 
 
 def foreign_path(date: str | None) -> str:
-    """The same for a file that stands in the place of one that somebody else has named: it says as little."""
+    """Return a new path for a file that replaces another writer's file; like that one's, it states no range."""
     return f"{date_folder(date)}/part-{uuid4().hex}.parquet"
 
 
@@ -67,7 +67,7 @@ def date_folder(date: str | None) -> str:
 
 
 def file_range(path: str) -> FileRange | None:
-    """What a path says, None for one that somebody else has named (a foreign OPTIMIZE, for one)."""
+    """Return the range that a path states, or None for a path that another writer chose (another OPTIMIZE)."""
     match = NAME.fullmatch(path)
     if match is None:
         return None
@@ -75,7 +75,7 @@ def file_range(path: str) -> FileRange | None:
 
 
 def erased_text(places: Mapping[int, Int64s]) -> bytes:
-    """Sorted offsets by partition, as a footer tells them: 7:104,110-111;8:5."""
+    """Return sorted offsets by partition in the format of the footer: 7:104,110-111;8:5."""
     return ";".join(f"{partition}:{_runs_text(offsets)}" for partition, offsets in places.items()).encode()
 
 
@@ -86,7 +86,7 @@ def _runs_text(offsets: Int64s) -> str:
 
 
 def erased_offsets(text: bytes) -> dict[int, Int64s]:
-    """What `erased_text` has written."""
+    """Parse the format of `erased_text`."""
     found = {}
     for part in filter(None, text.decode().split(";")):
         partition, _, runs = part.partition(":")
@@ -97,7 +97,7 @@ def erased_offsets(text: bytes) -> dict[int, Int64s]:
 
 
 def united(several: Iterable[Mapping[int, Int64s]]) -> dict[int, Int64s]:
-    """The offsets of all of these, by partition, sorted, each once."""
+    """Return the union of the offsets by partition, sorted, without duplicates."""
     found: dict[int, list[Int64s]] = {}
     for places in several:
         for partition, offsets in places.items():
@@ -107,9 +107,9 @@ def united(several: Iterable[Mapping[int, Int64s]]) -> dict[int, Int64s]:
 
 @frozen
 class DataFile:
-    """A file that was written and is to be committed: all that an `add` action says of it.
+    """A written file, not yet committed, with everything that its `add` action needs.
 
-    Without rows (all were erased), the bounds say nothing.
+    If all of its rows were erased, the bounds have no meaning.
     """
 
     path: str  # inside the table
@@ -122,11 +122,11 @@ class DataFile:
     last_offset: int
     first_ms: int  # least and greatest timestamp_ms
     last_ms: int
-    #: The greatest partition, where somebody else has put several into one file.
+    #: The largest partition, if another writer put several into one file.
     last_partition: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
     @classmethod
@@ -136,10 +136,10 @@ class DataFile:
 
 @frozen
 class ArchivedRange:
-    """A partition's offsets from `start` up to, without, `end`, as they are in these files, ready to be committed.
+    """A partition's offsets in [start, end), written to files and ready to be committed.
 
-    `count` and `checksum` are those of the records (see `writing.checksum`), `row_bytes` what their columns take in
-    memory. Without records there are no files.
+    `count` and `checksum` are those of the records (see `writing.checksum`); `row_bytes` is the memory size of their
+    columns. A range without records has no files.
     """
 
     partition: int

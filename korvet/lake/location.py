@@ -1,8 +1,7 @@
-"""Where tables are: a folder of this machine, or a prefix in an S3-compatible store, and how to get there.
+"""Locations of tables: a local folder, or a prefix in an S3-compatible store, with the options to reach it.
 
-The options of a store are given once, under the names that deltalake takes (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …,
-in any case, with or without the AWS_); what is not given is looked for in the environment. From them
-pyarrow's S3 filesystem is told the same as deltalake.
+Options have the names that deltalake accepts (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …, in any case, with or without
+AWS_). Missing ones are read from the environment. pyarrow's S3 filesystem is configured from the same options.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from attrs import field, frozen
 from korvet.lake.errors import InvalidLocation
 
 ACCEPTED = "accepted are a path, file:///path and s3://bucket/prefix"
-# Our names for what pyarrow wants, and how deltalake spells it without AWS_.
+# Arguments of pyarrow's S3FileSystem, and deltalake's names for them without AWS_.
 S3_OPTIONS = {
     "access_key": ("access_key_id",),
     "secret_key": ("secret_access_key",),
@@ -31,10 +30,10 @@ S3_OPTIONS = {
 
 @frozen
 class Location:
-    """A place, as made by `parse`; `url` is file:///… or s3://…, without a slash at its end."""
+    """A location, made by `parse`. `url` is file:///… or s3://…, without a slash at its end."""
 
     url: str
-    options: Mapping[str, str] = field(factory=dict, repr=False)  # secrets may be among them
+    options: Mapping[str, str] = field(factory=dict, repr=False)  # they may include secrets
 
     @classmethod
     def parse(cls, text: str, options: Mapping[str, str] | None = None) -> Location:
@@ -55,7 +54,7 @@ class Location:
         raise InvalidLocation(f"{text}: there are no tables at {scheme}://; {ACCEPTED}.")
 
     def __str__(self) -> str:
-        """A path where it is one, or else the URL."""
+        """Return the path of a local location, otherwise the URL."""
         return self.path if self.is_local else self.url
 
     @property
@@ -64,17 +63,18 @@ class Location:
 
     @property
     def path(self) -> str:
-        """What the filesystem calls it: an absolute path, or bucket/prefix."""
+        """The path for the filesystem: an absolute path, or bucket/prefix."""
         if self.is_local:
             return unquote(urlsplit(self.url).path) or "/"
         return self.url.removeprefix("s3://")
 
     def child(self, name: str) -> Location:
-        """What has this name inside of it: a topic's table, for one. `~` is kept, as Spark and deltalake want it."""
+        """Return the location `name` inside this one, such as a topic's table."""
+        # `~` is not escaped: Spark and deltalake require it so.
         return Location(f"{self.url}/{name}", self.options)
 
     def storage_options(self) -> dict[str, str]:
-        """What deltalake is told; it looks into the environment itself."""
+        """Return the options for deltalake, which reads the environment itself."""
         if self.is_local:
             return {}
         options = {
@@ -87,7 +87,7 @@ class Location:
         return options
 
     def filesystem(self) -> pafs.FileSystem:
-        """A new pyarrow filesystem; paths on it begin with `path`. Raises InvalidLocation for options that clash."""
+        """Return a new pyarrow filesystem, whose paths begin with `path`. Raises InvalidLocation."""
         if self.is_local:
             return pafs.LocalFileSystem()
         told: dict[str, str] = {}
@@ -106,23 +106,20 @@ class Location:
             raise InvalidLocation(f"{self.url}: {error}") from error
 
     def delete_files(self, paths: Iterable[str]) -> None:
-        """Delete files inside of this place, by their paths relative to it.
-
-        pyarrow's S3 filesystem puts an empty object in place of a folder whose file it deletes; deltalake's does not.
-        Raises OSError.
-        """
+        """Delete files by their paths relative to this location. Raises OSError."""
+        # deltalake deletes from S3: pyarrow's S3 filesystem replaces the folder of a deleted file by an empty object.
         if self.is_local:
             for path in paths:
                 Path(self.path, path).unlink()
             return
-        from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415  only what deletes from S3 needs it
+        from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415  only deletion from S3 needs it
 
         store = DeltaStorageHandler(self.url, self.storage_options())
         for path in paths:
             store.delete_file(path)
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder inside of this place, with all files in it. Raises OSError."""
+        """Delete the folder `name` in this location, with all files in it. Raises OSError."""
         filesystem = self.filesystem()
         if self.is_local:
             filesystem.delete_dir(f"{self.path}/{name}")
@@ -137,7 +134,7 @@ class Location:
 
 
 def sync(path: str) -> None:
-    """Have a file or folder of this machine on the disk before anybody relies on it."""
+    """Flush a local file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

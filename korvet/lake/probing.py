@@ -1,8 +1,8 @@
-"""Whether a store can be trusted with commits: of several who write one and the same key, it must refuse all but one.
+"""Probe a store before commits are trusted to it: of several writers of the same key, all but one must fail.
 
-S3 does so for a PUT with If-None-Match. A store that does not know it takes them all, and commits are lost without
-anybody noticing. deltalake looks for newer commits before it writes its own, so it takes writers at the very same time
-to see the difference: a few of them race for commits of a small table of their own, which is removed again.
+S3 ensures this for a PUT with If-None-Match. A store that ignores this header accepts all writers, and commits are
+lost silently. deltalake looks for newer commits before it writes its own, so only simultaneous writers show the
+difference: some of them race for commits of a small temporary table, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from korvet.lake.location import Location
 from korvet.lake.table import store_errors
 
 SCHEMA = pa.schema([("probe", pa.int64())])
-# Of four, three or four are taken by a store that takes all, nearly always in the first round.
+# Of four writers, a store that ignores the header accepts three or four, nearly always in the first round.
 WRITERS = 4
 ROUNDS = 3
 
 
 def refuse_unsafe_store(lake: Location) -> None:
-    """Raise UnsafeStore where a store takes commits that replace each other; Unreachable where it takes none.
-
-    Folders of this machine need no probe: deltalake renames there without replacing.
-    """
+    """Raise UnsafeStore if the store accepts commits that replace each other, Unreachable if it accepts none."""
+    # Local folders need no probe: deltalake renames without replacing.
     if lake.is_local:
         return
     name = f".korvet-probe-{uuid4().hex}"
@@ -48,7 +46,7 @@ def refuse_unsafe_store(lake: Location) -> None:
 
 
 def _race(probe: Location) -> int:
-    """Have some writers commit at once what excludes each other; how many were told that they did."""
+    """Let some writers commit the same version simultaneously. Return how many succeeded."""
     handles = [DeltaTable(probe.url, storage_options=probe.storage_options()) for _ in range(WRITERS)]
     start = threading.Barrier(WRITERS)
 

@@ -1,8 +1,8 @@
-"""Every byte of a table read, and compared with what commits have said of it.
+"""Read every byte of a table and compare it with what the commits recorded.
 
-Of each file: its pages are those that were written, by their checksums; its rows are of the partition, the date and the
-offsets that its name and the table's log say, in order, and within the statistics by which readers skip row groups. Of
-each range: the records are those that were committed, by number and checksum, as far as the log remembers.
+For each file: the pages have their checksums; the rows have the partition, date and offsets that the file's name and
+the table's log state, in order; and they are within the statistics by which readers skip row groups. For each range:
+number and checksum of the records are those that were committed, as far as the log still has the commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from korvet.lake.writing import UInt64s, mixes
 
 @frozen
 class Wrong:
-    """Offsets of a partition from `start` up to, without, `end`, and what is wrong with them."""
+    """A fault of the offsets of a partition in [start, end)."""
 
     partition: int
     start: int
@@ -37,10 +37,9 @@ class Wrong:
 
 
 def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Wrong]:
-    """All that is wrong with what the files of a snapshot hold; what they lack altogether, `chain` says.
+    """Yield the faults of the snapshot's files. `absent` yields missing files, `chain` finds missing offsets.
 
-    `on_progress` is called with the bytes that were read, file by file. Files that are not there, `absent` names.
-    Raises Unreachable.
+    `on_progress` is called with the number of bytes that were read, once per file. Raises Unreachable.
     """
     sums = {partition: _Sums(table.ranges_of(partition).told) for partition in table.archived_up_to}
     filesystem = table.location.filesystem()
@@ -59,12 +58,12 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
         on_progress(file.size)
     for partition, each in sums.items():
         skipped = [Stretch(wrong.start, wrong.end) for wrong in damaged if wrong.partition in {partition, -1}]
-        skipped.append(Stretch(INT64_MIN, table.start(partition) or 0))  # dropped, when it was old
+        skipped.append(Stretch(INT64_MIN, table.start(partition) or 0))  # dropped by retention
         yield from each.wrongs([*skipped, *missing_stretches(table, partition)])
 
 
 def absent(table: LakeTable) -> Iterator[Wrong]:
-    """The files of a snapshot that the store has not, or not in their length. Raises Unreachable."""
+    """Yield the files of a snapshot that the store lacks or has in another length. Raises Unreachable."""
     with store_errors(table.location):
         selector = pafs.FileSelector(table.location.path, recursive=True, allow_not_found=True)
         sizes = {info.path: info.size for info in table.location.filesystem().get_file_info(selector)}
@@ -79,7 +78,7 @@ def absent(table: LakeTable) -> Iterator[Wrong]:
 
 
 def _of_file(file: TableFile, what: str) -> Wrong:
-    """What is wrong with all that a file stands for; of partition -1 where nobody knows of which."""
+    """Return a fault of all offsets of a file. The partition is -1 if the file does not state a single one."""
     if file.held is not None:
         return Wrong(file.held.partition, file.held.start, file.held.end, what)
     partition = file.only_partition
@@ -90,13 +89,13 @@ def _of_file(file: TableFile, what: str) -> Wrong:
 
 
 def _proven(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pa.Table]:
-    """A file's rows, once they were compared with what is known of the file. Raises as `reading.opened`."""
+    """Yield a file's rows after checking them. Raises the same errors as `reading.opened`."""
     count, last = 0, INT64_MIN
     with opened(table, file, filesystem) as parquet:
         for number in range(parquet.num_row_groups):
             rows = row_group(parquet, number, file)
             rows.validate(full=True)
-            # Only now: pyarrow ends the process over statistics that are damaged, unless reading has failed before.
+            # Not earlier: damaged statistics make pyarrow abort the process, unless reading failed before.
             bounds = bounds_of_group(parquet.metadata.row_group(number))
             fault = _fault(file, rows, bounds, last)
             if fault:
@@ -113,7 +112,7 @@ def _proven(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> I
 
 
 def _fault(file: TableFile, rows: pa.Table, bounds: Bounds, last: int) -> str:
-    """What is wrong with rows of a file, nothing if they are as they should be."""
+    """Describe the fault of a row group's rows; an empty string if there is none. `last` is the previous offset."""
     if not rows.num_rows:
         return ""
     offsets: Int64s = rows["offset"].to_numpy()
@@ -143,7 +142,7 @@ def _name(location: Location, file: TableFile) -> str:
 
 @define
 class _Sums:
-    """What the files hold of a partition's ranges, as it is found; `told` is sorted, and does not overlap."""
+    """Counts and checksums of a partition's ranges, summed over its files. `told` is sorted without overlaps."""
 
     told: list[Told]
     starts: Int64s = field(init=False)
@@ -166,7 +165,7 @@ class _Sums:
         np.add.at(self.checksums, places[known], mixes(rows)[known])
 
     def wrongs(self, skipped: Sequence[Stretch]) -> Iterator[Wrong]:
-        """The ranges that are others than was told, but for those that touch stretches of which more is known."""
+        """Yield the ranges that differ from their commit, except those that overlap offsets already reported."""
         for each, count, checksum in zip(
             self.told, self.counts.tolist(), self.checksums.tolist(), strict=True
         ):

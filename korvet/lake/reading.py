@@ -1,4 +1,4 @@
-"""Files read whole, row group by row group, their pages' checksums verified: to write them anew, or to prove them."""
+"""Read whole files, one row group at a time, with page checksums verified. For rewriting and verifying files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from korvet.lake.table_files import TableFile
 
 @contextmanager
 def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pq.ParquetFile]:
-    """A file, open for reading.
+    """Open a file for reading.
 
-    Raises DamagedFile, AbsentFile for one of them, Unreachable, and FileNotFoundError where a vacuum took it.
+    Raises DamagedFile, AbsentFile if the newest version has the file, FileNotFoundError if a vacuum removed it, and
+    Unreachable.
     """
     with damage(table, file.path), filesystem.open_input_file(table.absolute(file)) as source:
         yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
@@ -29,7 +30,7 @@ def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> It
 
 @contextmanager
 def damage(table: LakeTable, path: str) -> Iterator[None]:
-    """Let what pyarrow raises for bytes that are not as they were written be DamagedFile."""
+    """Raise DamagedFile for the errors that pyarrow raises for damaged bytes."""
     try:
         yield
     except FileNotFoundError as error:
@@ -45,7 +46,7 @@ def damage(table: LakeTable, path: str) -> Iterator[None]:
 def row_groups(
     table: LakeTable, file: TableFile, filesystem: pafs.FileSystem, columns: Sequence[str] = FILE_SCHEMA.names
 ) -> Iterator[pa.Table]:
-    """The rows of a file in its own order, with these columns, as they are in FILE_SCHEMA. Raises as `opened`."""
+    """Yield a file's rows in the order of the file, with these columns of FILE_SCHEMA. Raises as `opened`."""
     with opened(table, file, filesystem) as parquet:
         for number in range(parquet.num_row_groups):
             yield row_group(parquet, number, file, columns)
@@ -54,10 +55,8 @@ def row_groups(
 def row_group(
     parquet: pq.ParquetFile, number: int, file: TableFile, columns: Sequence[str] = FILE_SCHEMA.names
 ) -> pa.Table:
-    """The rows of a row group, with these columns. To be called within `opened`.
-
-    Types that differ are a fault where we have written the file, and another writer's way of saying the same elsewhere.
-    """
+    """Return the rows of a row group, with these columns. Call it within `opened`."""
+    # Other types are a fault in our own files; other writers may use other types for the same values.
     names = list(columns)
     rows = parquet.read_row_group(number, columns=names).select(names)
     schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
@@ -67,7 +66,7 @@ def row_group(
 
 
 def by_partition(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each partition there is, by its number."""
+    """Yield the rows of each partition, with its number."""
     partitions = rows["partition"].to_numpy()
     distinct = np.unique(partitions)
     for partition in distinct.tolist():
@@ -75,7 +74,7 @@ def by_partition(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> dict[int, Int64s]:
-    """By partition, the offsets of the records that were erased from a file, sorted. Raises as `opened`."""
+    """Return, by partition, the sorted offsets of the records erased from a file. Raises as `opened`."""
     if file.held is not None and not file.held.erased:
         return {}
     with opened(table, file, filesystem) as parquet:

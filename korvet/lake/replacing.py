@@ -1,9 +1,9 @@
-"""Files of a table replaced by others, in one commit, which is made only while all that it replaces is still there.
+"""Replace files of a table by others in one commit, which succeeds only while all replaced files are in the table.
 
-deltalake, left to itself, commits anew on top of what others have committed meanwhile, and does not look whether one of
-them has removed the same files: rows would be doubled. So a commit is made for exactly one version, the snapshot's
-next; when somebody else has made that, the newest snapshot is looked at, and only if it has all the files still is the
-commit tried again. The numbers are not touched, so an archiver's commits and these do not exclude each other.
+By default, deltalake retries a commit on top of other writers' commits without checking whether one of them removed the
+same files; rows would be duplicated. So a commit is attempted for exactly one version, the one after the snapshot. If
+another writer took this version, the newest snapshot is opened, and the commit is tried again only if the snapshot
+still has all the files. Archived offsets do not change, so archivers may commit between attempts.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def replace(
     told: Callable[[LakeTable], Mapping[str, Any]] = lambda _: {},
     transactions: Mapping[str, int] | None = None,
 ) -> LakeTable:
-    """Commit that `gone` are gone and `new` are there; the snapshot that has it.
+    """Remove the files `gone` and add the files `new` in one commit. Return the snapshot with this commit.
 
-    `data_change` says whether rows have changed, too; what `told` says of a snapshot goes into the commitInfo of a
-    commit that follows it; `transactions` are numbers that move. Raises CommitConflict when one of the files has gone
-    otherwise, and Unreachable.
+    `data_change` is False if the rows stay the same. `told` returns the commitInfo entries for a commit on top of a
+    snapshot; `transactions` are `txn` versions to set. Raises CommitConflict if another writer removed one of the
+    files, and Unreachable.
     """
     actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in new]
     actions += [remove_action(file, data_change=data_change) for file in gone]
@@ -55,18 +55,18 @@ def replace(
 
 
 def _refuse_gone(table: LakeTable, gone: Sequence[TableFile]) -> None:
-    """Raise CommitConflict where the snapshot does not have a file any more."""
+    """Raise CommitConflict if the snapshot lacks one of the files."""
     there = {file.path for file in table.files}
     for file in gone:
         if file.path not in there:
             raise CommitConflict(
-                f"{table.location}: {file.path} was replaced by somebody else meanwhile; nothing was committed."
+                f"{table.location}: another writer replaced {file.path} meanwhile; nothing was committed."
             )
 
 
 def refuse_deletion_vectors(location: Location, delta: DeltaTable) -> None:
-    """Raise where rows may be deleted that are in the files still: to write them anew would bring them back."""
+    """Raise NewerFormat if files may hold rows that deletion vectors mark as deleted: rewriting would restore them."""
     if "deletionVectors" in (delta.protocol().reader_features or ()):
         raise NewerFormat(
-            f"{location} has deletion vectors, of somebody else's making, and its files cannot be written anew."
+            f"{location} has deletion vectors, which another writer made, so its files cannot be rewritten."
         )

@@ -1,7 +1,7 @@
-"""What of an archive is old enough to go: whole ranges at its beginning, as Kafka drops whole segments.
+"""Retention of an archive: drop whole ranges from its beginning, as Kafka drops whole segments.
 
-A range goes when every record of it, and of all ranges before it, is older than wanted by its own timestamp. So the
-archive begins later afterwards, and has no holes. The files stay on the disk until a vacuum.
+A range is dropped when every record in it and in all earlier ranges is older than the limit, by its own timestamp. So
+afterwards the archive begins later, without holes. The files stay on disk until a vacuum.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from korvet.lake.table import LakeTable
 
 
 def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
-    """For each partition that has something to drop: the offset its archive is to begin with.
+    """Return the new start offset of each partition that has something to drop.
 
-    Records without a timestamp do not grow old, and files that somebody else has written say too little to be dropped.
+    Records without a timestamp never expire. Files that another writer named do not state their range and are kept.
     """
     ends: dict[int, list[int]] = {partition: [] for partition in table.archived_up_to}
-    stays = dict(table.archived_up_to)  # the first offset that has to stay
+    stays = dict(table.archived_up_to)  # the first offset to keep
     for file in table.files:
         if file.held is None:
             first = file.first_offset or 0
@@ -35,9 +35,9 @@ def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
 
 
 def drop_before(table: LakeTable, starts: Mapping[int, int]) -> LakeTable:
-    """Drop what these partitions have before these offsets, in one commit; the snapshot that lacks it.
+    """Drop what these partitions have below these offsets in one commit. Return the snapshot with this commit.
 
-    Raises CommitConflict when somebody else has replaced some of the same files meanwhile, and Unreachable.
+    Raises CommitConflict if another writer replaced some of the files meanwhile, and Unreachable.
     """
     gone = [
         file

@@ -1,13 +1,13 @@
-"""What an archive's rows look like: the columns of Spark's Kafka source, the raw timestamp, and the date.
+"""The columns of an archive: those of Spark's Kafka source, the raw timestamp, and the date.
 
     topic string, partition int, offset long,
-    timestamp timestamp      null where the record's cannot be held by one: before year 1, after 9999
-    timestamp_ms long        the number that was on the wire, whatever it is
+    timestamp timestamp      null if the record's timestamp is out of range: before year 1, after 9999
+    timestamp_ms long        the record's timestamp from the wire, unchanged
     timestampType int        0 CreateTime, 1 LogAppendTime
-    key binary, value binary, headers array<struct<key: string, value: binary>>  (null where there are none)
-    date date                the day of `timestamp` (UTC); the table is partitioned by it
+    key binary, value binary, headers array<struct<key: string, value: binary>>  (null without headers)
+    date date                the day of `timestamp` (UTC); the partition column of the table
 
-Never is something like 1970 made up for a time that is not there.
+A missing timestamp is null, never a placeholder such as 1970.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ARCHIVE_SCHEMA = pa.schema(
         ("date", pa.date32()),
     ]
 )
-#: The columns inside the files: `date` is in their paths.
+#: The columns inside the files. `date` is in their paths.
 FILE_SCHEMA = pa.schema([field for field in ARCHIVE_SCHEMA if field.name != "date"])
 
-# 0001-01-01 and the last millisecond of 9999: what Python, SQL and every reader agree on.
+# 0001-01-01 and the last millisecond of 9999: the range that Python, SQL and all readers share.
 FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999
 DAY_MS = 86_400_000
@@ -45,20 +45,20 @@ Int64s = npt.NDArray[np.int64]
 
 
 def representable(timestamps_ms: Int64s) -> npt.NDArray[np.bool_]:
-    """Which of these (ms since 1970) a timestamp can hold."""
+    """Return a mask of the timestamps (ms since 1970) that the column `timestamp` can hold."""
     within: npt.NDArray[np.bool_] = (timestamps_ms >= FIRST_MS) & (timestamps_ms <= LAST_MS)
     return within
 
 
 def timestamp_column(timestamps_ms: Int64s) -> pa.Array:
-    """The column `timestamp` (µs, UTC) of raw timestamps."""
+    """Return the column `timestamp` (µs, UTC) for raw timestamps."""
     held = representable(timestamps_ms)
     micros = np.where(held, timestamps_ms, 0) * 1000
     return pa.array(micros, pa.int64(), mask=~held).cast(pa.timestamp("us", "UTC"))
 
 
 def days(timestamps_ms: Int64s) -> Int64s:
-    """The days since 1970 of raw timestamps; NO_DAY where there is none."""
+    """Return the days since 1970 of raw timestamps; NO_DAY for those out of range."""
     return np.where(representable(timestamps_ms), timestamps_ms // DAY_MS, NO_DAY)
 
 
@@ -66,7 +66,7 @@ NO_DAY = int(np.iinfo(np.int64).min)
 
 
 def date_text(day: int) -> str | None:
-    """A day as Delta's log and the folders' names write it, YYYY-MM-DD; None for NO_DAY."""
+    """Return a day as YYYY-MM-DD, as in Delta's log and in folder names; None for NO_DAY."""
     return None if day == NO_DAY else str(np.datetime64(day, "D"))
 
 
@@ -80,7 +80,7 @@ def archive_table(
     values: pa.Array,
     headers: pa.Array,
 ) -> pa.Table:
-    """Records of one partition as rows in FILE_SCHEMA, in the order they are given."""
+    """Return records of one partition as rows of FILE_SCHEMA, in the given order."""
     count = len(offsets)
     columns = [
         pa.repeat(pa.scalar(topic, pa.string()), count),

@@ -1,18 +1,18 @@
-"""The archive of a topic: a Delta table that is its own checkpoint.
+"""The archive of a topic: a Delta table that records its own progress.
 
-How far a partition has been archived is written by the very commit that adds its records, as `txn` actions, which
-no checkpoint of the log and no optimization drops:
+The commit that adds records also sets how far each partition is archived, as `txn` actions. Checkpoints of the log and
+optimizations keep these actions:
 
-    korvet/<topic id>/<partition>               archived up to this offset: what is below it is in the table
-    korvet/<topic id>/<partition>/start         the offset the archive begins with
-    korvet/<topic id>/<partition>/covered       where the last range that had records ended; file names go on there
-    korvet/<topic id>/<partition>/gap/<offset>  a gap somebody has accepted: from <offset> up to this number
+    korvet/<topic id>/<partition>               archived offset: everything below it is in the table
+    korvet/<topic id>/<partition>/start         the offset at which the archive begins
+    korvet/<topic id>/<partition>/covered       the end of the last range with records; the next file name begins here
+    korvet/<topic id>/<partition>/gap/<offset>  an accepted gap: from <offset> (inclusive) to this number (exclusive)
 
-A handle is one snapshot, and stays it. deltalake checks no order, so it is done here: ranges are committed only where
-they begin exactly at the snapshot's number, by a commit on that same snapshot, which the store refuses when there was
-another in between. After a commit, or a conflict, open the table anew.
+A LakeTable is one snapshot and never changes. deltalake does not check the order of commits, so this module does: a
+range is committed only if it begins at the snapshot's archived offset. The commit targets the version after the
+snapshot, and the store refuses it if another commit took this version. After a commit, or a conflict, reopen the table.
 
-What a table belongs to is in its properties: korvet.kind, korvet.topic, korvet.topic.id, korvet.format.version.
+The table's properties name its topic: korvet.kind, korvet.topic, korvet.topic.id, korvet.format.version.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from korvet.lake.told import GAPS, RANGES, Ranges, Told, told_by
 FORMAT_VERSION = 1
 ARCHIVE = "archive"
 KIND, TOPIC, TOPIC_ID, VERSION = "korvet.kind", "korvet.topic", "korvet.topic.id", "korvet.format.version"
-# What a commit calls itself, in commitInfo.
+# The key of a commit's own id in commitInfo.
 COMMIT_ID = "korvet.commit"
-# Every opening reads the log from the last checkpoint on; deltalake's 100 entries are many, one request each.
+# Opening reads the log from the last checkpoint on, one request per commit. deltalake's default of 100 is slow.
 CHECKPOINT_INTERVAL = "20"
 
 
 @frozen(order=True)
 class Gap:
-    """Offsets of a partition, from `start` up to, without, `end`, that were gone before they could be archived."""
+    """Offsets of a partition in [start, end) that were gone before they could be archived."""
 
     partition: int
     start: int
@@ -69,15 +69,15 @@ class Gap:
 
 @define(slots=False)
 class LakeTable:
-    """One snapshot of a topic's archive, made by `open` or `open_or_create`. Nothing needs to be closed."""
+    """One snapshot of a topic's archive, made by `open` or `open_or_create`. It needs no closing."""
 
     location: Location  # of the table itself
     topic: str
     topic_id: UUID
     version: int
-    #: deltalake's handle of this snapshot, for what is not offered here. It must not be refreshed.
+    #: deltalake's handle of this snapshot, for features that this class lacks. It must not be refreshed.
     delta: DeltaTable = field(repr=False)
-    #: The last version of every application id.
+    #: The latest version of each application id.
     transactions: Mapping[str, int] = field(repr=False)
 
     # --- Opening ------------------------------------------------------------------------------------------
@@ -86,10 +86,10 @@ class LakeTable:
     def open(
         cls, lake: Location, topic: str, topic_id: UUID | None = None, *, previous: LakeTable | None = None
     ) -> Self:
-        """The newest snapshot of the archive that a topic has in a lake.
+        """Open the newest snapshot of a topic's archive in a lake.
 
-        Without `topic_id`, that of whatever incarnation of the topic was archived. `previous`, a snapshot of the same
-        table, saves reading its part of the log again. Raises NoTable, WrongTable, NewerFormat, Unreachable.
+        Without `topic_id`, any incarnation of the topic is accepted. `previous`, an earlier snapshot of the same
+        table, avoids reading its part of the log again. Raises NoTable, WrongTable, NewerFormat, Unreachable.
         """
         location = lake.child(topic)
         with store_errors(location):
@@ -105,9 +105,9 @@ class LakeTable:
 
     @classmethod
     def open_or_create(cls, lake: Location, topic: str, topic_id: UUID) -> Self:
-        """The same, with an empty table made where there is nothing yet.
+        """Open the newest snapshot, or create an empty table if there is none.
 
-        Raises NoTable where there is something that is no table.
+        Raises NoTable if there are files but no table; also the errors of `open`.
         """
         location = lake.child(topic)
         try:
@@ -134,21 +134,21 @@ class LakeTable:
                     raise_if_key_not_exists=False,
                 )
             except DeltaError:
-                # Somebody else was first, or it cannot be made: opening tells.
+                # Another writer created it first, or creation failed. In the first case, `open` checks the table.
                 if not DeltaTable.is_deltatable(location.url, location.storage_options()):
                     raise
         return cls.open(lake, topic, topic_id)
 
-    # --- What it knows ------------------------------------------------------------------------------------
+    # --- Contents -----------------------------------------------------------------------------------------
 
     @property
     def app_id(self) -> str:
-        """What the application ids of its `txn` actions begin with."""
+        """The prefix of the application ids of the table's `txn` actions."""
         return f"korvet/{self.topic_id}"
 
     @cached_property
     def archived_up_to(self) -> dict[int, int]:
-        """For each partition that was ever archived: the offset up to which, without it, it was."""
+        """The archived offset of each partition that was ever archived: everything below it is in the table."""
         numbers = {}
         prefix = f"{self.app_id}/"
         for app_id, number in self.transactions.items():
@@ -158,16 +158,16 @@ class LakeTable:
         return dict(sorted(numbers.items()))
 
     def start(self, partition: int) -> int | None:
-        """The offset a partition's archive begins with, None where it was never archived."""
+        """Return the offset at which a partition's archive begins, None if it was never archived."""
         return self.transactions.get(f"{self.app_id}/{partition}/start")
 
     def covered(self, partition: int) -> int | None:
-        """Where the partition's last range that had records ended: names of files tell of all up to here."""
+        """Return the end of the partition's last range with records. File names account for all offsets below it."""
         return self.transactions.get(f"{self.app_id}/{partition}/covered", self.start(partition))
 
     @cached_property
     def gaps(self) -> list[Gap]:
-        """The gaps that were accepted, sorted."""
+        """The accepted gaps, sorted."""
         gaps = []
         prefix = f"{self.app_id}/"
         for app_id, end in self.transactions.items():
@@ -187,14 +187,14 @@ class LakeTable:
         return self.index.files
 
     def files_of(self, partition: int, start: int, end: int) -> list[TableFile]:
-        """The files that may hold records of a partition from `start` up to, without, `end`, by their first offset.
+        """Return the files that may hold records of a partition in [start, end), by their first offset.
 
-        Files of several dates overlap: in order are only all of them merged.
+        Files of different dates overlap, so their rows must be merged to be in order.
         """
         return self.index.overlapping(partition, start, end)
 
     def ranges_of(self, partition: int) -> Ranges:
-        """What commits have said of the partition's ranges, as far as the log remembers them."""
+        """Return the range checksums of a partition that the log still has."""
         return self._ranges.get(partition) or Ranges()
 
     @cached_property
@@ -202,7 +202,7 @@ class LakeTable:
         return told_by(self.commits())
 
     def offsets_of(self, partition: int, start: int, end: int) -> Int64s:
-        """The offsets, from `start` up to, without, `end`, that the files have of a partition; sorted, each once.
+        """Return the sorted, distinct offsets in [start, end) that the files have of a partition.
 
         Reads two columns of every file that may have any. Raises Unreachable.
         """
@@ -224,22 +224,22 @@ class LakeTable:
         return np.unique(np.concatenate(found))
 
     def absolute(self, file: TableFile | DataFile) -> str:
-        """A file's path on the filesystem of `location`."""
+        """Return a file's path on the filesystem of `location`."""
         return f"{self.location.path}/{file.path}"
 
     def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Version and commitInfo of each commit from version `first` up to this snapshot that the log still holds."""
+        """Yield version and commitInfo of each commit from `first` up to this snapshot that the log still has."""
         with store_errors(self.location):
             yield from DeltaLog(self.location).commits(first, self.version)
 
     # --- Committing ---------------------------------------------------------------------------------------
 
     def commit(self, ranges: Sequence[ArchivedRange], gaps: Sequence[Gap] = ()) -> Self:
-        """Add ranges' files and move their partitions' numbers on, all in one commit; the snapshot that has it.
+        """Add the files of `ranges` and advance archived offsets in one commit. Return the snapshot with this commit.
 
-        A partition's ranges and gaps must follow each other, beginning at its number; a partition without a number
-        begins where its first range does. Raises OutOfOrder, or CommitConflict when somebody else has committed
-        since this snapshot was taken, or Unreachable; then nothing was committed, as far as can be known.
+        A partition's ranges and gaps must be contiguous and begin at its archived offset; a new partition begins at
+        its first range. Raises OutOfOrder, CommitConflict if another writer committed since this snapshot, or
+        Unreachable. After an error nothing was committed, as far as can be determined.
         """
         transactions = self._next_transactions(ranges, gaps)
         said = {
@@ -256,10 +256,10 @@ class LakeTable:
         *,
         retries: int | None = None,
     ) -> Self:
-        """Commit actions, numbers that move, and what is `said` in commitInfo; the snapshot that has it.
+        """Commit actions, `txn` versions and the commitInfo entries `said`. Return the snapshot with this commit.
 
-        `retries` is how often deltalake may put it on top of others' commits that it thinks do not exclude it. Raises
-        CommitConflict when somebody else was faster, and Unreachable.
+        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
+        Raises CommitConflict if another writer committed first, and Unreachable.
         """
         commit_id = uuid4().hex
         properties = CommitProperties(
@@ -286,16 +286,17 @@ class LakeTable:
         return newer
 
     def reopened(self) -> Self:
-        """The newest snapshot of the same table."""
+        """Return the newest snapshot of the same table."""
         lake = evolve(self.location, url=self.location.url.rpartition("/")[0])
         return type(self).open(lake, self.topic, self.topic_id, previous=self)
 
     def has_commit(self, commit_id: str, first: int) -> bool:
-        """Whether one of the commits from version `first` on is that one: an answer may be lost on its way."""
+        """Return True if a commit from version `first` on has this id."""
+        # A commit whose response was lost looks like a conflict with itself.
         return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
 
     def _next_transactions(self, ranges: Iterable[ArchivedRange], gaps: Iterable[Gap]) -> dict[str, int]:
-        """The numbers after a commit of these. Raises OutOfOrder."""
+        """Return the `txn` versions to set in a commit of these ranges and gaps. Raises OutOfOrder."""
         positions = dict(self.archived_up_to)
         changed: dict[str, int] = {}
         items: list[ArchivedRange | Gap] = [*ranges, *gaps]
@@ -320,7 +321,7 @@ class LakeTable:
 
 @contextmanager
 def store_errors(location: Location) -> Iterator[None]:
-    """Let what deltalake and pyarrow raise be one of ours, in one line that names the place."""
+    """Convert errors of deltalake and pyarrow to LakeErrors, with a message of one line that names the location."""
     try:
         yield
     except TableNotFoundError:
@@ -328,13 +329,13 @@ def store_errors(location: Location) -> Iterator[None]:
     except DeltaProtocolError as error:
         raise NewerFormat(f"{location}: {first_line(error)}") from error
     except (OSError, DeltaError) as error:
-        if "Unsupported" in str(error):  # what readers of the protocol must understand, and this one does not
+        if "Unsupported" in str(error):  # the table requires a reader feature that deltalake lacks
             raise NewerFormat(f"{location}: {first_line(error)}") from error
         raise Unreachable(f"{location}: {first_line(error)}") from error
 
 
 def refuse_other_things(location: Location) -> None:
-    """Raise NoTable where there are files already, of which none is a Delta table's."""
+    """Raise NoTable if the location has files, which are no Delta table."""
     with store_errors(location):
         filesystem = location.filesystem()
         info = filesystem.get_file_info(location.path)
@@ -347,7 +348,7 @@ def refuse_other_things(location: Location) -> None:
 
 
 def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | None) -> UUID:
-    """The topic id a table was made for. Raises WrongTable and NewerFormat."""
+    """Return the topic id that a table belongs to. Raises WrongTable and NewerFormat."""
     told: Mapping[str, str] = delta.metadata().configuration
     if told.get(KIND) != ARCHIVE:
         raise WrongTable(
@@ -370,7 +371,7 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
 
 
 def first_line(error: Exception) -> str:
-    """Return what went wrong in one line, for deltalake's errors with the innermost cause."""
+    """Return the error message in one line; deltalake's errors with the innermost cause."""
     text = str(error).strip()
     cause = re.split(r"\n\s*(?:\x1b\[\d+m)*\u21b3", text)[-1] if "\u21b3" in text else ""
     answer = re.search(r"<Code>([^<]*)</Code>(?:<Message>([^<]*)</Message>)?", cause)

@@ -1,4 +1,4 @@
-"""The files of one snapshot, and which of them may hold what: looked up without going over all of them each time."""
+"""The files of one snapshot, indexed by partition and offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @frozen
 class TableFile:
-    """A file of a snapshot. What its statistics do not say is None; `held` is what its name says, if it is ours."""
+    """A file of a snapshot. Missing statistics are None. `held` is the range in its name, None in a foreign name."""
 
     path: str
     size: int
@@ -35,19 +35,19 @@ class TableFile:
 
     @property
     def only_partition(self) -> int | None:
-        """The one that all its rows are of, None where its statistics do not name one alone."""
+        """The partition of all rows, or None if the statistics do not name a single one."""
         return self.first_partition if self.first_partition == self.last_partition else None
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """All its offsets are from the first number up to, without, the second."""
+        """Bounds of the file's offsets, as [start, end)."""
         return (
             INT64_MIN if self.first_offset is None else self.first_offset,
             INT64_MAX if self.last_offset is None else self.last_offset + 1,
         )
 
     def may_hold(self, partition: int, start: int, end: int) -> bool:
-        """Whether records of the partition from `start` up to, without, `end` may be in it."""
+        """Return True if the file may have records of the partition in [start, end)."""
         if self.count == 0:
             return False
         if self.first_partition is None or self.last_partition is None:
@@ -60,7 +60,7 @@ class TableFile:
 
 
 def files_in(delta: DeltaTable) -> list[TableFile]:
-    """The files of deltalake's snapshot, by path."""
+    """Return the files of deltalake's snapshot, by path."""
     columns = pa.table(delta.get_add_actions(flatten=True))
     there = set(columns.column_names)
 
@@ -89,12 +89,12 @@ def files_in(delta: DeltaTable) -> list[TableFile]:
 
 @define(slots=False)
 class FileIndex:
-    """A snapshot's files by partition, and by the offsets that may be in them."""
+    """A snapshot's files, indexed by partition and offset bounds."""
 
     files: list[TableFile] = field(repr=False)
 
     def overlapping(self, partition: int, start: int, end: int) -> list[TableFile]:
-        """The files that may hold records of the partition in [start, end), by their first offset."""
+        """Return the files that may hold records of the partition in [start, end), by their first offset."""
         found = [file for file in self._of_several if file.may_hold(partition, start, end)]
         if partition in self._bounds:
             files, firsts, lasts = self._bounds[partition]
@@ -102,12 +102,12 @@ class FileIndex:
         return sorted(found, key=lambda file: (file.first_offset or 0, file.path))
 
     def named(self, partition: int) -> list[TableFile]:
-        """Those whose names say that they are of the partition, empty ones too, by path."""
+        """Return the files whose names state the partition, empty files included, by path."""
         return self._named.get(partition, [])
 
     @cached_property
     def foreign(self) -> list[TableFile]:
-        """Those that somebody else has named."""
+        """The files that another writer named."""
         return [file for file in self.files if file.held is None]
 
     @cached_property
@@ -120,12 +120,12 @@ class FileIndex:
 
     @cached_property
     def _of_several(self) -> list[TableFile]:
-        """Those whose statistics name no single partition."""
+        """The files whose statistics do not name a single partition."""
         return [file for file in self.files if file.only_partition is None]
 
     @cached_property
     def _bounds(self) -> dict[int, tuple[list[TableFile], Int64s, Int64s]]:
-        """By partition: files, and the first and last offset of each; everything where that is not known."""
+        """By partition: files, their first offsets, their last offsets. Unknown bounds are the widest possible."""
         found: dict[int, list[TableFile]] = {}
         for file in self.files:
             partition = file.only_partition

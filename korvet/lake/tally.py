@@ -1,4 +1,4 @@
-"""Rows counted and summed up, as they come, to be compared with what was committed."""
+"""Count and checksum of rows, summed as they are read, for comparison with a commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from korvet.lake.writing import checksum
 
 @define
 class Tally:
-    """How many rows of a partition there were, and their checksum (see `writing.checksum`)."""
+    """Number and checksum of a partition's rows (see `writing.checksum`)."""
 
     partition: int
     count: int = 0
@@ -25,7 +25,7 @@ class Tally:
         self.checksum = (self.checksum + checksum(rows)) % MODULUS
 
     def add_in_order(self, rows: pa.Table, last: int, name: str) -> int:
-        """Add rows that must be the partition's, behind the offset `last`; the last one's. Raises DamagedFile."""
+        """Add rows of the partition, all after the offset `last`. Return the last offset. Raises DamagedFile."""
         if not rows.num_rows:
             return last
         offsets: Int64s = rows["offset"].to_numpy()

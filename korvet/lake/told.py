@@ -1,7 +1,7 @@
-"""What commits have said of offsets: how many records there are of them, and their checksum.
+"""Range checksums: the count and checksum of the records of each range, as recorded in the table's commits.
 
-Every archive commit says that of each range it adds. Later commits may say it anew: of ranges that were joined, or that
-records were erased from. What was said last counts.
+Every commit of an archive records them for the ranges it adds. Later commits may replace them, for ranges that were
+joined or from which records were erased. The latest commit applies.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from attrs import define, evolve, field, frozen
 
 from korvet.lake.schema import Int64s
 
-# What commits say of themselves, in commitInfo.
+# Keys in commitInfo.
 RANGES, GAPS, ANEW = "korvet.ranges", "korvet.gaps", "korvet.ranges.anew"
 MODULUS = 1 << 64
 
 
 @frozen(order=True)
 class Told:
-    """A partition has `count` records from `start` up to, without, `end`; `checksum` is theirs."""
+    """Count and checksum of a partition's records in [start, end)."""
 
     partition: int
     start: int
@@ -32,7 +32,8 @@ class Told:
     checksum: int
 
     def to_list(self) -> list[int | str]:
-        """As commits say it; JSON's numbers cannot be trusted with 64 bits."""
+        """Return the fields as written to commitInfo."""
+        # JSON readers may round integers of 64 bits, so the checksum is text.
         return [self.partition, self.start, self.end, self.count, str(self.checksum)]
 
     @classmethod
@@ -43,16 +44,16 @@ class Told:
 
 @define
 class Ranges:
-    """What is told of one partition, by start; ranges do not overlap."""
+    """The range checksums of one partition, by start, without overlaps."""
 
     told: list[Told] = field(factory=list)
 
     def add(self, item: Told) -> None:
-        """Take what was said last: it stands for all that was said of the same offsets before."""
+        """Add a range checksum; it replaces earlier ones of ranges inside its offsets."""
         self.told[self._inside(item.start, item.end)] = [item]
 
     def within(self, start: int, end: int) -> list[Told]:
-        """What is told of ranges that lie from `start` up to, without, `end`."""
+        """Return the range checksums of ranges inside [start, end)."""
         return self.told[self._inside(start, end)]
 
     def _inside(self, start: int, end: int) -> slice:
@@ -61,7 +62,7 @@ class Ranges:
 
 
 def told_by(commits: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Ranges]:
-    """By partition, what commits (version and commitInfo, oldest first) have said."""
+    """Collect range checksums by partition from commits (version and commitInfo), oldest first."""
     found: dict[int, Ranges] = {}
     for _, info in commits:
         for item in _said(info):
@@ -75,7 +76,7 @@ def _said(info: Mapping[str, Any]) -> Iterator[Told]:
 
 
 def without_records(ranges: Ranges, offsets: Int64s, mixes: npt.NDArray[np.uint64]) -> list[Told]:
-    """What is to be told anew of the ranges that have these offsets, when their records, of these mixes, are gone."""
+    """Recompute the count and checksum of each range that contains an erased offset; `mixes` are record checksums."""
     places = np.array(
         [bisect_right(ranges.told, offset, key=lambda each: each.start) - 1 for offset in offsets]
     )
@@ -91,7 +92,7 @@ def without_records(ranges: Ranges, offsets: Int64s, mixes: npt.NDArray[np.uint6
 
 
 def summed(partition: int, start: int, end: int, parts: Iterable[Told]) -> Told:
-    """The same of several ranges as of one."""
+    """Combine the range checksums of several ranges into one."""
     several = list(parts)
     count = sum(each.count for each in several)
     return Told(partition, start, end, count, sum(each.checksum for each in several) % MODULUS)

@@ -1,6 +1,6 @@
-"""Zigzag varints by the thousand: read and written with numpy, one pass per byte that the longest of them has.
+"""Read and write many zigzag varints with numpy, in one pass per byte of the longest one.
 
-See `korvet.protocol.record` for what they look like.
+`korvet.protocol.record` describes the format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Int64s = NDArray[np.int64]
 
 
 def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
-    """The numbers at `positions`, and the positions behind them.
+    """Return the numbers at `positions`, and the position after each.
 
     Raises IndexError beyond the end of `data`, InvalidRecord for a number of more than 64 bits.
     """
@@ -30,7 +30,7 @@ def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
     while unfinished.size:
         if shift > 63:
             raise InvalidRecord("A number is longer than 64 bits.")
-        if unfinished.size == behind.size:  # all of them, as with values of a like size
+        if unfinished.size == behind.size:  # all of them, which is typical for values of similar size
             byte = data[behind]
             raw |= (byte & 127).astype(np.uint64) << np.uint64(shift)
             behind += 1
@@ -45,7 +45,7 @@ def read_varints(data: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def write_varints(numbers: Int64s) -> tuple[Bytes, Int64s]:
-    """A row of bytes for each number, of which the first so many count: (rows, how many)."""
+    """Return a matrix with a row of bytes for each number, and how many bytes of each row are used."""
     raw = (numbers << 1 ^ numbers >> 63).astype(np.uint64)
     columns: list[Bytes] = []
     sizes = np.ones(len(numbers), np.int64)

@@ -1,6 +1,6 @@
-"""Records to Parquet files. Spark's workers do this; whoever commits is told what they wrote.
+"""Write records to Parquet files. Spark's workers do this; they return the files' metadata to the committing driver.
 
-A file that was written is no part of a table before it is committed, so a worker may die at any moment.
+A written file is not part of the table until it is committed, so a worker may be killed at any time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
 from korvet.lake.location import Location, sync
 from korvet.lake.schema import FILE_SCHEMA, Int64s, date_text, days
 
-# A reader that wants a thousand records takes one or two row groups; what is fetched for them is bounded.
+# A reader of a thousand records fetches one or two row groups; this bounds how many bytes it fetches.
 ROW_GROUP_BYTES = 1_500_000
 ROW_GROUP_ROWS = 8192
-# Strings that repeat are worth a dictionary; to try one on payloads would cost more than writing them.
+# Dictionaries pay off for strings that repeat. Trying them on payloads would cost more than writing the payloads.
 DICTIONARY_COLUMNS = ["topic", "partition", "timestampType", "headers.list.element.key"]
 NUMBER_ENCODINGS = {
     "offset": "DELTA_BINARY_PACKED",
@@ -39,16 +39,16 @@ COMPRESSION = "zstd"
 
 UInt64s = npt.NDArray[np.uint64]
 
-# Of rows that come little by little, so many are collected before row groups are made of them.
+# Bytes of rows to buffer before writing row groups, when rows arrive in small tables.
 BUFFER_BYTES = 16 * 1024 * 1024
 
 
 @define
 class RangeWriter:
-    """Writes one partition's records, range by range, to the files of a table at `location`.
+    """Writes one partition's records, range by range, to files of the table at `location`.
 
-    `covered` is where the last range with files ended: the names of the next files begin there, so that ranges without
-    records leave no gap between names. Each `write` is one range of its own, all in memory.
+    `covered` is the end of the last range with files. The next file's range begins there, so that ranges without
+    records leave no gap between file names. Each `write` writes one range, which is held in memory.
     """
 
     location: Location
@@ -60,9 +60,9 @@ class RangeWriter:
         self._filesystem = self.location.filesystem()
 
     def write(self, rows: pa.Table, start: int, end: int) -> ArchivedRange:
-        """Write rows in FILE_SCHEMA, sorted by offset: all that the partition has from `start` up to `end`.
+        """Write rows of FILE_SCHEMA, sorted by offset: all that the partition has in [start, end).
 
-        Returns what to commit. Raises OSError when the store does not take a file.
+        Return what to commit. Raises OSError if writing fails.
         """
         if not rows.num_rows:
             return ArchivedRange(self.partition, start, end)
@@ -84,9 +84,9 @@ class RangeWriter:
 
 @define
 class FileWriter:
-    """Writes rows, as they come, to a new file of a table; made by `open`, which closes what was not closed.
+    """Writes rows to a new file of a table. Use `open`, which closes the file if `close` was not called.
 
-    At most BUFFER_BYTES of rows wait to be written. Everything raises OSError when the store does not take it.
+    At most BUFFER_BYTES of rows are buffered. All methods raise OSError if writing fails.
     """
 
     location: Location
@@ -97,7 +97,7 @@ class FileWriter:
     _waiting: list[pa.Table] = field(factory=list, init=False)
     _waiting_bytes: int = field(default=0, init=False)
     count: int = field(default=0, init=False)
-    #: Least and greatest of what was written, by column.
+    #: Minimum and maximum of each of BOUNDED_COLUMNS.
     _bounds: dict[str, tuple[int, int]] = field(factory=dict, init=False)
 
     @classmethod
@@ -105,7 +105,7 @@ class FileWriter:
     def open(
         cls, location: Location, path: str, date: str | None, *, filesystem: pafs.FileSystem
     ) -> Iterator[Self]:
-        """A writer of the file `path`; what it has written is whole once its `close` has returned."""
+        """Open a writer of the file `path`. The file is complete once `close` has returned."""
         whole = f"{location.path}/{path}"
         if location.is_local:
             os.makedirs(os.path.dirname(whole), exist_ok=True)  # noqa: PTH103, PTH120  the filesystem's own paths
@@ -125,7 +125,7 @@ class FileWriter:
             yield cls(location, path, date, sink, parquet)
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows in FILE_SCHEMA, sorted by offset, behind those that were written before."""
+        """Append rows of FILE_SCHEMA. All rows of a file must be sorted by offset."""
         if not rows.num_rows:
             return
         self.count += rows.num_rows
@@ -139,7 +139,7 @@ class FileWriter:
             self._flush(is_all=False)
 
     def close(self, metadata: Mapping[bytes, bytes] | None = None) -> DataFile:
-        """Write the rest, and `metadata` into the footer; what to commit."""
+        """Write the buffered rows, and `metadata` into the footer. Return what to commit."""
         self._flush(is_all=True)
         if metadata:
             self._parquet.add_key_value_metadata(metadata)
@@ -167,7 +167,7 @@ class FileWriter:
         )
 
     def _flush(self, *, is_all: bool) -> None:
-        """Write what waits, all of it or whole row groups."""
+        """Write buffered rows: all, or only full row groups."""
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
@@ -181,28 +181,28 @@ class FileWriter:
 
 
 def sync_folders(location: Location, files: Iterable[DataFile]) -> None:
-    """Have the folders of files that were written name them after a crash of the machine, too."""
+    """Flush the folders of written files, so that the files survive a crash of the machine."""
     if location.is_local:
         for folder in {file.path.partition("/")[0] for file in files}:
             sync(f"{location.path}/{folder}")
 
 
 def rows_of_a_group(rows: pa.Table) -> int:
-    """How many rows a group is to have: about ROW_GROUP_BYTES, at least one."""
+    """Return the number of rows per row group: about ROW_GROUP_BYTES, at least one row."""
     size: int = max(1, rows.nbytes // max(1, rows.num_rows))
     return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // size))
 
 
 def checksum(rows: pa.Table) -> int:
-    """A number that says which records these are, in whatever order and however they are split into files.
+    """Return a checksum of the records that does not depend on their order or on the split into files.
 
-    The sum (modulo 2^64) over the rows of `mixes`. What is inside of keys and values, the pages' own checksums guard.
+    It is the sum (modulo 2^64) of `mixes` over the rows. The bytes of keys and values are covered by page checksums.
     """
     return int(np.sum(mixes(rows), dtype=np.uint64))
 
 
 def mixes(rows: pa.Table) -> UInt64s:
-    """For each row a mix of its offset, timestamp_ms, and the lengths of key and value."""
+    """Return the record checksums: a hash of each row's offset, timestamp_ms, and lengths of key and value."""
     mixed = _mix(_numbers(rows, "offset").astype(np.uint64))
     mixed = _mix(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
     for name in ("key", "value"):
@@ -211,7 +211,7 @@ def mixes(rows: pa.Table) -> UInt64s:
 
 
 def _mix(numbers: UInt64s) -> UInt64s:
-    """The finalizer of splitmix64: every bit of the number has a say in every bit of the result."""
+    """Apply the finalizer of splitmix64: every input bit affects every output bit."""
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -219,7 +219,7 @@ def _mix(numbers: UInt64s) -> UInt64s:
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
-    """The rows of each date, in the order of their offsets; dates ascending, the one that is none first."""
+    """Yield the rows of each date by offset. Dates ascend; rows without a date come first."""
     day = days(_numbers(rows, "timestamp_ms"))
     if (day == day[0]).all():
         yield date_text(int(day[0])), rows

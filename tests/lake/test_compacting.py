@@ -227,7 +227,7 @@ def test_of_two_who_replace_the_same_files_one_does(table: LakeTable) -> None:
     first, second = table.reopened(), table.reopened()
     Compaction(first).run()
 
-    with pytest.raises(CommitConflict, match="was replaced by somebody else"):
+    with pytest.raises(CommitConflict, match="another writer replaced"):
         replace(second, second.files, [], data_change=False)
     Compaction(second).run()
     assert [row.offset for row in rows_of(folder(table))] == list(range(20))
