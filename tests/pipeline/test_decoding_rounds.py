@@ -316,7 +316,7 @@ def test_somebody_elses_table_is_not_touched(lake: Lake) -> None:
     place = lake.folder / "typed" / "orders"
     DeltaTable.create(str(place), pa.schema([("x", pa.int64())]))
 
-    with pytest.raises(WrongTable, match="is a Delta table of somebody else; choose another place"):
+    with pytest.raises(WrongTable, match="is a Delta table not made by korvet; choose another place"):
         lake.decode()
 
 

@@ -1,7 +1,7 @@
-"""Avro: a reader's schema becomes columns, and values, each written with a schema of its own, become rows in it.
+"""Avro: the reader's schema becomes columns; values, each with its writer's schema, are resolved to it.
 
-Resolution is Avro's: fields matched by name or alias, numbers widened, defaults filled in. Times of day stay the
-numbers they are (milliseconds or microseconds), for tables have no type for them.
+Resolution is Avro's: fields matched by name or alias, numbers widened, defaults filled in. Times of day stay numbers
+(milliseconds or microseconds), because Delta has no type for them.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ NO_AVRO = (
 
 @frozen
 class AvroValues:
-    """Reads values into rows of one schema; `registry` knows the ids in frames, and is None where there are none."""
+    """Reader of values into rows of one schema. `registry` resolves schema ids; None if values have no framing."""
 
     schema: str
     registry: Registry | None = None
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
-        """The record that each value holds; None for a null value, and for what is none, which is a fault."""
+        """Return the record in each value; None for a null value and for a bad one, which is added to `faults`."""
         return rows_of(values, self.record, faults)
 
     def record(self, value: bytes) -> Row:
-        """One value. Raises Unfit, RegistryError."""
+        """Decode one value. Raises Unfit, RegistryError."""
         writer, begin = self.schema, 0
         if self.registry is not None:
             writer, begin = written_with(self.registry, schema_id(value)), HEADER_BYTES
@@ -85,7 +85,7 @@ class AvroValues:
 
 
 def written_with(registry: Registry, number: int) -> str:
-    """The text of a writer's schema. Raises Unfit where the registry has none, or not one for Avro."""
+    """Return the text of the writer's schema. Raises Unfit if the registry has none, or one that is not for Avro."""
     try:
         found = registry.by_id(number)
     except NotRegistered as error:
@@ -99,7 +99,7 @@ def written_with(registry: Registry, number: int) -> str:
 
 @cache
 def parsed(text: str) -> Any:
-    """A schema as fastavro takes it. Raises SchemaFault."""
+    """Parse a schema with fastavro. Raises SchemaFault."""
     try:
         return fastavro.parse_schema(without_times(json.loads(text)))
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
@@ -107,7 +107,7 @@ def parsed(text: str) -> Any:
 
 
 def without_times(schema: Any) -> Any:
-    """The same schema, times of day being plain numbers."""
+    """Return the schema with times of day as plain numbers."""
     if isinstance(schema, list):
         return [without_times(each) for each in schema]
     if not isinstance(schema, dict):
@@ -120,7 +120,7 @@ def without_times(schema: Any) -> Any:
 
 
 def avro_fields(text: str) -> list[pa.Field]:
-    """The columns for a reader's schema. Raises SchemaFault."""
+    """Return the columns for a reader's schema. Raises SchemaFault."""
     schema = parsed(text)
     names: dict[str, Any] = {}
     kind = arrow_type(schema, names, "$")
@@ -130,7 +130,7 @@ def avro_fields(text: str) -> list[pa.Field]:
 
 
 def arrow_type(schema: Any, names: dict[str, Any], path: str) -> pa.DataType:
-    """The type for a schema without null. `names` are the named types above it, None while one is being described."""
+    """Return the type for a schema without null. `names` maps the named types so far; None while one is being built."""
     if isinstance(schema, list):
         return union_type([each for each in schema if each != "null"], names, path)
     if isinstance(schema, str):

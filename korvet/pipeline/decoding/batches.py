@@ -1,6 +1,6 @@
-"""Rows of an archive become rows of a typed table, and of its dlq table those that cannot.
+"""Convert rows of an archive to rows of a typed table, or of its dlq table if they cannot be decoded.
 
-Tombstones (a null value) are neither: they are left out, or kept as rows without values, and delete rows by upsert.
+Tombstones (null values) are left out, or kept as rows without values; with upsert they delete rows.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from korvet.pipeline.decoding.specification import DAYS, Specification
 
 DELETE = "d"
 ERROR = pa.field("error", pa.string())
-#: The dlq table: the columns of the archive's files, so that whoever reads those reads it, and what is wrong.
+#: The dlq table: the columns of the archive's files, so that the same readers work, and the error.
 DLQ_SCHEMA = FILE_SCHEMA.append(ERROR)
 
 
 @frozen
 class JsonValues:
-    """Reads JSON objects; `as_written` keeps the text of numbers."""
+    """Reader of JSON objects. With `as_written`, numbers keep their text."""
 
     as_written: bool = False
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
-        """As `json_values.objects`."""
+        """Return the objects of values; see `json_values.objects`."""
         return objects(values, faults, as_written=self.as_written)
 
 
 @frozen
 class Decoder:
-    """How the values of a topic become rows. It can be pickled, and is the same everywhere.
+    """The decoding of a topic's values to rows. It can be pickled, and works the same in every process.
 
-    `values` is what reads them: JsonValues, AvroValues or ProtobufValues. `fields` are the columns for what is in them.
+    `values` reads them: JsonValues, AvroValues or ProtobufValues. `fields` are the columns for their contents.
     """
 
     specification: Specification
@@ -66,7 +66,7 @@ class Decoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The typed table's columns: those of the values, and behind them where a row comes from."""
+        """The typed table's columns: those of the values, followed by those about the record."""
         return pa.schema([*self.fields, *own_fields(self.specification)])
 
     def partition_columns(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Decoder:
 
 
 def own_fields(specification: Specification) -> list[pa.Field]:
-    """What a typed table has beside the values: partition and offset always, the rest as is asked for."""
+    """Return the columns about the record: partition, offset and timestamp always, the others as specified."""
     fields = [
         pa.field(PARTITION, pa.int32()),
         pa.field(OFFSET, pa.int64()),
@@ -94,7 +94,7 @@ def own_fields(specification: Specification) -> list[pa.Field]:
 
 @frozen
 class Opened:
-    """The rows that values hold; None for tombstones and for bad ones."""
+    """Rows read from values; None for tombstones and bad values."""
 
     rows: list[Row | None]
     operations: list[str | None]  # of Debezium's envelopes
@@ -103,7 +103,7 @@ class Opened:
 
 @frozen
 class Decoded:
-    """What became of some rows. With upsert, typed rows say in `_deleted` whether they delete."""
+    """Result of decoding some rows. With upsert, the column `_deleted` of `typed` marks deletions."""
 
     typed: pa.Table
     bad: pa.Table
@@ -118,7 +118,7 @@ class Decoded:
 
 
 def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
-    """The values read and reshaped, before they have to fit any column."""
+    """Read and reshape values, before they are fitted to columns."""
     specification = decoder.specification
     faults = Faults()
     rows = decoder.values.objects(values, faults)
@@ -138,7 +138,7 @@ def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
 
 
 def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tuple[Row | None, str | None]:
-    """A row as the specification wants it, and what happened to it. Raises Unfit."""
+    """Reshape a row as specified. Return it with Debezium's operation, if any. Raises Unfit."""
     operation = None
     if specification.unwrap:
         change = unwrap(row)
@@ -154,15 +154,15 @@ def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tu
 
 
 def find_wanted(decoder: Decoder, archived: pa.Table) -> Wanted:
-    """What these rows hold that there are no columns for."""
+    """Count the fields of these rows that have no column yet."""
     opened = open_values(decoder, archived.column("value").to_pylist())
     return wanted(opened.rows, decoder.fields)
 
 
 def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int, int]] = ()) -> Decoded:
-    """Rows in the archive's columns, decoded. `known_bad` are (partition, offset) of rows that are in the dlq already.
+    """Decode rows of an archive. `known_bad` are the (partition, offset) of rows that the dlq table has already.
 
-    Those are in neither of the results. Raises RegistryError.
+    Those rows are in neither result. Raises RegistryError.
     """
     values = archived.column("value").to_pylist()
     opened = open_values(decoder, values)
@@ -201,7 +201,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
 
 
 def fitted(decoder: Decoder, opened: Opened) -> list[pa.Array]:
-    """The rows as columns."""
+    """Return the rows as columns."""
     opened.faults.may_lack.update(
         number for number, operation in enumerate(opened.operations) if operation == DELETE
     )
@@ -214,7 +214,8 @@ def fitted(decoder: Decoder, opened: Opened) -> list[pa.Array]:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """What must be there was looked at row by row; the table's columns take what deleted rows do not have."""
+    """Return the schema with all columns nullable."""
+    # `struct_columns` checks required columns row by row; rows of deletions may lack them.
     return pa.schema([one.with_nullable(True) for one in schema])  # noqa: FBT003  pyarrow's signature
 
 
@@ -240,7 +241,7 @@ def refuse_without_key(archived: pa.Table, faults: Faults) -> None:
 
 
 def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array], faults: Faults) -> None:
-    """Delta's log writes an empty text as it writes null: it would come back as that."""
+    """Add a fault for each empty string in a partition column: Delta's log cannot distinguish it from null."""
     for name in decoder.specification.partition_by:
         if name != DAYS and pa.types.is_string(columns[name].type):
             for number, value in enumerate(columns[name].to_pylist()):
@@ -249,7 +250,7 @@ def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array]
 
 
 def already_bad(archived: pa.Table, known_bad: Collection[tuple[int, int]]) -> set[int]:
-    """The numbers of the rows that are in the dlq."""
+    """Return the indexes of the rows that are in the dlq table already."""
     if not known_bad:
         return set()
     places = zip(archived.column("partition").to_pylist(), archived.column("offset").to_pylist(), strict=True)

@@ -1,7 +1,7 @@
-"""Python values become Arrow arrays, and nothing is cast on the way: a value fits its column or is a fault.
+"""Convert Python values to Arrow arrays without casting: a value that does not fit its column is a fault.
 
-Arrow alone is no judge: `pyarrow.array([1.5], int64())` is 1 without a complaint. So the types of a column's values
-are looked at first, which costs little. Only where one of them is not the column's own is each value looked at.
+Arrow alone is too lenient: `pyarrow.array([1.5], int64())` is 1 without an error. So the Python types of a column's
+values are checked first, which is cheap. Only if one of them is not the column's own type is each value checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from korvet.pipeline.decoding.leaves import Faults, Reading, leaf_column, shown
 from korvet.pipeline.decoding.names import field_name
 
-# The typed table's own columns: where a row comes from.
+# The typed table's columns about the record.
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
 KEY, RAW, OPERATION, DATE, DELETED = "_key", "_raw", "_op", "_date", "_deleted"
 RESERVED = (PARTITION, OFFSET, TIMESTAMP, KEY, RAW, OPERATION, DATE, DELETED)
@@ -30,9 +30,9 @@ def struct_columns(
     reading: Reading,
     path: str = "$",
 ) -> list[pa.Array]:
-    """An array for each field, as long as `rows`; `numbers` are what faults call the rows.
+    """Return an array for each field, as long as `rows`. `numbers` identify the rows in `faults`.
 
-    A row with a fault has null, or anything, in these arrays: its caller leaves it out.
+    The arrays have null, or any value, for a row with a fault; the caller leaves such rows out.
     """
     names = [field_name(one.name) if reading.escaped_names else one.name for one in fields]
     if reading.unknown != "drop":
@@ -50,7 +50,7 @@ def struct_columns(
 
 
 def field_values(rows: Sequence[Mapping[str, Any] | None], name: str) -> list[Any]:
-    """What the rows have under a name, None where they have nothing; quickly where all of them have it."""
+    """Return each row's value of a field, None if it has none. Fast if all rows have the field."""
     try:
         return list(map(itemgetter(name), rows))  # type: ignore[arg-type] # None raises TypeError
     except (KeyError, TypeError):
@@ -65,7 +65,7 @@ def find_unknown(
     reading: Reading,
     path: str,
 ) -> None:
-    """Fields without a column are faults; those that have no type yet are none where columns are added."""
+    """Add a fault for each field without a column; with unknown="add", only for fields whose value has a type."""
     known = frozenset(names)
     for row, number in zip(rows, numbers, strict=True):
         if row is None or row.keys() <= known:
@@ -78,7 +78,7 @@ def find_unknown(
 
 
 def why_no_column(name: str, siblings: Collection[str]) -> str:
-    """Why a field was not added to a table to which fields are added."""
+    """Return the reason why inference added no column for a field."""
     if not name:
         return "no column can have this name; give it another with rename"
     if name.lower() in RESERVED:
@@ -90,7 +90,7 @@ def why_no_column(name: str, siblings: Collection[str]) -> str:
 
 
 def has_type(value: object) -> bool:
-    """Whether a value says what column it wants: null, [] and {} do not, nor do lists of them."""
+    """Return True if a column type can be inferred from the value; not so for null, [], {} and lists of these."""
     if isinstance(value, dict):
         return any(map(has_type, value.values()))
     if isinstance(value, list):
@@ -106,7 +106,7 @@ def column(
     reading: Reading,
     path: str,
 ) -> pa.Array:
-    """The values as one array of this type; null where one does not fit, which is a fault of its row."""
+    """Return the values as one array of this type. A value that does not fit is null in it, and a fault of its row."""
     if pa.types.is_struct(kind):
         rows = only(values, dict, "an object", numbers, faults, path)
         arrays = struct_columns(rows, list(kind), numbers, faults, reading, path)
@@ -125,7 +125,7 @@ def column(
 def only(
     values: Sequence[Any], wanted: type, name: str, numbers: Sequence[int], faults: Faults, path: str
 ) -> Sequence[Any]:
-    """The values of one Python type, null for the others, which are faults."""
+    """Return the values of one Python type; others become None, and faults."""
     if set(map(type, values)) <= {wanted, type(None)}:
         return values
     kept = []
@@ -138,7 +138,7 @@ def only(
 
 
 def flattened(lists: Sequence[Any], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
-    """What is in the lists, and whose row it is."""
+    """Return the items of all lists, and the row number of each item."""
     flat = list(chain.from_iterable(each for each in lists if each is not None))
     owners = [
         number
@@ -150,7 +150,7 @@ def flattened(lists: Sequence[Any], numbers: Sequence[int]) -> tuple[list[Any], 
 
 
 def offsets(sized: Sequence[Any]) -> pa.Array:
-    """Where each list begins, as Arrow wants it: null for no list, and one more for the end."""
+    """Return the offsets of an Arrow list array: one per list, null for a missing list, and the end."""
     begins: list[int | None] = []
     position = 0
     for each in sized:
@@ -171,7 +171,7 @@ def map_column(
     pairs = [None if each is None else list(each.items()) for each in maps]
     flat, owners = flattened(pairs, numbers)
     keys = column([key for key, _ in flat], kind.key_type, owners, faults, reading, f"{path}.<key>")
-    if keys.null_count:  # such a row is left out, but Arrow takes no null as a key, not even there
+    if keys.null_count:  # the caller leaves such a row out, but Arrow accepts no null key even there
         keys = keys.fill_null(pa.scalar("" if pa.types.is_string(keys.type) else 0, keys.type))
     items = column([item for _, item in flat], kind.item_type, owners, faults, reading, f"{path}.*")
     return pa.MapArray.from_arrays(offsets(pairs), keys, items, type=kind)

@@ -1,7 +1,7 @@
-"""Confluent's framing of a value: a byte 0, the schema's id in four bytes (big-endian), for Protobuf the message.
+"""Confluent's wire format: a byte 0, the schema id in four bytes (big-endian), for Protobuf the message indexes.
 
-The message is named by its place in the file: a count and that many indexes, from the outermost to the nested one,
-all zigzag varints; a single 0 stands for the first message of the file.
+The indexes identify the message in the file: a count and that many indexes, from the outermost to the nested message,
+all zigzag varints. A single 0 stands for the first message of the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST_INDEXES = 100
 
 
 def schema_id(value: bytes) -> int:
-    """The id a value begins with. Raises Unfit."""
+    """Return the schema id of a value. Raises Unfit."""
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
         raise Unfit(
             f"does not begin with 0 and a schema's id, but with {value[:HEADER_BYTES].hex(' ') or 'nothing'}"
@@ -23,7 +23,7 @@ def schema_id(value: bytes) -> int:
 
 
 def message_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Where in its file the message is, and where in the value it begins. Raises Unfit."""
+    """Return the message indexes, and the position of the message in the value. Raises Unfit."""
     count, position = zigzag(value, HEADER_BYTES)
     if not 0 <= count <= MOST_INDEXES:
         raise Unfit(f"claims {count} message indexes")
@@ -35,7 +35,7 @@ def message_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def zigzag(value: bytes, position: int) -> tuple[int, int]:
-    """A varint and where the next one begins. Raises Unfit."""
+    """Return the varint at `position`, and the position after it. Raises Unfit."""
     number = shift = 0
     while position < len(value) and shift < 64:
         byte = value[position]

@@ -1,4 +1,4 @@
-"""Slices handed out: to Spark's workers, one task each, or done here one after the other."""
+"""Run work on slices: as tasks on Spark's workers, or one after the other in this process."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ Work = Callable[[Files], T]
 
 
 class Distribute(Protocol):
-    """Who does the work."""
+    """A way to run work on slices."""
 
     @property
     def parallelism(self) -> int:
-        """How many slices are worked on at once."""
+        """The number of slices that run concurrently."""
 
     def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
-        """What the work says of each slice, in their order. Raises what the work raises."""
+        """Return the result of `work` for each slice, in order. Raises what `work` raises."""
 
 
 @frozen
 class Here:
-    """One slice after the other, in this process."""
+    """Runs one slice after the other in this process."""
 
     parallelism: int = 1
 
     def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
-        """As the protocol says."""
+        """Implement `Distribute`."""
         return [work(files) for files in slices]
 
 
 @frozen
 class OnSpark:
-    """A Spark task for each slice."""
+    """Runs a Spark task for each slice."""
 
     spark: SparkSession
 
     @property
     def parallelism(self) -> int:
-        """The cores there are."""
+        """The number of Spark's cores."""
         return max(1, self.spark.sparkContext.defaultParallelism)
 
     def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
-        """As the protocol says; raises SparkFailed and JavaEnded, too."""
+        """Implement `Distribute`. Also raises SparkFailed and JavaEnded."""
         if not slices:
             return []
         count = len(slices)
@@ -76,7 +76,7 @@ class OnSpark:
 def _run(
     work: Work[Any], slices: Sequence[Files], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What a worker runs; that something is not there just now comes back as it is, not as a traceback."""
+    """Run the work of one Spark task. Errors that may be temporary are returned as values, without a traceback."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             try:
@@ -88,7 +88,7 @@ def _run(
 
 
 def _reason(error: BaseException) -> str:
-    """The line of Spark's long story that says what happened."""
+    """Return the line of Spark's error message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error: " in line or "exited unexpectedly" in line]
     return (telling or lines or [type(error).__name__])[-1]

@@ -1,8 +1,8 @@
-"""Which columns rows want: the fields that have no column yet are counted, and the counts become new columns.
+"""Infer columns: fields without a column are counted by type, and the counts become new columns.
 
-Counts add up, so many workers may look at pieces of a range, and the outcome does not depend on how it was split.
-A field that has one type here and another one there gets the type of most rows; the rest of the rows are bad rows.
-Whole numbers and numbers with a point make a double.
+Counts can be added, so workers may process parts of a range, and the result does not depend on how it was split.
+A field with several types gets the type of most rows; the other rows are bad rows. A field with integers and
+fractions becomes a double.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from korvet.pipeline.decoding.leaves import Number
 from korvet.pipeline.decoding.names import column_name, field_name
 
 Numbers = Literal["long", "double", "string"]
-# Names on the way to a value; None stands for the elements of an array.
+# Field names from the top to a value. None stands for the elements of an array.
 Path = tuple[str | None, ...]
 Wanted = Counter[tuple[Path, str]]
 
-DEEPEST = 50  # beyond this, nesting is an attack or an accident
+DEEPEST = 50  # levels; deeper nesting is an attack or an accident
 KINDS: dict[type, str] = {
     bool: "boolean",
     int: "long",
@@ -36,7 +36,7 @@ TYPES = {"boolean": pa.bool_(), "long": pa.int64(), "double": pa.float64(), "str
 
 
 def wanted(rows: Iterable[Mapping[str, Any] | None], fields: Sequence[pa.Field]) -> Wanted:
-    """What the rows hold that these columns do not, as counts of (path, kind)."""
+    """Count the fields that have no column, as (path, kind)."""
     found: Wanted = Counter()
     types = _types(fields)
     nested = [one for one in fields if pa.types.is_struct(element(one.type))]
@@ -52,7 +52,7 @@ def _types(fields: Iterable[pa.Field]) -> dict[str, pa.DataType]:
 
 
 def element(kind: pa.DataType) -> pa.DataType:
-    """What an array holds, at any depth; a type that is no array is its own."""
+    """Return the type of an array's elements, at any depth; any other type unchanged."""
     while pa.types.is_list(kind):
         kind = kind.value_type
     return kind
@@ -68,7 +68,7 @@ def _compare(row: Mapping[str, Any], columns: Mapping[str, pa.DataType], path: P
 
 
 def _inside(value: Any, kind: pa.DataType, path: Path, found: Wanted) -> None:
-    """What is new in a value that has its column."""
+    """Count the new fields inside of a value that has a column."""
     if pa.types.is_struct(kind) and type(value) is dict:
         _compare(value, _types(kind), path, found)
     elif pa.types.is_list(kind) and type(value) is list:
@@ -97,10 +97,10 @@ def grown(
     max_columns: int = 1000,
     reserved: Collection[str] = (),
 ) -> list[pa.Field]:
-    """The columns, and those that were found wanting, behind them and as the first rows had them in order.
+    """Return the columns, followed by new ones for the fields found, in the order of the first rows.
 
-    Fields that no table can hold are left out: an empty name, a name that differs from another only in case, `reserved`
-    names, and fields beyond `max_columns` (nested ones count).
+    No column is added for an empty name, for a name that differs from another only in case, or for a `reserved` name;
+    nor once there are `max_columns`, nested ones included.
     """
     growth = Growth(numbers, max_columns - sum(map(leaves, fields)))
     for (path, kind), count in found.items():
@@ -111,14 +111,14 @@ def grown(
 
 
 def leaves(one: pa.Field) -> int:
-    """How many columns a file has for a field."""
+    """Return the number of columns that a field has in a file."""
     kind = element(one.type)
     return sum(map(leaves, kind)) if pa.types.is_struct(kind) else 1
 
 
 @define
 class Growth:
-    """What was found, ordered by path, and how many columns may yet be added."""
+    """The counts by path, and the number of columns that may still be added."""
 
     numbers: Numbers
     room: int
@@ -128,7 +128,7 @@ class Growth:
     def extend(
         self, fields: Iterable[pa.Field], path: Path, reserved: Collection[str] = ()
     ) -> list[pa.Field]:
-        """Fields at a path, themselves extended, and the new ones."""
+        """Return the fields at a path, extended, followed by the new ones."""
         whole = [one.with_type(self.deepened(one.type, (*path, field_name(one.name)))) for one in fields]
         taken = {one.name.lower() for one in whole} | {name.lower() for name in reserved}
         for child in self.children.get(path, ()):
@@ -142,7 +142,7 @@ class Growth:
         return whole
 
     def deepened(self, kind: pa.DataType, path: Path) -> pa.DataType:
-        """The type of a column that is there, with what is new inside of it."""
+        """Return the type of an existing column, with the new fields inside of it."""
         if pa.types.is_struct(kind):
             return pa.struct(self.extend(kind, path))
         if pa.types.is_list(kind) and pa.types.is_struct(element(kind)):
@@ -150,7 +150,7 @@ class Growth:
         return kind
 
     def type_of(self, path: Path) -> pa.DataType | None:
-        """The type for what was found at a path; None if it holds nothing that has one, or there is no room."""
+        """Return the type for the counts at a path; None if no value had a type, or if there is no room."""
         counts = self.kinds.get(path)
         if not counts:
             return None
@@ -167,7 +167,7 @@ class Growth:
         return TYPES[kind]
 
     def most_wanted(self, counts: Counter[str]) -> str:
-        """The kind that most rows have; numbers stand together, as what the specification makes of them."""
+        """Return the kind of most rows. Kinds of numbers count together; `numbers` decides what they become."""
         tally: Counter[str] = Counter()
         as_number = "string" if self.numbers == "string" else "number"
         for kind, count in counts.items():

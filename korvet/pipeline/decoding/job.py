@@ -1,4 +1,4 @@
-"""Topics decoded one after the other, once or all the time; one that is broken does not hold up the others."""
+"""Decode topics one after the other, once or repeatedly. A topic that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding, Told
 from korvet.pipeline.decoding.slices import SHOWN_FAULTS, Fault
 
-# How often a topic is tried again for what may pass, before --once gives it up.
+# Attempts after temporary errors before --once gives a topic up.
 ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @define
 class Progress:
-    """How a topic is getting on since the start. `columns` are those that were added, as DDL, commit by commit."""
+    """Progress of a topic since the start. `columns` are the columns added, as DDL, one item per commit."""
 
     topic: str
     records: int = 0
@@ -40,7 +40,7 @@ class Progress:
 
     def add(self, told: Told) -> None:
         outcome = told.outcome
-        if told.behind is None:  # or else they were counted when the round began that was killed
+        if told.behind is None:  # otherwise the interrupted round counted them
             self.records += outcome.records
             self.tombstones += outcome.tombstones
         self.typed += 0 if told.behind == "dlq" else outcome.typed
@@ -54,7 +54,7 @@ class Progress:
 
 @define
 class DecodeJob:
-    """Runs decodings; with `every_s` as often, without it until there is no more. `on_progress` hears of changes."""
+    """Runs decodings every `every_s` seconds, or until there is nothing left. `on_progress` is called on changes."""
 
     decodings: Sequence[Decoding]
     every_s: float | None = None
@@ -63,7 +63,7 @@ class DecodeJob:
     stopping: threading.Event = field(factory=threading.Event, init=False)
 
     def run(self) -> None:
-        """Decode until there is no more to do, or until `stop`; what is wrong with topics, `progress` tells.
+        """Decode until nothing is left to do, or until `stop`. `progress` has the errors of each topic.
 
         Raises JavaEnded, and LakeError for a store that must not be used.
         """
@@ -79,17 +79,17 @@ class DecodeJob:
             self.stopping.wait(max(0.0, self.every_s - (time.monotonic() - started)))
 
     def stop(self) -> None:
-        """Have `run` return when the round it is at has been committed."""
+        """Make `run` return after the commit of the current round."""
         self.stopping.set()
 
     def _round(self, decoding: Decoding) -> bool:
-        """A round of one topic; whether the next one is to begin at once."""
+        """Run a round of one topic. Return True if the next round should begin immediately."""
         topic = decoding.specification.topic
         progress = self.progress.setdefault(topic, Progress(topic))
         try:
             told = decoding.round()
         except (CommitConflict, OutOfOrder) as error:
-            log.info("%s", error)  # somebody else was first: look at the tables again
+            log.info("%s", error)  # another writer committed first: open the tables again
             return self._failed(progress, str(error), may_pass=True)
         except (Unreachable, RegistryError, SparkFailed, OSError) as error:
             return self._failed(progress, str(error), may_pass=True)

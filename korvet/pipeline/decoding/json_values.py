@@ -1,4 +1,4 @@
-"""JSON texts become Python objects; what is no JSON, or no object, is a fault of its row."""
+"""Convert JSON texts to Python objects; a value that is not a JSON object is a fault of its row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from korvet.pipeline.decoding.leaves import Faults, Number, Row, shown
 
 
 def objects(values: Sequence[bytes | None], faults: Faults, *, as_written: bool = False) -> list[Row | None]:
-    """The object that each value holds; None for a null value, and for what is none, which is a fault.
+    """Return the object in each value; None for a null value and for a bad one, which is added to `faults`.
 
-    With `as_written` numbers keep their text (`Number`), so that no digit is lost on the way to a decimal or a string.
+    With `as_written`, numbers keep their text (`Number`), so that decimals and strings lose no digit.
     """
     load = numbers_as_written if as_written else orjson.loads
     rows: list[Row | None] = []
@@ -39,7 +39,7 @@ def describe(error: ValueError | RecursionError) -> str:
 
 
 def numbers_as_written(value: bytes) -> Any:
-    """The standard library's reader: some four times slower, but it hands on what numbers look like."""
+    """Parse with the standard library: about four times slower, but it can keep the text of numbers."""
     return json.loads(value.decode(), parse_int=Number, parse_float=Number, parse_constant=refuse)
 
 
@@ -48,7 +48,7 @@ def refuse(constant: str) -> NoReturn:
 
 
 def needs_numbers_as_written(fields: Sequence[pa.Field]) -> bool:
-    """Whether a column is a decimal, which a float on the way to it would have rounded."""
+    """Return True if a column is a decimal, which parsing as a float would round."""
     return any(_has_decimal(one.type) for one in fields)
 
 

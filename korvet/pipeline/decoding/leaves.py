@@ -1,4 +1,4 @@
-"""Single values: whether one is what its column is, and what is said when it is not."""
+"""Check single values against the type of their column."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ Row = dict[str, Any]
 INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
-class Unfit(ValueError):  # noqa: N818  a finding about a row, which is caught and told
-    """A value that cannot be what its column is; says why."""
+class Unfit(ValueError):  # noqa: N818  a finding about a row, which is caught and reported
+    """The value does not fit its column; the message gives the reason."""
 
 
 class SchemaFault(ValueError):  # noqa: N818  as above, about a schema
-    """A schema that does not parse, or that no table can follow; says where."""
+    """The schema does not parse, or no table can have it; the message names the place."""
 
 
 class Number(str):
-    """A number as it was written, for columns that must not lose a digit of it."""
+    """The text of a number, for columns that must not lose a digit of it."""
 
     __slots__ = ()
 
 
 @define
 class Faults:
-    """What is wrong with rows: the first complaint about each, by its number."""
+    """The first fault of each bad row, by row number."""
 
     by_row: dict[int, str] = field(factory=dict)
-    #: Rows that need not have what others must have: deleted ones, of which often only the key is told.
+    #: Rows that may lack required fields: deletions, which often have only the key.
     may_lack: set[int] = field(factory=set)
 
     def add(self, row: int, path: str, reason: str) -> None:
-        """Remember it, unless the row is bad already."""
+        """Record a fault, unless the row has one already."""
         self.by_row.setdefault(row, f"{path}: {reason}")
 
 
 def rows_of(values: Sequence[bytes | None], read: Callable[[bytes], Row], faults: Faults) -> list[Row | None]:
-    """The row that each value holds; None for a null value, and for one that `read` finds Unfit, which is a fault."""
+    """Return the row in each value; None for a null value and for one that `read` finds Unfit, which is a fault."""
     rows: list[Row | None] = []
     for number, value in enumerate(values):
         row = None
@@ -70,7 +70,7 @@ def rows_of(values: Sequence[bytes | None], read: Callable[[bytes], Row], faults
 
 @frozen
 class Reading:
-    """How values that JSON has no type for are read, and what becomes of fields that have no column."""
+    """Options for values that JSON has no type for, and for fields without a column."""
 
     unknown: Unknown = "drop"
     timestamps: Timestamps = "iso"
@@ -89,13 +89,14 @@ def leaf_column(
     reading: Reading,
     path: str,
 ) -> pa.Array:
-    """An array without nesting: at once if all values are of the column's own type, or one at a time."""
+    """Return an array without nesting."""
+    # Convert all values together if they have the column's own type, otherwise one by one.
     own_types, exact = LEAVES[kind.id]
     if set(map(type, values)) <= own_types:
         try:
             return pa.array(values, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-            pass  # one of them is out of range: which one?
+            pass  # a value is out of range; the loop below finds it
     fitting = []
     for value, number in zip(values, numbers, strict=True):
         try:
@@ -118,7 +119,7 @@ def exact_integer(value: Any, kind: pa.DataType, _reading: Reading) -> int:
 
 
 def exact_double(value: Any, kind: pa.DataType, _reading: Reading) -> float:
-    """Text with a point is rounded as every reader of JSON does; a whole number must be held as it is."""
+    """Return a double. Text with a point is rounded as JSON readers do; an integer must be exactly representable."""
     if type(value) is Number:
         value = int(value) if INTEGER.fullmatch(value) else float(value)
     if type(value) is int:
@@ -193,7 +194,7 @@ def exact_date(value: Any, kind: pa.DataType, _reading: Reading) -> date:
 
 
 def exact_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetime:
-    """ISO 8601 with a UTC offset for `timestamp`, without one for `timestamp_ntz`; or a number since 1970."""
+    """Parse ISO 8601, with a UTC offset for `timestamp`, without for `timestamp_ntz`; or a number since 1970."""
     moment = value if type(value) is datetime else parsed_timestamp(value, kind, reading)
     if (moment.tzinfo is None) != (kind.tz is None):
         says = "a UTC offset" if kind.tz is None else "no UTC offset"
@@ -241,13 +242,13 @@ def misfit(value: object, kind: pa.DataType) -> Unfit:
 
 
 def shown(value: object) -> str:
-    """A value as JSON shows it, cut where it is long."""
+    """Return a value as JSON, shortened to SHOWN_CHARACTERS."""
     text = str(value) if isinstance(value, Number) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def named(kind: pa.DataType) -> str:
-    """A type by the name that Spark's SQL has for it."""
+    """Return a type's name in Spark SQL."""
     if pa.types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
     if pa.types.is_decimal(kind):

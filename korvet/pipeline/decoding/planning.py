@@ -1,8 +1,8 @@
-"""What a round decodes: which offsets, by which files, in how many slices.
+"""Plan a round: which offsets to decode, from which files, in how many slices.
 
-A typed table and its dlq table have numbers of their own, and where a round was killed between their commits they
-differ. Then first the one that lags is brought up to the other, with just the offsets in between; rows the dlq
-holds already are bad whatever they look like now, so no row is in both, and none in neither, even if the
+A typed table and its dlq table record their progress separately. If a round was killed between their commits, they
+differ. Then the next round first decodes just the offsets in between, for the table that is behind. Rows that the dlq
+table has already stay bad rows, however they decode now. So every row is in exactly one of the tables, even if the
 specification has changed since.
 """
 
@@ -24,13 +24,13 @@ SLICE_BYTES = 64 * 1024 * 1024
 Behind = Literal["typed", "dlq"]
 
 
-class MissingRows(LakeError):  # noqa: N818  it says what is wrong
-    """Offsets that are to be decoded may be in the archive no more."""
+class MissingRows(LakeError):  # noqa: N818  the name states the fault
+    """Offsets to decode are missing from the archive."""
 
 
 @frozen
 class Plan:
-    """The spans of a round. `behind` is the one table that is brought up to the other; None if both go on together."""
+    """The spans of a round. `behind` is the table that catches up with the other; None if both advance together."""
 
     spans: tuple[Span, ...]
     behind: Behind | None = None
@@ -45,9 +45,10 @@ def plan_of(
     accept_gap: bool = False,
     max_bytes: int,
 ) -> Plan:
-    """What to do next, given the numbers of both tables; `dlq` is None where bad rows are not kept.
+    """Return the next plan for the decoded offsets of both tables; `dlq` is None if bad rows are not kept.
 
-    `ends` are offsets not to go beyond, without those partitions that are not to be looked at. Raises MissingRows.
+    `ends` limits each partition to offsets below its entry; partitions without an entry are skipped. Raises
+    MissingRows.
     """
     starts = {partition: archive.start(partition) or 0 for partition in archive.archived_up_to}
     numbers = {partition: typed.get(partition, start) for partition, start in starts.items()}
@@ -73,7 +74,7 @@ def plan_of(
 
 
 def before_missing(archive: LakeTable, partition: int, start: int, end: int) -> int:
-    """Where the first gap behind `start` begins, or `end`. Raises MissingRows for one that begins there."""
+    """Return the start of the first gap after `start`, or `end`. Raises MissingRows if a gap includes `start`."""
     for stretch in missing_stretches(archive, partition):
         if stretch.end <= start:
             continue
@@ -88,9 +89,9 @@ def before_missing(archive: LakeTable, partition: int, start: int, end: int) -> 
 
 
 def shortened(archive: LakeTable, span: Span, max_bytes: int) -> Span:
-    """As much of a span as files of about so many bytes hold, at least one file's range of offsets.
+    """Return the part of a span that about `max_bytes` of files hold; at least the range of one file.
 
-    Where somebody else has rewritten files, what they hold overlaps: then it is the whole span.
+    If another writer rewrote files, their offsets may overlap, and the whole span is returned.
     """
     total = 0
     files = archive.files_of(span.partition, span.start, span.end)
@@ -108,7 +109,7 @@ def shortened(archive: LakeTable, span: Span, max_bytes: int) -> Span:
 
 
 def slices_of(archive: LakeTable, spans: Sequence[Span], parallelism: int) -> list[Files]:
-    """The files that hold the spans, in order, dealt into slices of about the same size."""
+    """Return the files that hold the spans, in order, in slices of about the same size."""
     chosen: dict[str, TableFile] = {}
     for span in spans:
         for file in archive.files_of(span.partition, span.start, span.end):

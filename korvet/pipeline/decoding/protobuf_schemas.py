@@ -1,6 +1,6 @@
-"""Protobuf schemas: .proto texts compiled into descriptors, and the columns a message type wants.
+"""Protobuf schemas: compile .proto texts to descriptors, and derive columns from a message type.
 
-The compiler is Google's own protoc, which grpcio-tools brings along. It runs as a process, for it complains on stderr.
+The compiler is protoc, from grpcio-tools. It runs as a separate process because it reports errors on stderr.
 """
 
 from __future__ import annotations
@@ -47,19 +47,25 @@ WRAPPERS = {
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
 TIMESTAMP = "google.protobuf.Timestamp"
-# Whatever these hold, they hold as JSON.
+# Types without a fixed structure. They become JSON text.
 FREE_FORM = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any")}
 
 
 def descriptors_of_file(file: Path) -> bytes:
-    """A FileDescriptorSet: of a .proto, whose imports are beside it, or compiled already. Raises SchemaFault."""
+    """Return the FileDescriptorSet of a .proto file, with its imports beside it, or of a compiled file.
+
+    Raises SchemaFault.
+    """
     if file.suffix != ".proto":
         return file.read_bytes()
     return compiled(file.name, file.parent, str(file))
 
 
 def descriptors_of(registry: Registry, schema: Schema, told: str) -> bytes:
-    """The same of a registered schema and all it refers to. Raises SchemaFault, NotRegistered, RegistryError."""
+    """Return the FileDescriptorSet of a registered schema and its references. `told` names the schema in errors.
+
+    Raises SchemaFault, NotRegistered, RegistryError.
+    """
     if schema.kind != "PROTOBUF":
         raise SchemaFault(f"{told} is one for {schema.kind}, not for PROTOBUF")
     files: dict[str, str] = {MAIN: schema.text}
@@ -110,7 +116,7 @@ def compiled(name: str, folder: Path, told: str) -> bytes:
 
 @cache
 def pool_of(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, str]:
-    """The types of a FileDescriptorSet, and the name of its last file, which is the one that was compiled."""
+    """Return a pool of a FileDescriptorSet's types, and the name of its last file, which is the compiled one."""
     files = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -125,7 +131,7 @@ def pool_of(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, str]:
 
 
 def message_type(descriptors: bytes, name: str | None) -> Descriptor:
-    """A type by its full name, or the first of the file. Raises SchemaFault."""
+    """Return a message type by its full name, or the first one of the file. Raises SchemaFault."""
     pool, file_name = pool_of(descriptors)
     there = pool.FindFileByName(file_name).message_types_by_name
     if name is None:
@@ -140,7 +146,7 @@ def message_type(descriptors: bytes, name: str | None) -> Descriptor:
 
 
 def name_at(descriptors: bytes, indexes: tuple[int, ...]) -> str | None:
-    """The full name of the message at a place in the file, None if there is none."""
+    """Return the full name of the message at these indexes of the file, None if there is none."""
     pool, file_name = pool_of(descriptors)
     level: Any = list(pool.FindFileByName(file_name).message_types_by_name.values())
     found = None
@@ -153,7 +159,7 @@ def name_at(descriptors: bytes, indexes: tuple[int, ...]) -> str | None:
 
 
 def message_fields(message: Descriptor, path: str = "$", above: tuple[str, ...] = ()) -> list[pa.Field]:
-    """The columns of a message type. Raises SchemaFault for one that holds itself."""
+    """Return the columns of a message type. Raises SchemaFault for a recursive type."""
     if message.full_name in above:
         raise SchemaFault(f"{path}: {message.full_name} holds itself; a table's columns cannot.")
     within = (*above, message.full_name)

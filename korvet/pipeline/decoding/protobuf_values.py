@@ -1,8 +1,8 @@
-"""Protobuf: values become rows of one message type.
+"""Protobuf: decode values to rows of one message type.
 
-A field's absence is null where the schema can tell it, and the default where it cannot (proto3 without `optional`).
-A field that was written with another type than it is read with looks to Protobuf like one it does not know; here it is
-a fault, and so is a number that no constant of an enum has.
+An absent field is null if the schema tracks presence; otherwise it has its default (proto3 without `optional`).
+Protobuf treats a field that was written with another type like an unknown field. Here it is a fault; so is a number
+that is no constant of its enum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @frozen
 class ProtobufValues:
-    """Reads values into rows of one message type; `registry` knows the ids in frames, None where there are none."""
+    """Reader of values into rows of one message type. `registry` resolves schema ids; None without framing."""
 
     descriptors: bytes  # a FileDescriptorSet
     message: str  # full name
@@ -45,11 +45,11 @@ class ProtobufValues:
     truncate_nanoseconds: bool = False
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
-        """The message that each value holds; None for a null value, and for what is none, which is a fault."""
+        """Return the row of each message; None for a null value and for a bad one, which is added to `faults`."""
         return rows_of(values, self.row, faults)
 
     def row(self, value: bytes) -> Row:
-        """One value. Raises Unfit, RegistryError."""
+        """Decode one value. Raises Unfit, RegistryError."""
         begin = 0
         if self.registry is not None:
             number = schema_id(value)
@@ -69,7 +69,7 @@ class ProtobufValues:
 
 @cache
 def written_as(registry: Registry, number: int, indexes: tuple[int, ...]) -> str:
-    """Which message type a frame names. Raises Unfit."""
+    """Return the full name of the message type that a frame names. Raises Unfit."""
     try:
         descriptors = descriptors_of(registry, registry.by_id(number), f"schema {number}")
     except (NotRegistered, SchemaFault) as error:
@@ -82,7 +82,7 @@ def written_as(registry: Registry, number: int, indexes: tuple[int, ...]) -> str
 
 @cache
 def reader_of(descriptors: bytes, name: str, *, truncate: bool) -> tuple[type[Message], Get]:
-    """A class that parses the type, and what makes a row of its messages."""
+    """Return the message class of a type, and the function that converts its messages to rows."""
     found = message_type(descriptors, name)
     return message_factory.GetMessageClass(found), row_maker(found, truncate=truncate)
 
@@ -101,7 +101,7 @@ def row_maker(message: Descriptor, *, truncate: bool) -> Get:
 
 
 def refuse_misread(strangers: Any, known: dict[int, str]) -> None:
-    """Fields the type does not know are none of its business; those it knows and cannot read are faults."""
+    """Raise Unfit for unknown fields whose number the type has. Other unknown fields are ignored."""
     for stranger in strangers:
         if stranger.field_number in known:
             name = known[stranger.field_number]
@@ -111,7 +111,7 @@ def refuse_misread(strangers: Any, known: dict[int, str]) -> None:
 
 
 def getter(one: FieldDescriptor, *, truncate: bool) -> Get:
-    """Gets a field out of a message."""
+    """Return a function that gets a field from a message."""
     name = one.name
     if is_map(one):
         convert = converter(one.message_type.fields_by_name["value"], truncate=truncate)
@@ -125,7 +125,7 @@ def getter(one: FieldDescriptor, *, truncate: bool) -> Get:
 
 
 def converter(one: FieldDescriptor, *, truncate: bool) -> Get:
-    """Makes a single value one that columns take."""
+    """Return a function that converts a single value to the type of its column."""
     message = one.message_type
     if message is None:
         if one.type == FieldDescriptor.TYPE_ENUM:

@@ -1,7 +1,7 @@
-"""A schema registry by its URL, as Confluent's, Karapace and Apicurio speak it: schemas by id, and a subject's latest.
+"""Client of a schema registry (the API of Confluent, Karapace and Apicurio): schemas by id, and a subject's latest.
 
-What an id stands for never changes, so it is asked for once in a process. A registry that does not answer is no
-fault of a record: it ends the work, which goes on where it was when the registry is back.
+The schema of an id never changes, so each id is requested once per process. If the registry does not answer, no record
+is at fault: the round ends, and a later one continues at the same offsets.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryError(Exception):
-    """The registry cannot be reached, or says what no registry says; the message names its address."""
+    """The registry cannot be reached, or its answer is invalid; the message has its address."""
 
 
-class NotRegistered(LookupError):  # noqa: N818  what it says
-    """The registry knows no such id, subject or version."""
+class NotRegistered(LookupError):  # noqa: N818  the name states the fault
+    """The registry has no such id, subject or version."""
 
 
 @frozen
 class Reference:
-    """A schema that another one imports, and the name it is imported under."""
+    """A reference to another schema, and the name under which it is imported."""
 
     name: str
     subject: str
@@ -39,7 +39,7 @@ class Reference:
 
 @frozen
 class Schema:
-    """A schema's text as it was registered; `kind` is AVRO, PROTOBUF or JSON."""
+    """A registered schema; `kind` is AVRO, PROTOBUF or JSON."""
 
     text: str
     kind: str
@@ -48,20 +48,20 @@ class Schema:
 
 @frozen
 class Registry:
-    """A registry at a URL, which may hold user and password."""
+    """A registry at a URL, which may include user and password."""
 
     url: str = field(repr=False)
 
     def by_id(self, schema_id: int) -> Schema:
-        """The schema of an id. Raises NotRegistered, RegistryError."""
+        """Return the schema of an id. Raises NotRegistered, RegistryError."""
         return by_id(self.url, schema_id)
 
     def latest(self, subject: str) -> Schema:
-        """A subject's newest version. Raises NotRegistered, RegistryError."""
+        """Return a subject's latest version. Raises NotRegistered, RegistryError."""
         return parse(ask(self.url, f"subjects/{quote(subject, safe='')}/versions/latest"))
 
     def version(self, reference: Reference) -> Schema:
-        """What a reference stands for. Raises NotRegistered, RegistryError."""
+        """Return the schema that a reference names. Raises NotRegistered, RegistryError."""
         return by_version(self.url, reference.subject, reference.version)
 
 
@@ -83,7 +83,7 @@ def parse(answer: Any) -> Schema:
 
 
 def ask(url: str, path: str) -> Any:
-    """The JSON at a path. Raises NotRegistered for a 404, RegistryError for everything else that is no answer."""
+    """Return the JSON at a path. Raises NotRegistered for status 404, RegistryError for any other failure."""
     address, headers = split_credentials(url)
     request = urllib.request.Request(f"{address}/{path}", headers={"Accept": ACCEPTED, **headers})  # noqa: S310
     try:
@@ -105,7 +105,7 @@ def ask(url: str, path: str) -> Any:
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without user and password, and the header that says them."""
+    """Return the URL without user and password, and the header with them."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RegistryError(f"{url!r} is no URL of a registry; one is written like http://host:8081")

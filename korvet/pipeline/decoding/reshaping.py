@@ -1,4 +1,4 @@
-"""Rows before they become columns: Debezium's envelopes opened, fields renamed, nested fields brought to the top."""
+"""Reshape rows before they become columns: unwrap Debezium's envelopes, rename fields, flatten nested fields."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SEPARATOR = "."
 
 @frozen
 class Change:
-    """What an envelope holds: the row, and what happened to it (c created, r read, u updated, d deleted)."""
+    """The row in an envelope, and its operation (c create, r read, u update, d delete)."""
 
     row: Row | None
     operation: str
 
 
 def unwrap(envelope: Mapping[str, Any]) -> Change:
-    """A row out of Debezium's envelope: as it is after the change, or as it was before it was deleted.
+    """Return the row in Debezium's envelope: its state after the change, or before its deletion.
 
-    With schemas enabled in Debezium's JSON converter, the envelope is in `payload`. Raises Unfit.
+    If Debezium's JSON converter includes schemas, the envelope is in `payload`. Raises Unfit.
     """
     if "payload" in envelope and "op" not in envelope:
         payload = envelope["payload"]
@@ -47,7 +47,7 @@ def unwrap(envelope: Mapping[str, Any]) -> Change:
 def rename(row: Row, names: Mapping[str, str]) -> None:
     """Move fields to other names, in place: a path like `customer.name` to a name at the top. Raises Unfit.
 
-    A field that is not there is none of its business: the row may be one from before, or from after, the change.
+    Missing fields are skipped: producers may have written the row before or after they renamed the field.
     """
     for path, name in names.items():
         *outer, last = path.split(SEPARATOR)
@@ -64,7 +64,7 @@ def rename(row: Row, names: Mapping[str, str]) -> None:
 
 
 def flatten(row: Mapping[str, Any], separator: str, kept: Collection[str] = ()) -> Row:
-    """Fields of nested objects at the top, their names joined; arrays stay, and maps, whose names are `kept`.
+    """Move fields of nested objects to the top, with joined names. Arrays stay, and so do the maps in `kept`.
 
     Raises Unfit.
     """
@@ -87,7 +87,7 @@ def flatten(row: Mapping[str, Any], separator: str, kept: Collection[str] = ()) 
 
 
 def flattened_fields(fields: Iterable[pa.Field], separator: str, prefix: str = "") -> Iterator[pa.Field]:
-    """The columns that rows have when they were flattened."""
+    """Yield the columns of rows that `flatten` returns."""
     for one in fields:
         if pa.types.is_struct(one.type):
             yield from flattened_fields(one.type, separator, f"{prefix}{one.name}{separator}")
@@ -96,7 +96,7 @@ def flattened_fields(fields: Iterable[pa.Field], separator: str, prefix: str = "
 
 
 def renamed_fields(fields: Iterable[pa.Field], names: Mapping[str, str]) -> list[pa.Field]:
-    """The columns that rows have when fields were renamed, where a schema says what they were called before."""
+    """Return the columns of rows whose fields were renamed, from the columns of the original schema."""
     found = list(fields)
     for path, name in names.items():
         moved, found = taken_out(found, path.split(SEPARATOR))
@@ -106,7 +106,7 @@ def renamed_fields(fields: Iterable[pa.Field], names: Mapping[str, str]) -> list
 
 
 def taken_out(fields: Sequence[pa.Field], path: Sequence[str]) -> tuple[pa.Field | None, list[pa.Field]]:
-    """The field at a path, and the others; a struct that has no other field goes with it."""
+    """Return the field at a path, and the remaining fields; a struct without remaining fields is removed."""
     moved, rest = None, []
     for one in fields:
         if one.name != path[0]:

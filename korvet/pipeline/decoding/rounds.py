@@ -1,8 +1,8 @@
-"""The decode job: round after round, what an archive holds beyond a typed table's numbers becomes typed rows.
+"""Rounds of decoding: each round decodes what the archive holds beyond the typed table's decoded offsets.
 
-A round opens three tables, the archive, the typed one and its dlq; has slices decoded, by Spark or here; and commits
-first the dlq's files and numbers, then the typed table's. Killed between the two, the next round finishes what was
-begun before it goes on (see `planning`). Nothing but the tables is remembered.
+A round opens three tables (archive, typed, dlq), has slices decoded by Spark or in this process, and commits first the
+dlq table's files and offsets, then the typed table's. After a kill between the two commits, the next round first
+completes the interrupted one (see `planning`). The tables hold all state.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from korvet.pipeline.decoding.slices import (
 from korvet.pipeline.decoding.specification import Specification
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
 
-# Bytes of archived files that one commit takes on.
+# Bytes of archived files per commit.
 COMMIT_BYTES = 4 * 1024**3
-# An upsert's rows are merged in this process's memory.
+# The same for an upsert, which merges its rows in this process's memory.
 UPSERT_BYTES = 64 * 1024**2
 
 
-class BadRow(LakeError):  # noqa: N818  it says what was found
-    """A row that cannot be decoded, where a specification says to stop at one."""
+class BadRow(LakeError):  # noqa: N818  the name states the fault
+    """A row cannot be decoded, and the specification has on_error = "stop"."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -55,7 +55,7 @@ class BadRow(LakeError):  # noqa: N818  it says what was found
 
 @frozen
 class Told:
-    """What a round has done: `columns` are those it added, as DDL."""
+    """Result of a round. `columns` are the columns it added, as DDL."""
 
     outcome: Outcome
     behind: str | None
@@ -65,7 +65,7 @@ class Told:
 
 @define
 class Preview:
-    """The columns that the first records want, as DDL, and how many of those would be bad rows."""
+    """The columns for the first records, as DDL, and how many of these records would be bad rows."""
 
     columns: str
     records: int = 0
@@ -75,22 +75,25 @@ class Preview:
 
 @define(slots=False)
 class Decoding:
-    """Decodes one topic's archive in `lake` to a typed table in `to`; both may be the same only by other names."""
+    """Decodes one topic's archive in `lake` to a typed table in `to`.
+
+    If `to` is the lake itself, the typed table's name must differ from the topic's.
+    """
 
     specification: Specification
     lake: Location
     to: Location
     distribute: Distribute
     accept_gap: bool = False
-    #: Whether to end where the archive ends when it is first looked at.
+    #: If True, stop at the archived offsets found when the archive is first opened.
     once: bool = False
-    #: Called at each step's beginning, with its name: steps are what a kill may come between.
+    #: Called with the name of each step before it begins. Tests kill the process between steps.
     on_step: Callable[[str], None] = lambda _: None
     _archive: LakeTable | None = field(default=None, init=False)
     _ends: Mapping[int, int] | None = field(default=None, init=False)
 
     def round(self) -> Told | None:
-        """One round; what it did, or None when there was nothing to do.
+        """Run one round. Return its result, or None if there was nothing to do.
 
         Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
         """
@@ -110,7 +113,7 @@ class Decoding:
         return Told(outcome, plan.behind, plan.spans, added)
 
     def preview(self) -> Preview:
-        """What the first records look like to the specification; nothing is written. Raises as `round` does."""
+        """Decode the first records without writing anything. Raises the errors of `round`."""
         archive = self._open_archive()
         plan = plan_of(archive, {}, None, accept_gap=True, max_bytes=COMMIT_BYTES)
         slices = slices_of(archive, plan.spans, 1)
@@ -150,7 +153,7 @@ class Decoding:
         return self._archive
 
     def _find(self, location: Location, kind: str) -> DecodedTable | None:
-        """A table, None where there is none yet."""
+        """Return a table, or None if it does not exist yet."""
         archive = self._archive
         if archive is None or (kind == DLQ and not self.keeps_bad):
             return None
@@ -172,7 +175,7 @@ class Decoding:
     # --- Columns ------------------------------------------------------------------------------------------
 
     def _decoder(self, typed: DecodedTable | None) -> Decoder:
-        """The decoder for what the specification and the table, if there is one, say.
+        """Return the decoder for the specification and the columns of the table, if it exists.
 
         Raises SchemaFault, WrongTable, RegistryError.
         """
@@ -193,7 +196,7 @@ class Decoding:
         plan: Plan,
         slices: Sequence[Files],
     ) -> tuple[DecodedTable, Decoder, str]:
-        """The table with all columns that the rows of these slices want, made if need be; and which were added."""
+        """Create the table, or add the columns that the slices need. Return it, the decoder, and the new columns."""
         specification = self.specification
         before = list(decoder.fields) if typed is None else list(typed.schema)
         if specification.unknown == "add":
@@ -243,7 +246,7 @@ class Decoding:
     def _sample(
         self, archive: LakeTable, plan: Plan, decoder: Decoder, slices: Sequence[Files]
     ) -> Iterable[Wanted]:
-        """What the first records want, read here."""
+        """Count the missing columns of the first records, in this process."""
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
             yield find_wanted(decoder, rows.slice(0, left))
@@ -279,7 +282,7 @@ class Decoding:
         dlq: DecodedTable | None,
         slices: Sequence[Files],
     ) -> Outcome:
-        """Have the slices decoded. Raises BadRow."""
+        """Decode the slices. Raises BadRow."""
         self.on_step("decode")
         known = bad_places(dlq, plan.spans) if dlq is not None and plan.behind == "typed" else frozenset()
         job = self._job(archive, plan, decoder, dlq, known)
@@ -291,10 +294,10 @@ class Decoding:
         return total
 
     def _commit(self, plan: Plan, typed: DecodedTable, dlq: DecodedTable | None, outcome: Outcome) -> None:
-        """First the bad rows, then the typed ones. Raises CommitConflict, OutOfOrder, Unreachable."""
+        """Commit the bad rows, then the typed rows. Raises CommitConflict, OutOfOrder, Unreachable."""
         self.on_step("before commit")
         if dlq is not None and plan.behind == "typed":
-            if outcome.dlq_parts:  # bad now, and not when the round that was killed looked at them
+            if outcome.dlq_parts:  # bad now, although they were not in the interrupted round
                 dlq.append(outcome.dlq_parts)
         elif dlq is not None:
             dlq.commit(plan.spans, outcome.dlq_parts)
@@ -314,7 +317,7 @@ class Decoding:
 
 
 def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int, int]]:
-    """(partition, offset) of the rows in the spans that a dlq table has."""
+    """Return (partition, offset) of a dlq table's rows that are in the spans."""
     filesystem = dlq.location.filesystem()
     bounds = {span.partition: span for span in spans}
     places = set()

@@ -1,4 +1,4 @@
-"""The columns a specification names, and how its values are read: schema files, DDL, and the registry's newest."""
+"""Columns and decoders of a specification, from schema files, DDL, or the registry's latest schema."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from korvet.pipeline.decoding.tables import plain
 
 
 def decoder_of(specification: Specification) -> Decoder:
-    """The decoder for a specification: its columns, none for JSON that has no schema.
+    """Return the decoder of a specification. It has no columns for JSON without a schema.
 
-    DDL needs a running Spark. Raises SchemaFault, RegistryError, OSError.
+    DDL requires a running Spark. Raises SchemaFault, RegistryError, OSError.
     """
     made = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}[specification.format](
         specification
@@ -67,7 +67,7 @@ def schema_text(specification: Specification) -> str | None:
 
 
 def spark_fields(text: str) -> list[pa.Field]:
-    """Columns from Spark's DDL, or its JSON. Raises SchemaFault."""
+    """Return columns for Spark's DDL or JSON schema. Raises SchemaFault."""
     try:
         if text.lstrip().startswith("{"):
             schema: DataType = StructType.fromJson(json.loads(text))
@@ -103,7 +103,7 @@ def spark_field(one: StructField, path: str) -> pa.Field:
 
 
 def spark_type(kind: DataType, path: str) -> pa.DataType:
-    """Arrow's type for one of Spark's. Raises SchemaFault."""
+    """Return the Arrow type of a Spark type. Raises SchemaFault."""
     if isinstance(kind, StructType):
         return pa.struct([spark_field(one, f"{path}.{one.name}") for one in kind.fields])
     if isinstance(kind, ArrayType):
@@ -119,7 +119,7 @@ def spark_type(kind: DataType, path: str) -> pa.DataType:
 
 
 def avro_decoder(specification: Specification) -> Decoder:
-    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415  of the extra `decode`
+    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415  needs extra `decode`
 
     registry = Registry(specification.registry) if specification.registry else None
     text = schema_text(specification)
@@ -131,7 +131,7 @@ def avro_decoder(specification: Specification) -> Decoder:
 
 
 def protobuf_decoder(specification: Specification) -> Decoder:
-    from korvet.pipeline.decoding import protobuf_schemas as schemas  # noqa: PLC0415  of the extra `decode`
+    from korvet.pipeline.decoding import protobuf_schemas as schemas  # noqa: PLC0415  needs extra `decode`
     from korvet.pipeline.decoding.protobuf_values import ProtobufValues  # noqa: PLC0415
 
     registry = Registry(specification.registry) if specification.registry else None
@@ -148,7 +148,7 @@ def protobuf_decoder(specification: Specification) -> Decoder:
 
 
 def newest(registry: Registry | None, subject: str) -> Schema:
-    """A subject's newest schema. Raises SchemaFault, RegistryError."""
+    """Return a subject's latest schema. Raises SchemaFault, RegistryError."""
     if registry is None:
         raise SchemaFault("There is neither a schema_file nor a registry.")
     try:
@@ -158,7 +158,7 @@ def newest(registry: Registry | None, subject: str) -> Schema:
 
 
 def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) -> list[pa.Field]:
-    """The columns for a schema of what is in the values, before they are reshaped."""
+    """Return the columns of reshaped rows, from the columns of the values' schema."""
     found = list(fields)
     if specification.unwrap:
         found = next(
@@ -171,14 +171,14 @@ def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) ->
 
 
 def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
-    """The same decoder with other columns."""
+    """Return the same decoder with other columns."""
     if decoder.specification.format == "json":
         return Decoder.for_json(decoder.specification, fields)
     return attrs.evolve(decoder, fields=tuple(fields))
 
 
 def refuse_unfit(decoder: Decoder) -> None:
-    """Raise SchemaFault for columns that no table can have, or that nothing can be partitioned by."""
+    """Raise SchemaFault if a table cannot have the decoder's columns."""
     seen: set[str] = set()
     for one in decoder.fields:
         if one.name.lower() in seen:
@@ -202,7 +202,7 @@ def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
 
 
 def refuse_partitioning(decoder: Decoder) -> None:
-    """Raise SchemaFault where the table cannot be partitioned as is asked for."""
+    """Raise SchemaFault if the table cannot be partitioned as specified."""
     kinds = {one.name: one.type for one in decoder.fields}
     for name in decoder.specification.partition_by:
         if name == DAYS:
@@ -219,10 +219,9 @@ def refuse_partitioning(decoder: Decoder) -> None:
 
 
 def united(decoder: Decoder, table: Sequence[pa.Field]) -> Decoder:
-    """The decoder for a table that is there: its columns, and those of the schema that it does not have yet.
+    """Return the decoder for an existing table: the schema's columns, and with inference those of the table.
 
-    Where no fields are added by records, columns that only the table has are left to null. Raises WrongTable for a
-    column of another type.
+    Without inference, columns that only the table has stay null. Raises WrongTable for a column of another type.
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
@@ -234,7 +233,7 @@ def united(decoder: Decoder, table: Sequence[pa.Field]) -> Decoder:
 
 
 def same_column(one: pa.Field, known: pa.Field) -> pa.Field:
-    """A column of the schema, with what its namesake in the table has inside beyond it. Raises WrongTable."""
+    """Return the schema's column, extended by nested fields that only the table's column has. Raises WrongTable."""
     if one.name != known.name:
         raise WrongTable(f"Column {one.name} is {known.name} in the table; case does not count: use rename.")
     return one.with_type(united_type(one.type, known.type, f"$.{one.name}"))
@@ -260,7 +259,7 @@ def united_type(kind: pa.DataType, known: pa.DataType, path: str) -> pa.DataType
 
 
 def plain_nullable(kind: pa.DataType) -> str:
-    """What two types must agree on."""
+    """Return a text that is equal for types with equal values."""
     return str(plain(kind)).replace(" not null", "")
 
 
@@ -269,7 +268,7 @@ def first_line(error: BaseException) -> str:
 
 
 def ddl(fields: Sequence[pa.Field]) -> str:
-    """Columns as Spark's DDL has them."""
+    """Return columns as Spark DDL."""
     return ", ".join(f"{quoted(one.name)} {ddl_type(one.type)}" for one in fields)
 
 

@@ -1,6 +1,6 @@
-"""A slice of an archive, some of its files, decoded into files of the typed table and of its dlq table.
+"""Decode a slice, which is some files of an archive, to files of the typed table and of its dlq table.
 
-This is what Spark's workers do. It needs no Spark, and whoever commits is told what was written.
+This runs on Spark's workers but does not use Spark. The result lists the written files for the commit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SHOWN_FAULTS = 3
 
 @frozen
 class Job:
-    """What is the same for all slices: where from, where to, and which offsets.
+    """The parameters that all slices share.
 
-    `known_bad` are (partition, offset) of rows that the dlq table has already. Without a place for typed, or for bad,
-    rows they are only counted. With `staged` typed files are put into that folder of the table, to be merged.
+    `known_bad` are the (partition, offset) of rows that the dlq table has already. Rows whose table's location is None
+    are only counted. `staged` is a folder of the typed table for its files, if they are to be merged.
     """
 
     decoder: Decoder
@@ -45,7 +45,7 @@ class Job:
 
 @frozen
 class Fault:
-    """A bad row, and what is wrong with it."""
+    """A bad row and the reason."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Fault:
 
 @define
 class Outcome:
-    """What became of a slice, or of several."""
+    """Result of decoding a slice, or the sum of several results."""
 
     records: int = 0
     typed: int = 0
@@ -126,7 +126,7 @@ def faults_of(bad: pa.Table) -> list[Fault]:
 
 
 def wanted_of_slice(job: Job, files: Sequence[str]) -> Wanted:
-    """What the files' rows hold that there are no columns for. Raises OSError."""
+    """Count the fields in the files' rows that have no column. Raises OSError."""
     found: Wanted = Counter()
     for rows in archived_rows(job.archive, files, job.spans):
         found.update(find_wanted(job.decoder, rows))
@@ -134,9 +134,9 @@ def wanted_of_slice(job: Job, files: Sequence[str]) -> Wanted:
 
 
 def archived_rows(location: Location, files: Sequence[str], spans: Sequence[Span]) -> Iterator[pa.Table]:
-    """The rows of these files of an archive that lie in the spans, some thousands at a time, as the files have them.
+    """Yield the rows of an archive's files that are in the spans, at most BATCH_ROWS at a time.
 
-    Row groups without any are not read. Raises OSError.
+    Row groups outside of the spans are not read. Raises OSError.
     """
     filesystem = location.filesystem()
     for path in files:
@@ -151,7 +151,7 @@ def archived_rows(location: Location, files: Sequence[str], spans: Sequence[Span
 
 
 def may_hold(group: pq.RowGroupMetaData, spans: Sequence[Span]) -> bool:
-    """Whether rows of the spans may be in a row group, by its statistics."""
+    """Return True if a row group may have rows of the spans, by its statistics."""
     bounds = {}
     for index in range(group.num_columns):
         column = group.column(index)
@@ -168,7 +168,7 @@ def may_hold(group: pq.RowGroupMetaData, spans: Sequence[Span]) -> bool:
 
 
 def within(rows: pa.Table, spans: Sequence[Span]) -> pa.Table:
-    """The rows that lie in the spans."""
+    """Return the rows that are in the spans."""
     there = set(pc.unique(rows.column("partition")).to_pylist())
     offsets = rows.column("offset")
     mask = None

@@ -1,4 +1,4 @@
-"""What a user says about decoding a topic: from a TOML file, options of the command line winning.
+"""Settings for decoding a topic, from a TOML file and from options of the command line, which take precedence.
 
     [defaults]
     on_error = "dlq"
@@ -11,7 +11,7 @@
     [topics.orders.rename]
     amt = "amount"
 
-Whatever is wrong is reported at once, one line for each fault, with its path.
+All faults are reported together, one line each, with their paths.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ FIRST_SECTIONS = ("defaults", "topics")
 
 @frozen
 class Specification:
-    """How the values of one topic become a typed table.
+    """Settings for decoding the values of one topic to a typed table.
 
-    Of the schema's three sources (`schema`, `schema_file`, `registry`) at most one is given. JSON without one is
-    inferred: from a sample when the table is made, later the table's own columns count.
+    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. Without one, the schema of JSON
+    is inferred: first from a sample; once the table exists, from its columns.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class Specification:
         default=attrs.Factory(lambda self: "confluent" if self.registry else "none", takes_self=True)
     )
     subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-value", takes_self=True))
-    message: str | None = None  # Protobuf: the type's full name
+    message: str | None = None  # Protobuf: full name of the message type
     unknown: Unknown = field(
         default=attrs.Factory(
             lambda self: "drop" if self.schema or self.schema_file or self.format != "json" else "add",
@@ -79,10 +79,10 @@ class Specification:
     upsert: bool = False
     rename: dict[str, str] = field(factory=dict)
     rename_file: str | None = None
-    flatten: str | None = None  # what joins the names
+    flatten: str | None = None  # separator of the joined names
     keep_raw: bool = False
     keep_key: bool = False
-    partition_by: tuple[str, ...] = ()  # columns, and `days` for the day of the record's timestamp
+    partition_by: tuple[str, ...] = ()  # columns; `days` is the day of the record's timestamp
 
     @property
     def dlq(self) -> str:
@@ -93,7 +93,7 @@ class Specification:
         return Reading(self.unknown, self.timestamps, self.truncate_nanoseconds, self.format == "json")
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """What does not go together, as (name, reason)."""
+        """Yield settings that contradict each other, as (name, reason)."""
         given = [name for name in ("schema", "schema_file") if getattr(self, name)]
         if len(given) == 2:
             yield "schema", "is given twice: as schema and as schema_file"
@@ -134,9 +134,9 @@ SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name != 
 def specifications(
     topics: tuple[str, ...], file: Path | None, options: Mapping[str, Any]
 ) -> dict[str, Specification]:
-    """One for each topic: those named, or those the file has a section for.
+    """Return a specification for each of `topics`; by default, for each topic in the file.
 
-    `options` overrule the file, for every topic. Raises ConfigError with all faults, OSError for the file.
+    `options` override the file for every topic. Raises ConfigError with all faults, OSError for the file.
     """
     sections = read_sections(file) if file else {}
     faults = list(unknown_sections(sections, file))
@@ -174,7 +174,7 @@ def unknown_sections(sections: Mapping[str, Any], file: Path | None) -> Iterator
 
 
 def structure(topic: str, values: Mapping[str, Any], where: str, folder: Path) -> Specification:
-    """A specification from plain values; files it names are looked for in `folder`. Raises ConfigError."""
+    """Build a specification from plain values. Relative paths in it refer to `folder`. Raises ConfigError."""
     faults = [f"{where}.{name}: {unknown_setting(name)}" for name in values if name not in SETTABLE]
     known = {name: value for name, value in values.items() if name in SETTABLE}
     try:
@@ -189,7 +189,7 @@ def structure(topic: str, values: Mapping[str, Any], where: str, folder: Path) -
 
 
 def with_files(made: Specification, where: str, folder: Path, faults: list[str]) -> Specification:
-    """The same with whole paths, and with the mapping file's renames beside its own, which win."""
+    """Resolve paths, and merge the renames of the mapping file; the specification's own take precedence."""
     if made.schema_file:
         made = attrs.evolve(made, schema_file=str(folder / made.schema_file))
         if not Path(str(made.schema_file)).is_file():
@@ -217,7 +217,7 @@ def unknown_setting(name: str) -> str:
 
 
 def described(error: BaseException, path: str) -> list[str]:
-    """One line for each fault in a group of cattrs' errors."""
+    """Return one line for each fault in cattrs' exception group."""
     told = [line.rpartition(" @ ") for line in cattrs.transform_error(error, path, exception_text)]
     return [f"{where}: {reason}".replace("\n", " ") for reason, _, where in told]
 
@@ -226,7 +226,7 @@ def exception_text(error: BaseException, _type: type | None) -> str:
     return str(error)
 
 
-# --- Strict structuring: cattrs would take "5" for 5 and 1.7 for 1. -------------------------------------------
+# --- Strict structuring: cattrs would accept "5" as 5 and 1.7 as 1. -------------------------------------------
 
 
 def _exactly(wanted: type, name: str) -> Any:

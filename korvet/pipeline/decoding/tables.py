@@ -1,12 +1,12 @@
-"""Typed tables and their dlq tables: Delta tables that are their own checkpoints, as the archive is.
+"""Typed tables and their dlq tables. Like the archive, these Delta tables record their own progress.
 
-Each has its own numbers, one `txn` action per partition, in the very commit that adds the rows:
+Each has its own decoded offsets, one `txn` action per partition, set by the commit that adds the rows:
 
-    korvet/<topic id>/<partition>         decoded up to this offset of the topic
-    korvet/<topic id>/<partition>/start   the offset it begins with
+    korvet/<topic id>/<partition>         decoded offset: everything below it in the topic was decoded
+    korvet/<topic id>/<partition>/start   the offset at which it begins
 
-So the two need no common commit. A commit is made on the snapshot whose numbers were read, and only where they equal
-the beginnings of what is committed: what somebody else has done meanwhile is never done twice.
+So the two tables need no common commit. A commit is based on the snapshot whose decoded offsets were read, and succeeds
+only if each span begins at its decoded offset. So two writers never commit the same offsets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COMMIT_ID, RANGES = "korvet.commit", "korvet.ranges"
 
 @frozen(order=True)
 class Span:
-    """Offsets of a partition from `start` up to, without, `end`."""
+    """Offsets of a partition in [start, end)."""
 
     partition: int
     start: int
@@ -52,7 +52,7 @@ class Span:
 
 @frozen
 class Part:
-    """A file that was written and is to be committed. `least` and `greatest` are statistics by column."""
+    """A written file, not yet committed. `least` and `greatest` are statistics by column."""
 
     path: str  # inside the table
     size: int
@@ -77,7 +77,7 @@ class Part:
 
 @define(slots=False)
 class DecodedTable:
-    """One snapshot of a typed or a dlq table; nothing needs to be closed."""
+    """One snapshot of a typed or a dlq table. It needs no closing."""
 
     location: Location
     kind: str
@@ -89,7 +89,7 @@ class DecodedTable:
 
     @classmethod
     def open(cls, location: Location, kind: str, topic: str, topic_id: UUID) -> Self:
-        """The newest snapshot. Raises NoTable, WrongTable, NewerFormat, Unreachable."""
+        """Open the newest snapshot. Raises NoTable, WrongTable, NewerFormat, Unreachable."""
         with store_errors(location):
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             check(location, delta, kind, topic, topic_id)
@@ -106,7 +106,10 @@ class DecodedTable:
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
     ) -> Self:
-        """An empty table, or what somebody else has made there meanwhile. Raises NoTable and what `open` raises."""
+        """Create an empty table, or open the table that another writer just created.
+
+        Raises NoTable and the errors of `open`.
+        """
         refuse_other_things(location)
         properties = {KIND: kind, TOPIC: topic, TOPIC_ID: str(topic_id), VERSION: str(FORMAT_VERSION)}
         with store_errors(location):
@@ -132,7 +135,7 @@ class DecodedTable:
 
     @cached_property
     def decoded_up_to(self) -> dict[int, int]:
-        """For each partition of which anything was decoded: the offset up to which, without it, all was."""
+        """The decoded offset of each partition: everything below it was decoded."""
         prefix = f"{self.app_id}/"
         found = {name.removeprefix(prefix): number for name, number in self.transactions.items()}
         return {int(name): number for name, number in sorted(found.items()) if name.isdecimal()}
@@ -142,11 +145,11 @@ class DecodedTable:
         return arrow_schema(self.delta)
 
     def reopened(self) -> Self:
-        """The newest snapshot of the same table."""
+        """Return the newest snapshot of the same table."""
         return type(self).open(self.location, self.kind, self.topic, self.topic_id)
 
     def with_columns(self, fields: Sequence[pa.Field]) -> Self:
-        """A snapshot that has these columns too, nested ones among them, by a commit of their own if need be."""
+        """Add columns, which may be nested, in a commit of their own. Return the snapshot with them."""
         there = Schema.from_arrow(pa.schema(fields)).fields
         with store_errors(self.location):
             try:
@@ -156,9 +159,9 @@ class DecodedTable:
         return self.reopened()
 
     def commit(self, spans: Sequence[Span], parts: Sequence[Part]) -> Self:
-        """Add files and move the numbers on, in one commit; the snapshot that has it.
+        """Add files and advance the decoded offsets in one commit. Return the snapshot with this commit.
 
-        Raises OutOfOrder, CommitConflict, Unreachable; then nothing was committed, as far as can be known.
+        Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
         """
         properties, commit_id = self.properties(spans)
         with store_errors(self.location):
@@ -178,18 +181,18 @@ class DecodedTable:
         return self.reopened()
 
     def append(self, parts: Sequence[Part]) -> Self:
-        """Add files, the numbers staying: rows that were forgotten. Raises CommitConflict, Unreachable."""
+        """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""
         return self.commit((), parts)
 
     def properties(self, spans: Sequence[Span]) -> tuple[CommitProperties, str]:
-        """What a commit of these spans says, and its id. Raises OutOfOrder."""
+        """Return the commit properties for these spans, and the commit id in them. Raises OutOfOrder."""
         commit_id = uuid4().hex
         transactions = [Transaction(name, number) for name, number in self.next_numbers(spans).items()]
         told = {COMMIT_ID: commit_id, RANGES: [[span.partition, span.start, span.end] for span in spans]}
         return CommitProperties(custom_metadata=told, app_transactions=transactions), commit_id
 
     def next_numbers(self, spans: Sequence[Span]) -> dict[str, int]:
-        """The numbers after a commit of these. Raises OutOfOrder."""
+        """Return the `txn` versions to set in a commit of these spans. Raises OutOfOrder."""
         changed: dict[str, int] = {}
         for span in spans:
             name = f"{self.app_id}/{span.partition}"
@@ -205,18 +208,19 @@ class DecodedTable:
         return changed
 
     def has_commit(self, commit_id: str, first: int) -> bool:
-        """Whether one of the commits from version `first` on is that one: an answer may be lost on its way."""
+        """Return True if a commit from version `first` on has this id."""
+        # A commit whose response was lost looks like a conflict with itself.
         commits = DeltaLog(self.location).commits(first, self.delta.version())
         return any(info.get(COMMIT_ID) == commit_id for _, info in commits)
 
 
 def arrow_schema(delta: DeltaTable) -> pa.Schema:
-    """A table's columns, with the types that are used here."""
+    """Return a table's columns, with types normalized by `plain`."""
     return pa.schema([one.with_type(plain(one.type)) for one in pa.schema(delta.schema().to_arrow())])
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without what does not matter to values: views, large offsets, names of items and of time zones."""
+    """Normalize a type: no views, large offsets, item names or time zone names, which do not affect values."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(one.name, plain(one.type), one.nullable) for one in kind])
     if pa.types.is_map(kind):
@@ -233,12 +237,12 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def check(location: Location, delta: DeltaTable, kind: str, topic: str, topic_id: UUID) -> None:
-    """Raises WrongTable, NewerFormat."""
+    """Check that the table is of this kind, topic and format. Raises WrongTable, NewerFormat."""
     told: Mapping[str, str] = delta.metadata().configuration
     if told.get(KIND) != kind:
         what = told.get(KIND)
         raise WrongTable(
-            f"{location} is {f'a table of korvet, but of kind {what}' if what else 'a Delta table of somebody else'}; "
+            f"{location} is {f'a table of korvet, of kind {what}' if what else 'a Delta table not made by korvet'}; "
             f"choose another place for the {kind} table."
         )
     if not told.get(VERSION, "").isdecimal() or int(told[VERSION]) > FORMAT_VERSION:

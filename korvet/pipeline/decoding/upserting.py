@@ -1,8 +1,8 @@
-"""Upsert: of each key a typed table keeps the latest row, and none once it was deleted.
+"""Upsert: the typed table keeps the latest row of each key, and no row of a deleted key.
 
-Rows are staged as files in a hidden folder of the table and merged by deltalake, in this process, in one commit with
-the numbers. Of rows of one partition the one with the greatest offset wins. A key that moved to another partition
-(partitions were added) goes by the timestamps of its records.
+Rows are staged as files in a hidden folder of the table. deltalake merges them in this process, in one commit with the
+decoded offsets. Among rows of one partition, the greatest offset wins. If a key moved to another partition (partitions
+were added), the later timestamp wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from korvet.pipeline.decoding.tables import DecodedTable, Part, Span
 
 STAGING = "_korvet_staging"
 FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
-# What a round that was killed has staged is swept by a later one.
+# Later rounds delete what killed rounds have staged, after this time.
 STALE_MS = 24 * 3600 * 1000
 NEWER = (
     f's."{PARTITION}" = t."{PARTITION}" AND s."{OFFSET}" > t."{OFFSET}" OR s."{PARTITION}" <> t."{PARTITION}" AND '
@@ -34,12 +34,12 @@ NEWER = (
 
 
 def new_folder() -> str:
-    """A folder to stage in, that nobody has used."""
+    """Return a new folder for staged files."""
     return f"{STAGING}/{time.time_ns() // 1_000_000}-{uuid4().hex}"
 
 
 def sweep(location: Location, folder: str | None = None) -> None:
-    """Remove a folder of staged files, and those that were left over a day ago."""
+    """Delete a folder of staged files, and folders older than STALE_MS."""
     filesystem = location.filesystem()
     selector = pafs.FileSelector(f"{location.path}/{STAGING}", allow_not_found=True)
     oldest_ms = time.time_ns() // 1_000_000 - STALE_MS
@@ -52,9 +52,9 @@ def sweep(location: Location, folder: str | None = None) -> None:
 
 
 def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> DecodedTable:
-    """Merge staged rows and move the numbers on, in one commit; the snapshot that has it.
+    """Merge staged rows and advance the decoded offsets in one commit. Return the snapshot with this commit.
 
-    Raises OutOfOrder, CommitConflict, Unreachable; then nothing was committed, as far as can be known.
+    Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
     """
     rows = latest(staged(table.location, parts)) if parts else None
     if rows is None or not rows.num_rows:
@@ -82,25 +82,27 @@ def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> 
             if not newer.has_commit(commit_id, first):
                 raise CommitConflict(f"{table.location}: {error}") from error
             return newer
-    if table.delta.version() < first:  # no row changed: deltalake has committed nothing, the numbers neither
+    if (
+        table.delta.version() < first
+    ):  # no row changed, so deltalake has not committed the decoded offsets either
         return table.commit(spans, ())
     return table.reopened()
 
 
 def quoted(name: str) -> str:
-    """A column as SQL names it whatever its case."""
+    """Return a column name as a case-sensitive SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
-    """The rows that were staged. Raises OSError."""
+    """Return the staged rows. Raises OSError."""
     filesystem = location.filesystem()
     paths = [f"{location.path}/{part.path}" for part in parts]
     return pa.concat_tables([pq.read_table(path, filesystem=filesystem, partitioning=None) for path in paths])
 
 
 def latest(rows: pa.Table) -> pa.Table:
-    """Of each key the last row: within a partition by offset, between partitions by timestamp."""
+    """Return the last row of each key: within a partition by offset, between partitions by timestamp."""
     order = rows.select([KEY, PARTITION, OFFSET, TIMESTAMP]).to_pandas()
     order = order.sort_values([PARTITION, OFFSET]).drop_duplicates([KEY, PARTITION], keep="last")
     order = order.sort_values([TIMESTAMP, PARTITION], na_position="first").drop_duplicates([KEY], keep="last")

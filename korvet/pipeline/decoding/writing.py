@@ -1,7 +1,7 @@
-"""Decoded rows to Parquet files, of which each holds one value of every partition column.
+"""Write decoded rows to Parquet files, each with a single value of every partition column.
 
-Files that were written are no part of a table before they are committed. How many are open at once is bounded; the
-values of partition columns are in the log, and in the folders' names where they can be.
+Written files are not part of the table until they are committed. The number of open files is bounded. The values of
+partition columns are in the log, and in the names of folders if they fit there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Values = tuple[Any, ...]
 
 @define
 class OpenFile:
-    """A file that is being written: rows wait until they make a row group."""
+    """A file that is being written. Rows are buffered until they fill a row group."""
 
     path: str
     partition_values: dict[str, str | None]
@@ -67,9 +67,9 @@ class OpenFile:
 
 @define
 class PartWriter:
-    """Writes rows to files inside a table's folder; closing it, as a context, ends the files: then they are `parts`.
+    """Writes rows to files inside a table's folder. As a context manager, it closes the files on exit, as `parts`.
 
-    `statistics` are integer columns without nulls whose least and greatest values the log will know.
+    `statistics` are integer columns without nulls whose minimum and maximum are recorded in the log.
     """
 
     location: Location
@@ -93,7 +93,7 @@ class PartWriter:
             if kind is None:
                 self._finish(values)
             else:
-                self._open.pop(values).sink.close()  # an orphan, as after a kill
+                self._open.pop(values).sink.close()  # an uncommitted file stays behind, as after a kill
 
     def write(self, rows: pa.Table) -> None:
         """Write rows, each to the file of its partition values. Raises OSError."""
@@ -118,7 +118,7 @@ class PartWriter:
         found = self._open.pop(values, None)
         if found is None:
             if len(self._open) >= MOST_OPEN:
-                self._finish(next(iter(self._open)))  # which was not written to for the longest time
+                self._finish(next(iter(self._open)))  # the file that was least recently written to
             found = self._begin(values, schema)
         self._open[values] = found
         return found
@@ -150,7 +150,7 @@ class PartWriter:
 
 
 def partition_text(value: Any) -> str | None:
-    """A partition column's value as Delta's log writes it."""
+    """Return a partition column's value in the format of Delta's log."""
     if value is None:
         return None
     if isinstance(value, bool):
