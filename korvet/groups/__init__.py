@@ -1,1 +1,1 @@
-"""Consumer groups: state machines that are told the time, and the coordinator that stands around them."""
+"""Consumer groups: state machines that take the time as an argument, and the coordinator that runs them."""

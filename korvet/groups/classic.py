@@ -1,21 +1,24 @@
-"""A classic consumer group: members join, one of them shares out the work, all keep in touch. Pure, and told the time.
+"""The state machine of a classic consumer group. It does no IO and reads no clock.
 
     Empty ─join→ PreparingRebalance ─all joined, or time is up→ CompletingRebalance ─the leader syncs→ Stable
                    ↑                                                  │                                 │
-                   └──────── a member joins anew, leaves, or is heard of no more ───────────────────────┘
+                   └──────── a member joins again, leaves, or its session times out ────────────────────┘
 
-The rules are those of Apache Kafka's ClassicGroup and GroupMetadataManager. Whatever is asked comes with `now_ms`, of
-a clock that never goes back; `tick` does what has become due, and `wake_ms` says when to call it next, at the latest.
+The rules are those of Apache Kafka's ClassicGroup and GroupMetadataManager. Each call passes `now_ms`, read from a
+monotonic clock. `tick` handles the timeouts that have passed; the caller calls it no later than `wake_ms`.
 
-A join and a sync may have to wait for other members. Each comes with a ticket, whatever its asker likes, and its
-answer is put into `answers` beside that ticket: at once, or in the course of a later call. No ticket is forgotten: what
-becomes of a member that goes or is replaced, its tickets are answered. `is_unsaved` says that the group has something
-to be saved before these answers go out, so that it is the same group after a crash of the broker.
+A join and a sync may have to wait for other members. The caller passes a ticket (any object) with each, and the group
+appends the ticket with its answer to `answers`, in the same call or in a later one. Every ticket is answered, also when
+its member leaves or is replaced. If `is_unsaved` is True, the caller must save the group before it sends the answers,
+so that the group is the same after a crash of the broker.
 
-Beyond Kafka: the members of a generation are saved when it begins, not only when they have their assignments,
-so no generation ever begins twice; a member whose sync is waiting when it leaves gets an answer; and
-at most `max_newcomers` clients, and at most `max_size`, have a member id that they have not come back with. Beyond
-`max_newcomers` the oldest of these ids is forgotten, and its client has to ask for another one.
+Differences from Kafka:
+
+- The members of a generation are saved when it begins, not only when they have their assignments, so that no
+  generation begins twice.
+- A member that leaves while its sync waits gets an answer to the sync.
+- At most `max_newcomers` clients, and at most `max_size`, hold a member id under which they have not joined yet.
+  Beyond `max_newcomers` the group drops the oldest of these ids, and its client has to request another one.
 """
 
 from __future__ import annotations
@@ -60,14 +63,14 @@ from korvet.protocol.text import quoted, quoted_list
 
 logger = logging.getLogger(__name__)
 
-# Clients cut their reasons at this length themselves (KIP-800); not all do.
+# Clients should truncate their reasons to this length (KIP-800); not all do.
 LONGEST_REASON = 255
-# Characters of a member id before the random part. A longer client id would make ids that no answer can hold.
+# Characters of a member id before the random part. A longer client id would make ids that do not fit in a response.
 LONGEST_PREFIX = 255
 
 
 class Timer(Enum):
-    """What ends at a deadline."""
+    """The kinds of timeouts of a group."""
 
     JOIN = 0
     SYNC = 1
@@ -85,7 +88,7 @@ def _new_member_id(prefix: str) -> str:
 
 @define(eq=False, repr=False)
 class ClassicGroup:
-    """See the module. A new one is Empty, and is nothing yet that others need to know of."""
+    """See the module. A new group is Empty and has nothing to save."""
 
     group_id: str
     limits: GroupLimits = field(factory=GroupLimits)
@@ -96,16 +99,16 @@ class ClassicGroup:
     protocol_name: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(factory=dict)
-    # Which topics the members read; None where nobody can say.
+    # Topics the members subscribe to; None if unknown: not consumers, or metadata that cannot be parsed.
     subscribed_topics: frozenset[str] | None = None
     answers: list[tuple[Ticket, Answer]] = field(factory=list)
     is_unsaved: bool = False
     _static: dict[str, str] = field(factory=dict)  # group instance id -> member id
-    _pending: dict[str, None] = field(factory=dict)  # told their member id and not back yet, the oldest first
-    _supported: Counter[str] = field(factory=Counter)  # protocol -> how many members can do it
+    _pending: dict[str, None] = field(factory=dict)  # ids assigned but not joined under yet, oldest first
+    _supported: Counter[str] = field(factory=Counter)  # protocol -> number of members that support it
     _joining: int = 0  # members whose join waits
     _not_synced: set[str] = field(factory=set)
-    _is_initial: bool = False  # the rebalance that was prepared is the first after Empty
+    _is_initial: bool = False  # the current rebalance is the first after Empty
     _initial_delay_ms: int = 0
     _initial_rest_ms: int = 0
     _has_newcomers: bool = False
@@ -117,10 +120,10 @@ class ClassicGroup:
             f" members={len(self.members)}>"
         )
 
-    # --- What may be asked ------------------------------------------------------------------------------
+    # --- Requests ---------------------------------------------------------------------------------------
 
     def join(self, join: Join, ticket: Ticket, now_ms: float) -> None:
-        """Join, or join again. The answer comes when the next generation begins, unless nothing has changed."""
+        """Add or update a member. The answer comes when the next generation begins, unless nothing has changed."""
         try:
             if not self._has_room_for(join):
                 self._forget(join.member_id)
@@ -134,13 +137,13 @@ class ClassicGroup:
             else:
                 self._join_again(join, ticket, now_ms)
         except KafkaError as error:
-            # Who does not fit in has no member id any longer.
+            # A client that was rejected because the group is full loses its member id.
             keeps_id = not isinstance(error, GroupMaxSizeReached)
             member_id = join.member_id if keeps_id else NEW_MEMBER
             self._answer(ticket, Joined(error_code=error.error_code, member_id=member_id))
 
     def sync(self, sync: Sync, ticket: Ticket, now_ms: float) -> None:
-        """Ask for an assignment. The answer comes once the leader has brought it."""
+        """Request an assignment. The answer comes once the leader has sent the assignments."""
         try:
             self._check(sync.member_id, sync.group_instance_id, sync.generation_id)
             if _differ(sync.protocol_type, self.protocol_type) or _differ(
@@ -165,14 +168,18 @@ class ClassicGroup:
     def heartbeat(
         self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: float
     ) -> None:
-        """A member is there. Raises what it should know, RebalanceInProgress before all."""
+        """Extend the session of a member.
+
+        Raises RebalanceInProgress if the member has to join again, and UnknownMemberId, FencedInstanceId or
+        IllegalGeneration if it is not a member of this generation.
+        """
         member = self._check(member_id, group_instance_id, generation_id)
         self._extend_session(member, now_ms)
         if self.state is State.PREPARING_REBALANCE:
             raise RebalanceInProgress
 
     def leave(self, leaving: Sequence[Leave], now_ms: float) -> list[ErrorCode]:
-        """Members go. One error code for each."""
+        """Remove members. Return one error code for each."""
         outcomes = [self._leave(each) for each in leaving]
         if ErrorCode.NONE in outcomes and self.state is not State.EMPTY:
             self._rebalance("members left", now_ms)
@@ -181,7 +188,7 @@ class ClassicGroup:
     def check_commit(
         self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: float
     ) -> None:
-        """Whether that member may commit positions; it counts as a sign of life. Raises what forbids it."""
+        """Raise the error that forbids a member to commit offsets, if there is one. Extend the member's session."""
         if self.state is State.EMPTY and generation_id < 0:
             return
         if generation_id < 0 and not member_id and group_instance_id is None:
@@ -192,23 +199,23 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read that topic, or might, as far as anybody can say."""
+        """Return True if members subscribe to the topic, or may do so because their subscriptions are unknown."""
         if self.subscribed_topics is None:
             return self.is_consumer_group
         return topic in self.subscribed_topics
 
     @property
     def is_consumer_group(self) -> bool:
-        """Whether its members are consumers, and not workers of Kafka Connect, say."""
+        """True if the members are consumers, not workers of Kafka Connect, for example."""
         return self.protocol_type == CONSUMER
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether somebody was told a member id and may be about to come back with it."""
+        """True if a client was assigned a member id under which it has not joined yet."""
         return bool(self._pending)
 
     def resume(self, now_ms: float) -> None:
-        """Go on after the group was loaded: every member has its full time from now."""
+        """Start the timeouts of a group that was loaded. Every member gets its full session timeout from now."""
         for member in self.members.values():
             self._supported.update(member.protocol_names)
             if member.group_instance_id is not None:
@@ -221,18 +228,18 @@ class ClassicGroup:
             self._prepare_rebalance(f"the group is larger than {self.limits.max_size}", now_ms)
 
     def give_up(self) -> None:
-        """Answer everybody who waits that the group is not coordinated here any longer."""
+        """Answer all waiting joins and syncs with NOT_COORDINATOR."""
         for member in self.members.values():
             self._answer_join(member, Joined(error_code=ErrorCode.NOT_COORDINATOR))
             self._answer_sync(member, Synced(error_code=ErrorCode.NOT_COORDINATOR))
 
     @property
     def wake_ms(self) -> float:
-        """When something may be due."""
+        """The earliest time at which a timeout may pass."""
         return self._deadlines.next_ms
 
     def tick(self, now_ms: float) -> None:
-        """Do what has become due."""
+        """Handle all timeouts that have passed."""
         while (due := self._deadlines.pop(now_ms)) is not None:
             timer, member_id = due
             if timer is Timer.JOIN:
@@ -251,7 +258,7 @@ class ClassicGroup:
         if self.state is State.EMPTY:
             return True
         if self.state is State.PREPARING_REBALANCE:
-            # By those that have come back: in a group that became too large the last ones to come have to go.
+            # Count the members that have joined again: if max_size was reduced, the last members to join are rejected.
             is_here = member is not None and member.join_ticket is not None
             return is_here or self._joining < self.limits.max_size
         return member is not None or len(self.members) < self.limits.max_size
@@ -270,7 +277,9 @@ class ClassicGroup:
                 raise GroupMaxSizeReached
             while len(self._pending) >= self.limits.max_newcomers:
                 self._forget_newcomer(next(iter(self._pending)))
-            logger.info("%r: %s is to join again under that id", self, quoted(member_id))
+            logger.info(
+                "%r: assigned member id %s; the client has to join again with it", self, quoted(member_id)
+            )
             self._pending[member_id] = None
             self._deadlines.set((Timer.NEWCOMER, member_id), now_ms + join.session_timeout_ms)
             self._answer(ticket, Joined(error_code=MemberIdRequired.error_code, member_id=member_id))
@@ -299,7 +308,7 @@ class ClassicGroup:
         if join.group_instance_id is not None:
             self._static[join.group_instance_id] = member_id
         self._park_join(member, ticket)
-        # It does not know its member id yet, so it cannot send heartbeats.
+        # The client has not received its member id yet, so it cannot send heartbeats.
         self._deadlines.set((Timer.SESSION, member_id), now_ms + self.limits.new_member_join_timeout_ms)
         if self._is_initial and self.state is State.PREPARING_REBALANCE:
             self._has_newcomers = True
@@ -310,12 +319,12 @@ class ClassicGroup:
         is_leader = member.member_id == self.leader
         has_changed = member.protocols != join.protocols
         if self.state is State.COMPLETING_REBALANCE and not has_changed:
-            # The answer to its join went astray, perhaps.
+            # The response to its first join may have been lost.
             self._answer(ticket, self._joined(member))
         elif self.state is State.STABLE and not has_changed and not is_leader:
             self._answer(ticket, self._joined(member))
         else:
-            # The leader, too, may ask for a rebalance: it watches over what members' metadata do not show.
+            # The leader may request a rebalance without changed metadata: it watches the number of partitions.
             self._update(member, join, ticket)
             self._rebalance(f"{quoted(member.member_id)} joins again; {_reason(join.reason)}", now_ms)
 
@@ -328,15 +337,19 @@ class ClassicGroup:
         self._park_join(member, ticket)
 
     def _replace(self, old_id: str, new_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
-        """A static member comes back without its member id: it gets a new one, and the old one is fenced."""
+        """Give a static member that joins without its member id a new one, and fence the old one."""
         instance_id = quoted(join.group_instance_id or "")
         logger.info(
-            "%r: static member %s is %s now, no longer %s", self, instance_id, quoted(new_id), quoted(old_id)
+            "%r: static member %s has new id %s instead of %s",
+            self,
+            instance_id,
+            quoted(new_id),
+            quoted(old_id),
         )
         member = self.members[old_id]
         self._answer_join(member, Joined(error_code=FencedInstanceId.error_code, member_id=old_id))
         self._answer_sync(member, Synced(error_code=FencedInstanceId.error_code))
-        # In the old one's place, so that the order of members stays.
+        # Keep the order of members.
         self.members = {(new_id if key == old_id else key): each for key, each in self.members.items()}
         member.member_id = self._static[join.group_instance_id or ""] = new_id
         member.is_new = False
@@ -344,35 +357,34 @@ class ClassicGroup:
         if old_id in self._not_synced:
             self._not_synced.remove(old_id)
             self._not_synced.add(new_id)
-        told_leader = self.leader
+        previous_leader = self.leader
         if self.leader == old_id:
             self.leader = new_id
         self._update(member, join, ticket)
         self._extend_session(member, now_ms)
         if self.state is State.STABLE and self._selected_protocol() == self.protocol_name:
             self.is_unsaved = True
-            self._answer_join(member, self._rejoined(member, join, told_leader))
+            self._answer_join(member, self._rejoined(member, join, previous_leader))
         else:
-            self._rebalance(f"static member {instance_id} came back; {_reason(join.reason)}", now_ms)
+            self._rebalance(f"static member {instance_id} rejoined; {_reason(join.reason)}", now_ms)
 
-    def _rejoined(self, member: Member, join: Join, told_leader: str | None) -> Joined:
-        """What a static member is told that comes back into a Stable group.
-
-        As leader it must not assign anew, for nobody would be told. So it is told to skip that (v9), or, where
-        it cannot be told, that somebody else is the leader: itself, under its old member id.
-        """
+    def _rejoined(self, member: Member, join: Join, previous_leader: str | None) -> Joined:
+        """Return the answer for a static member that rejoins a Stable group."""
+        # If it is the leader, it must not compute assignments: the other members would not receive them, since they
+        # do not sync again. From JoinGroup v9 on, skip_assignment prevents it. Before v9 the answer names the
+        # member's own previous id as the leader.
         joined = self._joined(member)
         if not join.can_skip_assignment:
-            return evolve(joined, leader=told_leader or "", members=())
+            return evolve(joined, leader=previous_leader or "", members=())
         return evolve(joined, skip_assignment=member.member_id == self.leader)
 
     # --- Rebalancing ------------------------------------------------------------------------------------
 
     def _rebalance(self, reason: str, now_ms: float) -> None:
-        """Call the members together again; where that is under way, see whether it is done."""
+        """Start a rebalance; if one is in progress, complete it if all members have joined."""
         if self.state is not State.PREPARING_REBALANCE:
             self._prepare_rebalance(reason, now_ms)
-        # The first rebalance waits for its delay in any case: more may come.
+        # The first rebalance always waits for its delay: more members may join.
         elif not self._is_initial and self._all_are_here:
             self._complete_join(now_ms)
 
@@ -409,7 +421,7 @@ class ClassicGroup:
         return self._joining == len(self.members) and not self._pending
 
     def _end_join(self, now_ms: float) -> None:
-        """The time for joining is up."""
+        """Handle the end of the time for joining: extend the initial delay or complete the rebalance."""
         if self._is_initial and self._has_newcomers and self._initial_rest_ms:
             delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_rest_ms)
             self._has_newcomers = False
@@ -420,14 +432,14 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: float) -> None:
-        """Begin the next generation with those that are here. Static members that are not may still come."""
+        """Begin the next generation with the members that have joined, and static members that have not."""
         self._deadlines.clear(JOIN)
         missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in missing:
             logger.info("%r: %s did not join in time", self, quoted(member.member_id))
             self._remove(member)
         if self.members and not self._has_leader_that_is_here():
-            # Only static members are left, none of them here. Their sessions end, or they come.
+            # Only static members are left, and none of them has joined. Wait until they join or their sessions end.
             self._deadlines.set(JOIN, now_ms + max(1, self._rebalance_timeout_ms))
             return
         self.generation_id += 1
@@ -447,7 +459,7 @@ class ClassicGroup:
         logger.info("%r waits for its leader %s", self, quoted(self.leader or ""))
 
     def _has_leader_that_is_here(self) -> bool:
-        """Whether there is a leader for the next generation; where the old one is missing, another is taken."""
+        """Return True if a member that has joined can lead. Replace a leader that has not joined."""
         if self.members[self.leader or ""].join_ticket is not None:
             return True
         here = next((m.member_id for m in self.members.values() if m.join_ticket is not None), None)
@@ -460,7 +472,7 @@ class ClassicGroup:
         return True
 
     def _selected_protocol(self) -> str:
-        """The protocol most members like best, of those that all can do."""
+        """Return the protocol with the most votes. Each member votes for its first one that all members support."""
         votes = Counter(
             next(name for name, _ in member.protocols if self._supported[name] == len(self.members))
             for member in self.members.values()
@@ -493,7 +505,7 @@ class ClassicGroup:
                 for topic in subscribed_topics(member.metadata(self.protocol_name))
             )
         except ValueError:
-            logger.warning("%r: what its members subscribe to cannot be read", self)
+            logger.warning("%r: cannot parse the subscriptions of its members", self)
             return None
 
     # --- Assignments ------------------------------------------------------------------------------------
@@ -508,7 +520,7 @@ class ClassicGroup:
             self._deadlines.clear(SYNC)
 
     def _end_sync(self, now_ms: float) -> None:
-        """Remove the members that have not asked for their assignment in time."""
+        """Remove the members that have not sent SyncGroup in time, and rebalance."""
         missing = [self.members[member_id] for member_id in sorted(self._not_synced)]
         for member in missing:
             self._remove(member)
@@ -534,7 +546,7 @@ class ClassicGroup:
     # --- Members ----------------------------------------------------------------------------------------
 
     def _find(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member. Raises UnknownMemberId, or FencedInstanceId where its instance has another one by now."""
+        """Return the member. Raises UnknownMemberId, or FencedInstanceId if its instance has another member id."""
         if group_instance_id is not None and self._static.get(group_instance_id, member_id) != member_id:
             raise FencedInstanceId
         member = self.members.get(member_id)
@@ -564,18 +576,18 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _forget(self, member_id: str) -> None:
-        """Somebody for whom there is no room: no longer a member, if it was one."""
+        """Remove a client that was rejected because the group is full, as a newcomer or as a member."""
         self._forget_newcomer(member_id)
         if member_id in self.members:
             self._remove(self.members[member_id])
 
     def _forget_newcomer(self, member_id: str) -> None:
-        """Stop waiting for a client to come back with that member id."""
+        """Stop waiting for a client to join with that member id."""
         self._pending.pop(member_id, None)
         self._deadlines.clear((Timer.NEWCOMER, member_id))
 
     def _remove(self, member: Member) -> None:
-        """Take a member out, and send it away if it waits. What the group makes of that is the caller's to say."""
+        """Remove a member and answer its waiting requests with UNKNOWN_MEMBER_ID. The caller starts the rebalance."""
         self._answer_join(member, Joined(error_code=UnknownMemberId.error_code))
         self._answer_sync(member, Synced(error_code=UnknownMemberId.error_code))
         del self.members[member.member_id]
@@ -590,16 +602,16 @@ class ClassicGroup:
     def _end_session(self, member: Member, now_ms: float) -> None:
         is_waiting = member.join_ticket is not None or member.sync_ticket is not None
         if is_waiting and not member.is_new:
-            return  # it cannot send heartbeats meanwhile; its session goes on with the answer
-        logger.info("%r: nothing was heard of %s", self, quoted(member.member_id))
+            return  # it cannot send heartbeats while it waits; the answer extends its session
+        logger.info("%r: the session of %s timed out", self, quoted(member.member_id))
         self._remove(member)
         if self.state is not State.PREPARING_REBALANCE:
-            self._prepare_rebalance(f"{quoted(member.member_id)} was not heard of", now_ms)
+            self._prepare_rebalance(f"the session of {quoted(member.member_id)} timed out", now_ms)
         elif self._all_are_here:
             self._complete_join(now_ms)
 
     def _end_pending(self, member_id: str, now_ms: float) -> None:
-        logger.info("%r: %s did not come back", self, quoted(member_id))
+        logger.info("%r: %s did not join again in time", self, quoted(member_id))
         del self._pending[member_id]
         if self.state is State.PREPARING_REBALANCE and self._all_are_here:
             self._complete_join(now_ms)
@@ -610,7 +622,8 @@ class ClassicGroup:
         self.answers.append((ticket, answer))
 
     def _park_join(self, member: Member, ticket: Ticket) -> None:
-        """Let a join wait. One of the same member that waits already is from a connection it has given up."""
+        """Let a join wait for the next generation."""
+        # An earlier join of the same member comes from a connection that its client has abandoned.
         self._answer_join(
             member, Joined(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
         )
@@ -624,7 +637,7 @@ class ClassicGroup:
             self._joining -= 1
 
     def _answer_sync(self, member: Member, synced: Synced) -> bool:
-        """Answer it if it waits; whether it did."""
+        """Answer the member's sync if one waits. Return True if one did."""
         if member.sync_ticket is None:
             return False
         self._answer(member.sync_ticket, synced)
@@ -636,10 +649,10 @@ class ClassicGroup:
 
 
 def _differ(claimed: str | None, actual: str | None) -> bool:
-    """Whether somebody claims what is not so; who claims nothing does not."""
+    """Return True if both values are set and differ."""
     return claimed is not None and actual is not None and claimed != actual
 
 
 def _reason(reason: str | None) -> str:
-    """What a client says of itself, safe to be logged."""
+    """Return the client's reason, escaped and truncated for the log."""
     return f"client reason: {reason[:LONGEST_REASON]!r}" if reason else "client reason: not provided"

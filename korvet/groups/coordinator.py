@@ -1,17 +1,17 @@
-"""The coordinator: every group's state machine, one request at a time, with the clock and the store around it.
+"""The group coordinator: runs the groups' state machines with Trio's clock and saves them in the storage.
 
-A group is loaded from its document when it is first asked for, and lives in memory from then on. Whoever asks
-something of it holds its lock meanwhile. What has changed is saved, by compare-and-set, before anybody is told;
-where that fails the group is dropped, whoever waits is told to try again, and the next request loads what the store
-holds. That is all there is to a store that was away, to another broker that coordinated the group meanwhile,
-and to a broker that was killed: members go on heartbeating in the generation that was saved last.
+A group is loaded from its document on the first request and stays in memory from then on. Each request holds the
+group's lock. Changes are saved by compare-and-set before any answer is sent. If that fails, the coordinator drops the
+group from memory, answers waiting requests with a retriable error, and loads the stored group on the next request.
+This one mechanism covers an unavailable store, another broker that coordinated the group, and a broker that was
+killed: members continue to heartbeat in the generation that was saved last.
 
-Positions go to the store beside the lock, so that commits do not wait for each other. A new generation is
-not saved while commits of the one before are on their way, and the store refuses commits of generations that are
-older than one it has seen.
+Offsets are committed without holding the lock, so that commits do not wait for each other. A new generation is not
+saved while commits of the previous one are in flight, and the storage rejects commits of a generation that is older
+than the newest one it has seen.
 
-`run` does what becomes due, `expire_positions` deletes positions that nobody has wanted for
-`offsets.retention.minutes`; both go on for ever, and belong under `korvet.tasks.supervise`.
+`run` handles timeouts. `expire_positions` deletes committed offsets that are older than `offsets.retention.minutes`
+and belong to topics that the group does not consume. Both run forever, under `korvet.tasks.supervise`.
 """
 
 from __future__ import annotations
@@ -52,71 +52,71 @@ logger = logging.getLogger(__name__)
 
 KIND = "group"
 NO_GENERATION = -1
-# After a group could not be saved, when to look at it again if nobody else does.
+# After a group could not be saved, load it again after this time unless a request loads it before.
 LOOK_AGAIN_MS = 5000
 EXPIRY_LEASE = "expired positions"
 
-# Something that bounds a wait, as `Broker.parked` does: entered with the seconds it may take at most.
+# A context manager that bounds a wait, as `Broker.parked` does. The argument is the maximum in seconds.
 Parked = Callable[[float], AbstractContextManager[object]]
 
 
 @define(eq=False)
 class Waiting:
-    """The ticket of a join or a sync: set off when it is answered."""
+    """The ticket of a join or a sync: an event that carries the answer."""
 
     answer: Answer | None = None
     _answered: trio.Event = field(factory=trio.Event)
 
     def set(self, answer: Answer) -> None:
-        """Answer it."""
+        """Store the answer and wake the waiting request."""
         self.answer = answer
         self._answered.set()
 
     async def wait(self) -> None:
-        """Return once it is answered."""
+        """Wait until the answer is set."""
         await self._answered.wait()
 
 
 @define(eq=False)
 class HeldGroup:
-    """A group in memory, and what is known of its document."""
+    """A group in memory, and the state of its saved document."""
 
     group: ClassicGroup
     lock: trio.Lock = field(factory=trio.Lock)
     is_loaded: bool = False
-    version: int = 0  # of the document, 0 where there is none
+    version: int = 0  # of the document; 0 if there is none
     saved_state: State | None = None
     saved_generation: int = 0
     since_ms: int = 0
-    armed_ms: float = NEVER  # when it is looked at next
-    commits: int = 0  # on their way to the store
+    armed_ms: float = NEVER  # time for which `run` has scheduled the group
+    commits: int = 0  # in flight to the storage
     _quiet: trio.Event = field(factory=trio.Event)
 
     @property
     def exists(self) -> bool:
-        """Whether the group is there for others: it was saved, or somebody is about to be its member."""
+        """True if the group is visible to clients: it was saved, has members, or a client is about to join."""
         return self.version > 0 or self.group.state is not State.EMPTY or self.group.has_newcomers
 
     def is_at_rest(self, now_ms: float) -> bool:
-        """Whether nobody holds it, and nothing is due in it."""
+        """Return True if the group is loaded, no request holds its lock and no timeout has passed."""
         return self.is_loaded and not self.lock.locked() and now_ms < self.group.wake_ms
 
     def end_commit(self) -> None:
-        """One commit has reached the store, or failed."""
+        """Count down the commits in flight after one has succeeded or failed."""
         self.commits -= 1
         if not self.commits:
             self._quiet.set()
             self._quiet = trio.Event()
 
     async def without_commits(self) -> None:
-        """Wait until none is on its way. The lock, which is held, keeps new ones from setting out."""
+        """Wait until no commit is in flight. The caller holds the lock, which prevents new ones."""
         while self.commits:
             await self._quiet.wait()
 
 
 @define(eq=False)
 class GroupCoordinator:
-    """See the module. `clock` answers milliseconds since 1970; timeouts go by Trio's own clock."""
+    """See the module. `clock` returns milliseconds since 1970; timeouts use Trio's clock."""
 
     storage: Storage
     config: Config
@@ -126,9 +126,9 @@ class GroupCoordinator:
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
         factory=list
-    )  # a heap; what is no longer armed for then is passed over
+    )  # a heap of (ms, group id); `run` skips an entry whose time is no longer the group's armed_ms
     _earlier: trio.Event = field(factory=trio.Event)
-    _dropped: set[str] = field(factory=set)  # groups that are to be loaded again before long
+    _dropped: set[str] = field(factory=set)  # groups to be loaded again within LOOK_AGAIN_MS
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
 
     def __attrs_post_init__(self) -> None:
@@ -137,7 +137,7 @@ class GroupCoordinator:
     # --- Members ----------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, join: Join, parked: Parked) -> Joined:
-        """Let somebody join; returns when the generation begins. Raises NotCoordinator when the wait is ended."""
+        """Handle JoinGroup: return when the generation begins. Raises NotCoordinator if `parked` ends the wait."""
         _check_group_id(group_id)
         self._check_join(join)
         ticket = Waiting()
@@ -151,7 +151,7 @@ class GroupCoordinator:
         raise NotCoordinator
 
     async def sync(self, group_id: str, sync: Sync, parked: Parked) -> Synced:
-        """Give a member its assignment, once there is one. Raises NotCoordinator when the wait is ended."""
+        """Handle SyncGroup: return the member's assignment. Raises NotCoordinator if `parked` ends the wait."""
         _check_group_id(group_id)
         if any(len(each) > self.config.group_max_metadata_bytes for each in sync.assignments.values()):
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
@@ -166,19 +166,20 @@ class GroupCoordinator:
     async def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> None:
-        """Note that a member is there. Raises RebalanceInProgress, and whatever makes it no member."""
+        """Extend a member's session. Raises RebalanceInProgress, and the error if it is not a member."""
         _check_group_id(group_id)
         now_ms = _now_ms()
         resting = self._groups.get(group_id)
         if resting is not None and resting.is_at_rest(now_ms):
-            # Most of what groups are asked. It puts deadlines off and does nothing else: nothing to save or to tell.
+            # The fast path of the most frequent request: it only postpones a deadline, so there is nothing to save and
+            # no answer to send, and the lock is not needed.
             resting.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
             return
         async with self._hold(group_id) as held:
             held.group.heartbeat(member_id, group_instance_id, generation_id, _now_ms())
 
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
-        """Let members go; one error code for each."""
+        """Remove members. Return one error code for each."""
         _check_group_id(group_id)
         async with self._hold(group_id) as held:
             return held.group.leave(leaving, _now_ms())
@@ -190,9 +191,9 @@ class GroupCoordinator:
         if any(is_longer(each, LONGEST_ID_BYTES) for each in join.ids):
             raise InvalidRequest(f"ids are at most {LONGEST_ID_BYTES} bytes long")
         if join.size > self.config.group_max_metadata_bytes:
-            raise InvalidRequest("what the member sends is larger than group.max.metadata.bytes")
+            raise InvalidRequest("the member's ids and metadata are larger than group.max.metadata.bytes")
 
-    # --- Positions --------------------------------------------------------------------------------------
+    # --- Committed offsets ------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -203,15 +204,16 @@ class GroupCoordinator:
         group_instance_id: str | None = None,
         generation_id: int = NO_GENERATION,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Commit positions of a member, or, in a group that has none, of anybody.
+        """Commit offsets for a member, or for any client if the group has no members.
 
-        Raises GroupIdNotFound where a member claims to be of a group that is not there, and what else forbids it.
+        Raises GroupIdNotFound if the request has a generation but the group does not exist, and the errors of
+        `ClassicGroup.check_commit`.
         """
         async with self._hold(group_id) as held:
             if not held.exists and generation_id > NO_GENERATION:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
             held.group.check_commit(member_id, group_instance_id, generation_id, _now_ms())
-            # A group of positions alone is a group too: listed, deleted and expired like the others.
+            # A group with only committed offsets is saved, too, so that it is listed, deleted and expired like others.
             held.group.is_unsaved |= not held.exists
             held.commits += 1
         try:
@@ -222,7 +224,10 @@ class GroupCoordinator:
     async def delete_positions(
         self, group_id: str, tps: Collection[TopicPartition]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Delete positions on topics that the group does not read. Raises GroupIdNotFound, NonEmptyGroup."""
+        """Delete committed offsets of topics that the group is not subscribed to.
+
+        The other partitions get GroupSubscribedToTopic. Raises GroupIdNotFound, NonEmptyGroup.
+        """
         _check_group_id(group_id)
         async with self._hold(group_id) as held:
             if not held.exists:
@@ -238,28 +243,31 @@ class GroupCoordinator:
     # --- Administration ---------------------------------------------------------------------------------
 
     async def group(self, group_id: str) -> ClassicGroup:
-        """The group, to be looked at before anything else happens. Raises GroupIdNotFound."""
+        """Return the group. Raises GroupIdNotFound.
+
+        The caller must not keep it across a checkpoint: the next request changes it.
+        """
         async with self._hold(group_id) as held:
             if not held.exists:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
             return held.group
 
     async def groups(self) -> list[ClassicGroup]:
-        """All groups, by id; those that cannot be read are left out, and logged."""
+        """Return all groups, sorted by id. Groups with unreadable documents are logged and left out."""
         return await self.own_groups()
 
     async def own_groups(self) -> list[ClassicGroup]:
-        """Those that are coordinated here."""
+        """Return the groups that this process coordinates, sorted by id."""
         names = sorted({*await self.storage.documents(KIND), *self._groups})
         found = await in_parallel(self._group_or_none, [name for name in names if self.is_own(name)])
         return [group for group in found if group is not None]
 
-    def is_own(self, group_id: str) -> bool:  # noqa: ARG002  where there are several processes it depends on it
-        """Whether that group is coordinated here. All are, where nobody else is there to do it."""
+    def is_own(self, group_id: str) -> bool:  # noqa: ARG002  used by the override for several processes
+        """Return True if this process coordinates the group. A single process coordinates all groups."""
         return True
 
     async def delete(self, group_id: str) -> None:
-        """Delete a group and its positions. Raises GroupIdNotFound, NonEmptyGroup."""
+        """Delete a group and its committed offsets. Raises GroupIdNotFound, NonEmptyGroup."""
         async with self._hold(group_id) as held:
             if not held.exists:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -274,7 +282,8 @@ class GroupCoordinator:
             return None
 
     async def _delete(self, group_id: str, held: HeldGroup) -> None:
-        """Delete a group. Its positions go first: what is left in between is a group, and will be deleted again."""
+        """Delete a group and its committed offsets."""
+        # Offsets first: after a crash between the two deletions the group still exists, so it can be deleted again.
         await held.without_commits()
         await self.storage.forget(group_id)
         if held.version:
@@ -286,9 +295,9 @@ class GroupCoordinator:
 
     @asynccontextmanager
     async def _hold(self, group_id: str) -> AsyncIterator[HeldGroup]:
-        """The group, for this block alone. What has changed by its end is saved, and then told.
+        """Hold the group's lock for the block, then save its changes and send the answers.
 
-        Raises CoordinatorNotAvailable where it cannot be read, and what storage raises.
+        Raises CoordinatorNotAvailable if the document is unreadable, and the errors of the storage.
         """
         while True:
             held = self._groups.get(group_id)
@@ -321,7 +330,7 @@ class GroupCoordinator:
             except UnreadableDocument as error:
                 if group_id not in self._unreadable:
                     self._unreadable.add(group_id)
-                    logger.error("%s: it is not served", error)  # noqa: TRY400  where it is from says nothing
+                    logger.error("%s: it is not served", error)  # noqa: TRY400  the traceback adds nothing
                 raise CoordinatorNotAvailable(str(error)) from None
             held.version, held.saved_state = document.version, held.group.state
             held.saved_generation = held.group.generation_id
@@ -329,7 +338,7 @@ class GroupCoordinator:
         held.is_loaded = True
 
     async def _settle(self, group_id: str, held: HeldGroup) -> None:
-        """Save what has changed, and tell whoever waited for it; drop the group when it cannot be saved."""
+        """Save the group if it has changed, then send the answers. Drop the group if it cannot be saved."""
         group = held.group
         group.tick(_now_ms())
         if group.is_unsaved:
@@ -358,7 +367,7 @@ class GroupCoordinator:
         held.saved_state, held.saved_generation = held.group.state, held.group.generation_id
 
     def _drop(self, group_id: str, held: HeldGroup) -> None:
-        """Forget what memory knows of a group; whoever waits for it is to try again."""
+        """Remove a group from memory and answer its waiting requests with COORDINATOR_NOT_AVAILABLE."""
         held.group.give_up()
         for ticket, answer in held.group.answers:
             _tell(ticket, type(answer)(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -368,14 +377,15 @@ class GroupCoordinator:
             self._look_again(group_id)
 
     def _let_go(self, group_id: str, held: HeldGroup) -> None:
-        """Keep nothing of groups that are none: asking for made-up names must not fill the memory."""
+        """Remove a group that does not exist from memory."""
+        # Requests with made-up group ids must not fill the memory.
         if self._groups.get(group_id) is held and not (held.is_loaded and held.exists) and not held.commits:
             del self._groups[group_id]
 
     # --- Time -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do in every group what becomes due, for ever. Groups that were saved go on where they stood."""
+        """Load all saved groups, then handle their timeouts, forever."""
         await self.own_groups()
         while True:
             with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
@@ -390,7 +400,7 @@ class GroupCoordinator:
             await in_parallel(self._look_at, due)
 
     def _arm(self, group_id: str, held: HeldGroup) -> None:
-        """See to it that the group is looked at when something becomes due in it."""
+        """Schedule the group for its next timeout."""
         if held.group.wake_ms < held.armed_ms:
             held.armed_ms = held.group.wake_ms
             self._push(held.armed_ms, group_id)
@@ -401,29 +411,29 @@ class GroupCoordinator:
             self._earlier.set()
 
     def _look_again(self, group_id: str) -> None:
-        """A group that is no longer in memory may have members that time out: load it before long."""
+        """Schedule a dropped group to be loaded again: sessions of its members may time out."""
         if group_id not in self._dropped:
             self._dropped.add(group_id)
             self._push(_now_ms() + LOOK_AGAIN_MS, group_id)
 
     async def _look_at(self, group_id: str) -> None:
-        """Do what is due in a group: holding it is all that takes."""
+        """Handle the timeouts of a group that have passed."""
         self._dropped.discard(group_id)
         if group_id in self._groups:
             self._groups[group_id].armed_ms = NEVER
         try:
             async with self._hold(group_id):
-                pass
+                pass  # `_settle` at the end of the block calls `tick`
         except KafkaError as error:
-            logger.warning("group %s could not go on: %s", quoted(group_id), error.message)
+            logger.warning("group %s: its timeouts could not be handled: %s", quoted(group_id), error.message)
             self._look_again(group_id)
 
     # --- Expiry -----------------------------------------------------------------------------------------
 
     async def expire_positions(self) -> None:
-        """Delete positions that have expired, and groups that have none left, for ever, now and then.
+        """Delete expired offsets, and groups that have none left, periodically and forever.
 
-        Of several brokers on one store one does it.
+        If several brokers share a store, only the one that holds the lease does it.
         """
         while True:
             await self.leases.while_held(self.expiry_lease, self._expire_now_and_then, warn_of_rival)
@@ -447,11 +457,11 @@ class GroupCoordinator:
             is_over = held.group.state is State.EMPTY and not held.group.has_newcomers
             if is_over and len(expired) == len(positions):
                 logger.info(
-                    "group %s is deleted: it has no members, and its positions have expired", quoted(group_id)
+                    "group %s is deleted: it has no members, and its offsets have expired", quoted(group_id)
                 )
                 await self._delete(group_id, held)
             elif expired:
-                logger.info("group %s: %d positions have expired", quoted(group_id), len(expired))
+                logger.info("group %s: %d offsets have expired", quoted(group_id), len(expired))
                 await self.storage.forget(group_id, expired)
 
     @property
@@ -459,17 +469,17 @@ class GroupCoordinator:
         return self.config.offsets_retention_minutes * 60_000
 
     def _can_expire(self, held: HeldGroup) -> bool:
-        """Whether any of its positions could have expired."""
+        """Return True if any of the group's offsets could have expired."""
         group = held.group
         if group.state is State.EMPTY:
             return group.protocol_type is None or self.clock() - held.since_ms >= self._retention_ms
         return group.state is State.STABLE and group.subscribed_topics is not None
 
     def _is_expired(self, held: HeldGroup, tp: TopicPartition, position: OffsetAndMetadata) -> bool:
-        """Kafka's rule for positions on topics that are not read.
+        """Return True if a committed offset has expired by Kafka's rule.
 
-        Time counts from when the group became empty, and from the commit where it never had members, or has some
-        that no longer read the topic.
+        Offsets of subscribed topics do not expire. Retention is measured from when the group became empty. If the
+        group never had members, or has members that do not subscribe to the topic, it is measured from the commit.
         """
         group = held.group
         if group.is_subscribed(tp.topic):
@@ -489,7 +499,8 @@ def warn_of_rival() -> None:
 
 
 def _now_ms() -> int:
-    """Trio's clock in whole milliseconds, never below the deadline that a sleep has just reached."""
+    """Return Trio's time in whole milliseconds."""
+    # Round up: after a sleep the result must not be below the deadline that the sleep has just reached.
     return math.ceil(trio.current_time() * 1000 - 1e-6)
 
 
@@ -499,10 +510,8 @@ def _check_group_id(group_id: str) -> None:
 
 
 async def _wait(ticket: Waiting, parked: Parked) -> Answer | None:
-    """The answer; None when the wait was ended from outside.
-
-    How long it may take is the group's to say: every wait in it is ended by a timeout of its own.
-    """
+    """Return the answer, or None if `parked` ended the wait."""
+    # No limit is needed here: one of the group's own timeouts ends every wait in it.
     if ticket.answer is None:
         with parked(math.inf):
             await ticket.wait()

@@ -1,12 +1,12 @@
-"""A group as it is kept in the store: JSON, for those who look into Redis.
+"""The JSON document in which a group is stored, readable for operators who inspect Redis.
 
     {"format": 1, "type": "classic", "state": "Stable", "since_ms": 1763666000123, "generation_id": 7,
      "protocol_type": "consumer", "protocol_name": "range", "leader": "…",
      "members": [{"member_id": "…", …, "protocols": [["range", "AAMA…"]], "assignment": "AAMA…"}]}
 
-Metadata and assignments are the members' own bytes, in base64. `since_ms` is when the group came into that state, by
-the wall clock; an empty group's positions expire by it. What members are waiting for is not kept: a
-broker that comes back has no connection on which to answer them, and they ask again.
+Metadata and assignments are the members' bytes in base64. `since_ms` is the wall clock time at which the group entered
+its state; the retention of an empty group's offsets is measured from it. Waiting requests are not stored: after a
+restart the broker has no connection on which to answer them, and the members send them again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FORMAT = 1
 TYPE = "classic"
 
 
-class UnreadableDocument(Exception):  # noqa: N818  what is wrong with it is in the message
-    """The group was saved by a newer korvet, or is no classic group."""
+class UnreadableDocument(Exception):  # noqa: N818  names the state of the document
+    """The document is damaged, was saved by a newer korvet, or is not of a classic group."""
 
 
 def written(group: ClassicGroup, since_ms: int) -> bytes:
-    """The document of a group."""
+    """Return the document of a group."""
     document = {
         "format": FORMAT,
         "type": TYPE,
@@ -44,10 +44,7 @@ def written(group: ClassicGroup, since_ms: int) -> bytes:
 
 
 def read(group_id: str, document: bytes, limits: GroupLimits) -> tuple[ClassicGroup, int]:
-    """The group, and since when it has been in its state. It stands still until `resume`.
-
-    Raises UnreadableDocument.
-    """
+    """Return the group and its `since_ms`. It has no timeouts until `resume`. Raises UnreadableDocument."""
     try:
         return _read(group_id, json.loads(document), limits)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -1,12 +1,13 @@
-"""Groups of a broker that is several processes: each group is coordinated by one of them, which its id decides.
+"""Sharded groups of a broker with several processes: a hash of the group id selects the process that owns a group.
 
-`LedGroups` is the coordinator as handlers know it. What is asked of a group that another process coordinates is passed
-on to that one, and its answer comes back; who asked notices nothing but a few tenths of a millisecond. Requests about
-many groups are taken apart by their handlers anyway; only listing all groups asks everybody.
+`LedGroups` has the interface of the coordinator that handlers use. It forwards requests for groups of other processes
+to their owners by RPC, which adds a few tenths of a millisecond. The handlers split requests about many groups; only
+listing all groups is sent to every process.
 
-Which process that is does not change while the broker runs, not even when it ends: it is started again, and loads its
-groups from the store. Until then whoever asks is told COORDINATOR_NOT_AVAILABLE, and tries again. Should two
-processes ever coordinate the same group, compare-and-set of its document lets one of them win, as between brokers.
+The owner of a group does not change while the broker runs. If that process ends, the parent starts it again and it
+loads its groups from the storage; until then requests get COORDINATOR_NOT_AVAILABLE, which clients retry. If two
+processes ever coordinated the same group, the compare-and-set of its document would let only one of them succeed, as
+between brokers.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from korvet.tasks import in_parallel
 
 
 def owner_of(group_id: str, processes: int) -> int:
-    """Which of so many processes coordinates a group; the first is 0."""
+    """Return the index, from 0, of the process that owns a group."""
     return crc32(group_id.encode()) % processes
 
 
 @define(eq=False)
 class LedGroups(GroupCoordinator):
-    """See the module. `index` is this process's place among all; `links` lead to the others, by theirs."""
+    """See the module. `index` is the index of this process; `links` maps the index of each other process to its RPC."""
 
     index: int = field(kw_only=True)
     links: Mapping[int, Link] = field(kw_only=True)
@@ -43,7 +44,7 @@ class LedGroups(GroupCoordinator):
         return self.owner(group_id) == self.index
 
     def owner(self, group_id: str) -> int:
-        """The place of the process that coordinates that group."""
+        """Return the index of the process that owns the group."""
         return owner_of(group_id, len(self.links) + 1)
 
     # --- Members ----------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class LedGroups(GroupCoordinator):
         outcomes: list[ErrorCode] = await self._pass_on("leave", group_id, leaving)
         return outcomes
 
-    # --- Positions --------------------------------------------------------------------------------------
+    # --- Committed offsets ------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -116,7 +117,7 @@ class LedGroups(GroupCoordinator):
         return self._read(group_id, await self._pass_on("group", group_id))
 
     async def groups(self) -> list[ClassicGroup]:
-        """All groups, by id. Raises CoordinatorNotAvailable where a process cannot be asked for its own."""
+        """Return all groups, sorted by id. Raises CoordinatorNotAvailable if a process does not answer."""
         groups = await self.own_groups()
         for others in await in_parallel(self._groups_of, list(self.links)):
             if isinstance(others, KafkaError):
@@ -131,7 +132,8 @@ class LedGroups(GroupCoordinator):
             await self._pass_on("delete", group_id)
 
     async def _groups_of(self, index: int) -> list[ClassicGroup] | KafkaError:
-        """What another process coordinates. Raises nothing: who asks several at once would get a group of errors."""
+        """Return the groups of another process, or the error of its answer."""
+        # The error is returned because raising it in one of several concurrent tasks would make an exception group.
         try:
             documents = await self._ask(index, Question("own_groups"))
         except KafkaError as error:
@@ -141,12 +143,12 @@ class LedGroups(GroupCoordinator):
     def _read(self, group_id: str, document: bytes) -> ClassicGroup:
         return read(group_id, document, self._limits)[0]
 
-    # --- Passing on -------------------------------------------------------------------------------------
+    # --- RPC --------------------------------------------------------------------------------------------
 
     async def _pass_on(
         self, verb: str, group_id: str, *arguments: object, parked: Parked | None = None
     ) -> Any:
-        """Ask the process that coordinates a group. Raises what it raises, and CoordinatorNotAvailable."""
+        """Forward a request to the owner of a group. Raises the owner's errors, and CoordinatorNotAvailable."""
         return await self._ask(self.owner(group_id), Question(verb, (group_id, *arguments)), parked)
 
     async def _ask(self, index: int, question: Question, parked: Parked | None = None) -> Any:
@@ -159,7 +161,7 @@ class LedGroups(GroupCoordinator):
         return answer
 
     async def answer(self, question: Question, parked: Parked) -> object:
-        """The answer to what another process asks: what the verb returns, or the KafkaError it raises."""
+        """Answer a request of another process: return the result of the verb, or the KafkaError that it raised."""
         try:
             return await self._answer(question.verb, question.arguments, parked)
         except KafkaError as error:
@@ -188,7 +190,7 @@ class LedGroups(GroupCoordinator):
             case "delete":
                 await self.delete(*arguments)
             case unknown:
-                raise ValueError(f"nobody answers {unknown!r}")
+                raise ValueError(f"unknown verb {unknown!r}")
         return None
 
     async def _commit_as(

@@ -1,6 +1,6 @@
-"""The words of groups: what members ask and are told, and what a group knows of each of them.
+"""Data types of groups: the requests and answers of members, and the member's state in the group.
 
-They are those of JoinGroup, SyncGroup and LeaveGroup, without what only some versions of these say.
+They hold the fields of JoinGroup, SyncGroup and LeaveGroup that do not depend on the version of the request.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from korvet.protocol.errors import ErrorCode
 
 # The protocol type of consumers, whose metadata begins with the topics they subscribe to.
 CONSUMER = "consumer"
-# Of the length of a text or of metadata.
+# Size of the length field before a text or metadata, in bytes.
 LENGTH_BYTES = 4
-NEW_MEMBER = ""  # the member id of whoever has none yet
+NEW_MEMBER = ""  # the member id in the first join of a client
 
 Ticket = object
-# Names and metadata, the protocol a member likes best first.
+# (name, metadata) of each protocol, in the member's order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 class State(Enum):
-    """Of a group; the values are the words of Kafka's tools."""
+    """The states of a group; the values are the names that Kafka's tools print."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -36,20 +36,20 @@ class State(Enum):
 
 @frozen
 class GroupLimits:
-    """The broker's settings that groups obey."""
+    """The broker's settings for groups."""
 
     initial_rebalance_delay_ms: int = 3000
     max_size: int = 2**31 - 1
-    # Clients that were sent a member id and have not joined under it yet. Those that have left are only noticed when
-    # their session timeout ends.
+    # Clients that were assigned a member id and have not joined with it yet. If such a client disconnects, its id
+    # stays until the session timeout.
     max_newcomers: int = 500
-    # Newcomers whose client has gone are not noticed while their join waits, so it does not wait for ever.
+    # Limit for the join of a new member: the group does not notice if its client disconnects while the join waits.
     new_member_join_timeout_ms: int = 300_000
 
 
 @frozen(kw_only=True)
 class Join:
-    """Somebody wants to be a member of the next generation, or to know the current one."""
+    """A request to be a member of the next generation, or to get the current one again."""
 
     member_id: str = NEW_MEMBER
     group_instance_id: str | None = None
@@ -60,18 +60,18 @@ class Join:
     protocol_type: str = CONSUMER
     protocols: Protocols = ()
     reason: str | None = None
-    # What the asker understands: MEMBER_ID_REQUIRED (v4, KIP-394), and skipping the assignment (v9, KIP-814).
+    # True if the client supports MEMBER_ID_REQUIRED (v4, KIP-394), and skipping the assignment (v9, KIP-814).
     can_be_sent_away: bool = True
     can_skip_assignment: bool = True
 
     @property
     def ids(self) -> tuple[str, str, str]:
-        """The ids that are kept with the member, and answered to other members."""
+        """The ids that the group stores with the member and returns in answers."""
         return self.member_id, self.group_instance_id or "", self.client_id
 
     @property
     def size(self) -> int:
-        """Bytes that the client sends about the member, lengths included."""
+        """Bytes of the member's texts and metadata in the request, including their length fields."""
         texts = (*self.ids, self.client_host, self.protocol_type, *(name for name, _ in self.protocols))
         return sum(LENGTH_BYTES + len(text.encode()) for text in texts) + sum(
             LENGTH_BYTES + len(metadata) for _, metadata in self.protocols
@@ -79,7 +79,7 @@ class Join:
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member in the leader's answer to a join."""
 
     member_id: str
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class JoinedMember(NamedTuple):
 
 @frozen(kw_only=True)
 class Joined:
-    """The answer to a join. Only the leader is told the members."""
+    """The answer to a join. Only the leader's has `members`."""
 
     error_code: ErrorCode = ErrorCode.NONE
     member_id: str = NEW_MEMBER
@@ -102,7 +102,7 @@ class Joined:
 
 @frozen(kw_only=True)
 class Sync:
-    """A member wants its assignment; the leader brings everybody's."""
+    """A request for a member's assignment. The leader's has the assignments of all members."""
 
     member_id: str
     generation_id: int
@@ -127,7 +127,7 @@ Answer = Joined | Synced
 
 @frozen
 class Leave:
-    """A member goes, or a static one is sent away: by its member id, its instance id, or both."""
+    """A request to remove a member, identified by its member id, its instance id, or both."""
 
     member_id: str = NEW_MEMBER
     group_instance_id: str | None = None
@@ -151,17 +151,17 @@ class Member:
     sync_ticket: Ticket | None = None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it says of itself in that protocol."""
+        """Return the member's metadata for a protocol, or b"" if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     @property
     def protocol_names(self) -> frozenset[str]:
-        """The protocols it can do."""
+        """Names of the protocols that the member supports."""
         return frozenset(name for name, _ in self.protocols)
 
 
 def subscribed_topics(metadata: bytes) -> list[str]:
-    """The topics in a consumer's metadata: an int16 version, then an array of strings. Raises ValueError."""
+    """Return the topics in a consumer's metadata: an int16 version, then an array of strings. Raises ValueError."""
     try:
         _, count = struct.unpack_from(">hi", metadata)
         position, topics = 6, []

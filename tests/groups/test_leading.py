@@ -289,5 +289,5 @@ async def test_whoever_waits_for_a_process_that_ends_is_told_to_try_again(storag
 
 async def test_nobody_answers_what_is_no_question(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
-        with pytest.raises(ValueError, match="nobody answers 'close'"):
+        with pytest.raises(ValueError, match="unknown verb 'close'"):
             await processes.owner.answer(Question("close"), parked)
