@@ -154,7 +154,7 @@ def test_a_worker_that_does_not_end_is_killed() -> None:
         status, out, _ = ended(process)
 
     assert status == 0
-    assert out.count("does not end, and is killed") == 2
+    assert out.count("has not ended in time; killing it") == 2
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
         status, out, err = ended(process)
 
     assert (1, "korvet: no such terminal\n") == (status, err)
-    assert "is killed" not in out
+    assert "killing it" not in out
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_folder_whose_path_no_socket_can_have_is_one_line(
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with (
-        pytest.raises(ListenError, match="too long for them; let TMPDIR name another place"),
+        pytest.raises(ListenError, match="too long for them; set TMPDIR to a shorter path"),
         private_folder(),
     ):
         pass

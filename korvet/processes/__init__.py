@@ -1,10 +1,10 @@
-"""`korvet serve --processes N`: one broker that is N processes, on the same ports and from the same Redis.
+"""`korvet serve --processes N`: one broker with N processes that share its ports and its Redis.
 
-    parent     holds the ports, runs the embedded server where there is one, starts the others and starts them again
-    worker     one of the N: the same server as without them, whose groups are led (`korvet.groups.leading`)
+    parent     holds the ports, runs the embedded server if configured, starts and restarts the workers
+    worker     one of the N: the same server as in a single process, with sharded groups (`korvet.groups.leading`)
     forking    the process that workers are forked from
-    control    what parent and worker say to each other
+    control    the messages between parent and worker
 
-Nothing but groups has to be led: what is acknowledged is in Redis, and so is whatever decides about it. The kernel
-spreads connections over the workers; a worker that ends takes its own connections with it and nothing else.
+Only groups are sharded: acknowledged records, and the state that decides about them, are in Redis. The kernel spreads
+connections over the workers. If a worker ends, only its own connections are lost.
 """

@@ -1,13 +1,14 @@
-"""What the parent and its workers say to each other, over a pair of sockets for each worker.
+"""The messages between the parent and its workers, over a socket pair for each worker.
 
     parent                      worker
     Setup           ──────▶
                     ◀──────     Ready, or Refused
-    Drain           ──────▶                          also when the parent has gone
-                    ◀──────     Drained              no connection is left; questions of others are still answered
-    End             ──────▶                          nobody will ask any more
+    Drain           ──────▶                          a worker whose parent has ended drains as well
+                    ◀──────     Drained              no connection is left; the worker still answers RPC requests
+    End             ──────▶                          no worker will send an RPC request any more
 
-A frame, as those of the protocol are, is a pickle: both are the same program, and nobody else has the sockets.
+Messages are pickles in frames like those of the protocol. Pickle is safe here: both ends are the same program, and no
+other process has the sockets.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ RECEIVE_BYTES = 64 * 1024
 
 @frozen
 class Setup:
-    """What a worker is to be: one of `config.processes`, counted from 0, with its socket for the others in `folder`."""
+    """A worker's configuration. `index` is from 0 to `config.processes` - 1; `folder` has the RPC sockets."""
 
     config: Config
     index: int
     folder: Path
 
     def path_of(self, index: int) -> Path:
-        """Where a worker answers the others."""
+        """Return the path of the socket on which a worker answers RPC requests."""
         return self.folder / f"{index}.sock"
 
 
 @frozen
 class Ready:
-    """The worker serves; what there is to say about it, and the address its first listener's clients are told."""
+    """The worker serves. `lines` are its start messages, `address` is the advertised one of its first listener."""
 
     lines: Sequence[str]
     address: str
@@ -50,26 +51,26 @@ class Ready:
 
 @frozen
 class Refused:
-    """The worker cannot serve, for a reason that the operator has to do something about."""
+    """The worker cannot serve, and the operator has to resolve the cause."""
 
     error: BaseException
 
 
 @frozen
 class Drain:
-    """Accept nothing more, and answer what was accepted; `at_once`: do not even do that."""
+    """Close the listeners and answer the requests received so far; with `at_once`, close connections immediately."""
 
     at_once: bool = False
 
 
 @frozen
 class Drained:
-    """That is done."""
+    """The worker has drained: it has no connections left."""
 
 
 @frozen
 class End:
-    """The others are done, too."""
+    """The parent allows the worker to end, because all other workers have drained."""
 
 
 Message = Setup | Ready | Refused | Drain | Drained | End
@@ -77,7 +78,7 @@ Message = Setup | Ready | Refused | Drain | Drained | End
 
 @define(eq=False)
 class Control:
-    """One end of it."""
+    """One end of a socket pair for messages."""
 
     stream: trio.SocketStream
     _sending: trio.Lock = field(factory=trio.Lock)
@@ -85,18 +86,18 @@ class Control:
 
     @classmethod
     def on(cls, sock: socket.socket) -> Control:
-        """The end that has this socket."""
+        """Return the end of the pair that uses this socket."""
         return cls(trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
 
     async def send(self, message: Message) -> None:
-        """Say something; to nobody, if the other end has gone, which `receive` tells."""
+        """Send a message. If the other end is closed, drop it: `receive` reports the closed end."""
         data = b"".join(framed([pickle.dumps(message)]))
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with self._sending:
                 await self.stream.send_all(data)
 
     async def receive(self) -> Message | None:
-        """What the other end says next; None once it has gone."""
+        """Return the next message, or None if the other end is closed."""
         while (frame := self._frames.next_frame()) is None:
             try:
                 chunk = await self.stream.receive_some(RECEIVE_BYTES)

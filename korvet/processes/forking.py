@@ -1,16 +1,16 @@
-"""Where workers come from: a process that has imported everything, runs no tasks and no threads, and forks.
+"""The forker: a process that has imported all modules, runs no tasks and no threads, and forks the workers.
 
 Starting Python and importing the broker takes half a second of processor time, and tens of megabytes in each process.
-A fork takes milliseconds, shares that memory, and so a worker that was killed is back at once. It has to come from a
-process that does nothing else: neither threads nor Trio's tasks survive one. So the parent forks the *forker*
-before it starts Trio, and asks it for each worker, over a pair of sockets:
+A fork takes milliseconds and shares that memory, so that a killed worker is replaced immediately. Only a process that
+does nothing else can fork safely, because neither threads nor Trio's tasks survive a fork. So the parent forks the
+*forker* before it starts Trio, and requests each worker from it over a socket pair:
 
     parent                                   forker
     1 byte, and the worker's descriptor ──▶
                                         ◀──  FORKED, process id
-                                        ◀──  ENDED, process id, exit status      whenever one does
+                                        ◀──  ENDED, process id, exit status      whenever a worker ends
 
-The forker ends when the parent has gone. Workers learn of that by their own sockets.
+The forker ends when the parent ends. Workers detect the end of the parent on their own sockets.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ UNKNOWN = -1
 RECEIVE_BYTES = 4096
 
 
-class ForkerEnded(Exception):  # noqa: N818  what happened, for the operator
-    """There is nobody to start workers any more; the message is one line for the operator."""
+class ForkerEnded(Exception):  # noqa: N818  names the event
+    """The forker has ended, so no worker can be started. The message is one line for the operator."""
 
 
 # --- In the parent -------------------------------------------------------------------------------------------
@@ -52,28 +52,28 @@ class Process:
     """A worker's process."""
 
     pid: int
-    returncode: int | None = None  # as `subprocess` has it; None while it runs
+    returncode: int | None = None  # as in `subprocess`; None while the process runs
     _ended: trio.Event = field(factory=trio.Event)
 
     async def wait(self) -> None:
-        """Return once it has ended."""
+        """Wait until the process has ended."""
         await self._ended.wait()
 
     def kill(self) -> None:
-        """End it at once, if it runs."""
+        """Send SIGKILL if the process runs."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def note_end(self, returncode: int) -> None:
-        """It has ended."""
+        """Set the return code and wake `wait`."""
         self.returncode = returncode
         self._ended.set()
 
 
 @define(eq=False)
 class Forker:
-    """The forker, as the parent has it. Made by `start`, before Trio runs; then `run` in a nursery."""
+    """The parent's interface to the forker. Call `start` before Trio runs, then `run` in a nursery."""
 
     sock: socket.socket
     _processes: dict[int, Process] = field(factory=dict)
@@ -86,10 +86,10 @@ class Forker:
 
     @classmethod
     def start(cls, work: Callable[[socket.socket], None]) -> Self:
-        """Fork the forker. Each worker calls `work` with its socket, and ends when that returns."""
+        """Fork the forker. Each worker calls `work` with its socket and ends when `work` returns."""
         ours, theirs = socket.socketpair()
         gc.collect()
-        gc.freeze()  # what is there stays shared: the collector writes to what it looks at
+        gc.freeze()  # keeps memory pages shared: the collector writes to the objects that it visits
         if not os.fork():
             ours.close()
             leave(partial(fork_for_ever, theirs, work))
@@ -98,14 +98,16 @@ class Forker:
         return cls(ours)
 
     async def run(self) -> None:
-        """Take reports, for as long as there are processes. Raises ForkerEnded."""
+        """Read the forker's reports, forever. Raises ForkerEnded."""
         received = bytearray()
         while True:
             await trio.lowlevel.wait_readable(self.sock)
             chunk = self.sock.recv(RECEIVE_BYTES)
             if not chunk:
                 for process in self._processes.values():
-                    process.note_end(UNKNOWN)  # nobody will tell; they are asked to end, and do
+                    process.note_end(
+                        UNKNOWN
+                    )  # no report will come; the parent drains the workers, and they end
                 raise ForkerEnded(
                     "the process that korvet's processes are forked from has ended; so korvet ends"
                 )
@@ -115,7 +117,8 @@ class Forker:
                 del received[: REPORT.size]
 
     async def fork(self, theirs: socket.socket) -> Process:
-        """A new worker, with that socket. When this is cancelled, so is everything: the next would get its process."""
+        """Start a worker with that socket and return its process."""
+        # If this is cancelled, the parent must end: the next call would return the process of the cancelled one.
         async with self._asking:
             socket.send_fds(self.sock, [ASK], [theirs.fileno()])
             return await self._forks.receive()
@@ -132,9 +135,9 @@ class Forker:
 
 
 def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) -> None:
-    """Fork what is asked for, and tell what has ended, until the parent has gone."""
+    """Fork workers on request and report those that have ended, until the parent ends."""
     call_myself("korvet forker")
-    # The parent obeys these and drains its workers; workers go on ignoring SIGHUP.
+    # The parent handles these signals and drains its workers. Workers keep ignoring SIGHUP.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ends, wakeup = socket.socketpair()
@@ -160,7 +163,7 @@ def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) 
 
 
 def tell_ends(parent: socket.socket) -> None:
-    """Tell the parent of every worker that has ended."""
+    """Report every worker that has ended to the parent."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,7 +175,7 @@ def tell_ends(parent: socket.socket) -> None:
 
 
 def become_worker(descriptor: int, work: Callable[[socket.socket], None]) -> None:
-    """Undo what only the forker needs, and work."""
+    """Restore the signal handling that the forker has changed, and call `work`."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -180,12 +183,12 @@ def become_worker(descriptor: int, work: Callable[[socket.socket], None]) -> Non
 
 
 def leave(main: Callable[[], None]) -> NoReturn:
-    """Be a process that does that and ends, whatever the process it was forked from had in mind for its end."""
+    """Call `main` and end the process without the exit handlers of the process it was forked from."""
     status = 1
     try:
         main()
         status = 0
-    except BaseException:  # noqa: BLE001  the outermost place there is
+    except BaseException:  # noqa: BLE001  the outermost frame of the process
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -193,7 +196,7 @@ def leave(main: Callable[[], None]) -> NoReturn:
 
 
 def call_myself(name: str) -> None:
-    """Have the system's lists of processes show a name (15 characters), where that is to be had."""
+    """Set the process name that `ps` shows (15 characters), on systems with /proc."""
     comm = Path("/proc/self/comm")
     if comm.exists():
         comm.write_text(name)

@@ -1,12 +1,12 @@
-"""The parent of a broker's processes: it serves nobody itself.
+"""The parent of a broker's worker processes. It serves no clients itself.
 
-It holds the ports, so that they are the broker's even while no worker listens, runs the embedded server where there
-is one, and keeps as many workers running as the settings say. One that ends is started again, a little later each
-time; where a worker ends again and again the broker ends, since starting again does not mend what is wrong.
+It binds the ports, so that no other program can take them while no worker listens, runs the embedded server if
+configured, and keeps `processes` workers running. It restarts a worker that ends, after a pause that doubles each
+time. If a worker ends repeatedly, the broker ends, because another restart would not help.
 
-A signal drains all of them once all serve, and ends whatever there is before that. Each goes on answering the others'
-questions about groups until all have drained, for `shutdown.deadline.ms` at most; a second signal ends them at once.
-Workers whose parent has gone end by themselves.
+Once all workers serve, a signal drains them; before that, it ends all processes immediately. A draining worker answers
+the RPC requests of the others until all have drained, for at most `shutdown.deadline.ms`. A second signal ends the
+workers immediately. Workers whose parent has ended drain and end.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-# A worker that served this long before it ended has recovered in between.
+# A worker that ran for this long had recovered: its count of ends and its pause start again.
 RECOVERED_AFTER_S = 60.0
 ENDS_AT_MOST = 6
-# Beyond the deadline of a drain, how long a worker may take to end before it is killed.
+# Time that a worker gets after the deadline of a drain before it is killed.
 GRACE_S = 5.0
 PORT_PATIENCE_S = 1.0
 LOOK_AGAIN_S = 0.05
-# What the systems' 103 bytes and more for a Unix socket's path leave beside its name.
+# The path of a Unix socket has at most 103 bytes on some systems; this leaves space for the file name.
 LONGEST_FOLDER = 90
 
 
-class WorkersFail(Exception):  # noqa: N818  what the operator is told
-    """Workers end again and again; the message is one line for the operator."""
+class WorkersFail(Exception):  # noqa: N818  reads as a sentence
+    """A worker ends repeatedly. The message is one line for the operator."""
 
 
 @define(eq=False)
 class Worker:
-    """A worker's place, and the process that has it just now."""
+    """One of the N workers, and the process that currently runs it."""
 
     setup: Setup
     family: Family
@@ -63,11 +63,14 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """Its place, for the operator."""
+        """The worker's name in log lines."""
         return f"process {self.setup.index + 1} of {self.setup.config.processes}"
 
     async def keep_running(self) -> None:
-        """Start it again whenever it ends, until the family does. Raises WorkersFail, and what a worker was refused."""
+        """Run the worker, and restart it when it ends, until the broker stops.
+
+        Raises WorkersFail, and the error of a worker that could not serve.
+        """
         ends, pause_s = 0, FIRST_PAUSE_S
         while True:
             began_s = trio.current_time()
@@ -76,12 +79,12 @@ class Worker:
                 return
             if trio.current_time() - began_s > RECOVERED_AFTER_S:
                 ends, pause_s = 0, FIRST_PAUSE_S
-            was_told_to = process.returncode == 0
-            ends = 0 if was_told_to else ends + 1
+            was_requested = process.returncode == 0
+            ends = 0 if was_requested else ends + 1
             what = f"{self.name} ({process.pid}) has ended: {how(process.returncode)}"
             if ends == ENDS_AT_MOST:
                 raise WorkersFail(f"{what}, for the {ENDS_AT_MOST}th time in a row; so korvet ends")
-            logger.log(logging.INFO if was_told_to else logging.ERROR, "%s; starting it again", what)
+            logger.log(logging.INFO if was_requested else logging.ERROR, "%s; starting it again", what)
             with trio.move_on_after(pause_s):
                 await self.family.stopping.wait()
             if self.family.stopping.is_set():
@@ -89,12 +92,12 @@ class Worker:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def tell(self, message: Drain | End) -> None:
-        """Tell the process that has this place, if there is one."""
+        """Send a message to the worker's process, if there is one."""
         if self._control is not None:
             await self._control.send(message)
 
     async def _run(self) -> Process:
-        """Start a process, and return when it has ended. Ends it when cancelled."""
+        """Start a process and wait until it has ended. If cancelled, end it first."""
         ours, theirs = socket.socketpair()
         self._control = Control.on(ours)
         with theirs:
@@ -111,7 +114,7 @@ class Worker:
         return process
 
     async def _listen(self, control: Control) -> None:
-        """Take what it says until it has gone."""
+        """Handle the process's messages until it closes its socket."""
         while (message := await control.receive()) is not None:
             match message:
                 case Ready():
@@ -131,11 +134,11 @@ class Worker:
 
     async def _kill_late(self, process: Process) -> None:
         await trio.sleep(self.setup.config.shutdown_deadline_ms / 1000 + GRACE_S)
-        logger.error("%s (%d) does not end, and is killed", self.name, process.pid)
+        logger.error("%s (%d) has not ended in time; killing it", self.name, process.pid)
         process.kill()
 
     async def _see_it_end(self, process: Process) -> None:
-        """Without its other end of the sockets a process drains by itself; one that does not is killed."""
+        """Close the socket, which makes the process drain, wait until it has ended, and kill it if it is late."""
         with trio.CancelScope(shield=True):
             if self._control is not None:
                 await self._control.stream.aclose()
@@ -149,7 +152,7 @@ class Worker:
 
 @define(eq=False)
 class Family:
-    """All workers of a broker."""
+    """The workers of a broker."""
 
     forker: Forker
     workers: list[Worker] = field(factory=list)
@@ -161,8 +164,8 @@ class Family:
     async def run(
         self, ending: Ending, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep all workers running until a signal ends them; reports what there is to say once all serve."""
-        # Whatever ends this, the workers end first, and it is the forker that tells when they have.
+        """Keep all workers running until a signal ends them. Report the Ready of the first once all serve."""
+        # The forker's reports are needed until the last worker has ended, hence the shielded scope.
         hearing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hear_the_forker, hearing)
@@ -180,27 +183,27 @@ class Family:
             await self.forker.run()
 
     async def stop(self) -> None:
-        """Have all drain; the second time, end at once."""
+        """Drain all workers; the second call ends them immediately."""
         at_once = self.stopping.is_set()
         self.stopping.set()
         for worker in self.workers:
             await worker.tell(Drain(at_once=at_once))
 
     def is_ready(self, index: int, message: Ready) -> None:
-        """A worker serves."""
+        """Record that a worker serves."""
         self._ready[index] = message
         if len(self._ready) == len(self.workers):
             self._all_ready.set()
 
     async def has_drained(self, worker: Worker) -> None:
-        """A worker has no connections left. It may end once all have, or when it alone was told to drain."""
+        """Record that a worker has drained. Send End to it if it drained alone, or to all once all have drained."""
         self._drained.add(worker)
         if not self.stopping.is_set():
             await worker.tell(End())
         await self._end_if_all_have_drained()
 
     async def has_gone(self, worker: Worker) -> None:
-        """A worker's process has ended; nobody waits for it to drain."""
+        """Record that a worker's process has ended, so that the others do not wait for it to drain."""
         worker.pid = 0
         self._drained.discard(worker)
         await self._end_if_all_have_drained()
@@ -212,7 +215,7 @@ class Family:
                 await worker.tell(End())
 
     async def _report(self, ending: Ending, task_status: trio.TaskStatus[Ready]) -> None:
-        """Once all serve. Until then a signal ends them as it does whatever else was started."""
+        """Report that the broker has started once all workers serve. From then on a signal drains them."""
         await self._all_ready.wait()
         ending.tell = self.stop
         task_status.started(self._ready[0])
@@ -221,11 +224,11 @@ class Family:
 async def run(
     config: Config, forker: Forker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve with `config.processes` workers until a signal ends it. Reports what to say once all of them serve.
+    """Serve with `config.processes` workers until a signal ends them. Report a worker's Ready once all serve.
 
-    `forker` was started before Trio was, with `korvet.processes.worker.main`. Raises ListenError, StorageUsageError,
-    WorkersFail and ForkerEnded, whose messages are one line for the operator, and SystemExit for a signal that came
-    before they serve.
+    The caller has started `forker` before Trio, with `korvet.processes.worker.main`. Raises ListenError,
+    StorageUsageError, WorkersFail and ForkerEnded, whose messages are one line for the operator, and SystemExit for a
+    signal that arrives before all workers serve.
     """
     async with ended_by_signals() as ending:
         with private_folder() as folder:
@@ -239,7 +242,7 @@ async def run(
 
 @asynccontextmanager
 async def ports_of_its_own(config: Config) -> AsyncIterator[Config]:
-    """Hold the ports, once the workers of a parent that was killed just now have let go of them."""
+    """Bind the ports for the block. Wait up to PORT_PATIENCE_S for the workers of a killed parent to release them."""
     patience_ends = trio.current_time() + PORT_PATIENCE_S
     with ExitStack() as stack:
         while True:
@@ -255,11 +258,11 @@ async def ports_of_its_own(config: Config) -> AsyncIterator[Config]:
 
 @asynccontextmanager
 async def shared_storage(config: Config) -> AsyncIterator[Config]:
-    """Run the embedded server, where the settings ask for one; the settings by which workers reach the storage."""
+    """Run the embedded server for the block, if configured. Yield the settings with the storage URL for workers."""
     if not config.storage.startswith("embedded:"):
         yield config
         return
-    from korvet.storage.embedded import embedded_server  # noqa: PLC0415  where it is asked for
+    from korvet.storage.embedded import embedded_server  # noqa: PLC0415  only if configured
     from korvet.storage.open import embedded_folder  # noqa: PLC0415  as above
 
     folder = embedded_folder(config.storage)
@@ -271,12 +274,12 @@ async def shared_storage(config: Config) -> AsyncIterator[Config]:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A new folder that nobody else may enter, for this block. Raises ListenError where its path is too long."""
+    """Create a folder with access for this user only, for the block. Raises ListenError if its path is too long."""
     folder = Path(tempfile.mkdtemp(prefix="korvet-"))
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         folder.rmdir()
         raise ListenError(
-            f"processes need sockets in {folder}, whose path is too long for them; let TMPDIR name another place"
+            f"processes need sockets in {folder}, whose path is too long for them; set TMPDIR to a shorter path"
         )
     try:
         yield folder
@@ -288,7 +291,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def how(returncode: int | None) -> str:
-    """How a process ended, in words."""
+    """Return a description of a process's end, for the log."""
     if returncode is not None and returncode < 0:
         return f"killed by {signal.Signals(-returncode).name}"
     return f"with status {returncode}"

@@ -1,8 +1,8 @@
-"""One of a broker's processes, as it goes on after it was forked (`korvet.processes.forking`).
+"""A worker process of a broker, after it was forked (`korvet.processes.forking`).
 
-It is told by its parent what to be and when to end, and ends as well when the parent is no more, however that came
-about. Ctrl-C in a terminal reaches every process there, and is the parent's business; SIGTERM drains this one alone,
-and the parent starts another in its place.
+The parent sends it its configuration, and the messages that drain and end it. It also ends if the parent ends for any
+reason. A worker ignores SIGINT, because Ctrl-C in a terminal reaches all processes and only the parent handles it.
+SIGTERM drains this worker alone, and the parent starts another in its place.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from korvet.processes.control import Control, Drain, Drained, End, Ready, Refuse
 from korvet.processes.forking import call_myself
 from korvet.server import Server, check_advertised, keep_what_is_there, opened, start_lines
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  all have it: imported before the fork
+from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
 
 
 @define(eq=False)
 class Worker:
-    """See the module."""
+    """The server of a worker process, controlled by the parent."""
 
     setup: Setup
     control: Control
-    _server: Server | None = None  # there is none until the storage is open
+    _server: Server | None = None  # None until the storage is open
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _may_end: trio.Event = field(factory=trio.Event)
     is_orphaned: bool = False
 
     async def run(self) -> None:
-        """Serve until told to end. Raises StorageUsageError and ListenError, in a group."""
+        """Serve until the parent or SIGTERM drains the worker. Raises StorageUsageError and ListenError, in a group."""
         config = self.setup.config
         with self._scope:
             async with trio.open_nursery() as nursery:
@@ -64,7 +64,7 @@ class Worker:
             await self.control.send(Ready(start_lines(server), address))
 
     async def _obey(self) -> None:
-        """Do as the parent says. Once it has gone there is nobody to wait for."""
+        """Handle the parent's messages. When the parent has ended, drain and end."""
         while (message := await self.control.receive()) is not None:
             match message:
                 case Drain(at_once=at_once):
@@ -93,7 +93,7 @@ class Worker:
 
 @asynccontextmanager
 async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
-    """Have the broker's groups coordinated among all processes of the setup, in this block."""
+    """Shard the broker's groups among all processes of the setup, for the block."""
     async with trio.open_nursery() as nursery:
         links: Mapping[int, Link] = {
             index: Link(setup.path_of(index), nursery)
@@ -119,7 +119,7 @@ async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
 
 
 async def work(sock: socket.socket) -> None:
-    """What the process does, from its first message on."""
+    """Run the worker from its first message, Setup, to its end."""
     control = Control.on(sock)
     setup = await control.receive()
     if not isinstance(setup, Setup):
@@ -140,7 +140,7 @@ async def work(sock: socket.socket) -> None:
 
 
 def tidy_up(setup: Setup, *, and_the_folder: bool) -> None:
-    """Remove the socket; without a parent the last worker removes its folder, too."""
+    """Remove the worker's socket. With `and_the_folder`, remove the folder as well if it is empty."""
     setup.path_of(setup.index).unlink(missing_ok=True)
     if and_the_folder:
         with suppress(OSError):
@@ -155,6 +155,6 @@ def _first(group: BaseExceptionGroup) -> BaseException:
 
 
 def main(sock: socket.socket) -> None:
-    """Be a worker of the parent that has the other end of `sock`."""
+    """Run as a worker of the parent that has the other end of `sock`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trio.run(work, sock)
