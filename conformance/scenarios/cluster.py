@@ -10,6 +10,7 @@ from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
+from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
@@ -77,6 +78,15 @@ def describe_cluster(talk: Talk, version: int) -> None:
 def describe_cluster_with_fenced_brokers(talk: Talk, version: int) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
     talk.ask(request, version)
+
+
+@scenario(ListConfigResourcesRequest)
+def list_config_resources(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.ask(ListConfigResourcesRequest(), version, "all types")
+    if version >= 1:
+        for kinds in ([2], [4], [8], [16], [32], [4, 2], [2, 4, 2], [1], [0], [2, 99]):
+            talk.ask(ListConfigResourcesRequest(resource_types=kinds), version, f"types {kinds}")
 
 
 def coordinator(version: int, *keys: str, key_type: int = 0) -> FindCoordinatorRequest:

@@ -112,5 +112,6 @@ APIS = Apis(
     Served(46, "ListPartitionReassignments", 0, 0),
     Served(47, "OffsetDelete", 0, 0),
     Served(60, "DescribeCluster", 0, 2),
+    Served(74, "ListConfigResources", 0, 1),
     Served(75, "DescribeTopicPartitions", 0, 0),
 )

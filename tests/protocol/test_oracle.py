@@ -166,6 +166,7 @@ def test_versions_are_those_that_korvet_promises() -> None:
         "CreatePartitions": range(4),
         "DeleteRecords": range(3),
         "DescribeLogDirs": range(1, 5),
+        "ListConfigResources": range(2),
         "DescribeTopicPartitions": range(1),
         "ListPartitionReassignments": range(1),
         "SaslHandshake": range(2),  # these two the client alone speaks
