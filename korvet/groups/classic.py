@@ -120,6 +120,12 @@ class ClassicGroup:
             f" members={len(self.members)}>"
         )
 
+    def __str__(self) -> str:
+        return (
+            f"group {quoted(self.group_id)} ({self.state.value}, generation {self.generation_id},"
+            f" {len(self.members)} members)"
+        )
+
     # --- Requests ---------------------------------------------------------------------------------------
 
     def join(self, join: Join, ticket: Ticket, now_ms: float) -> None:
@@ -278,7 +284,7 @@ class ClassicGroup:
             while len(self._pending) >= self.limits.max_newcomers:
                 self._forget_newcomer(next(iter(self._pending)))
             logger.info(
-                "%r: assigned member id %s; the client has to join again with it", self, quoted(member_id)
+                "%s: assigned member id %s; the client has to join again with it", self, quoted(member_id)
             )
             self._pending[member_id] = None
             self._deadlines.set((Timer.NEWCOMER, member_id), now_ms + join.session_timeout_ms)
@@ -340,7 +346,7 @@ class ClassicGroup:
         """Give a static member that joins without its member id a new one, and fence the old one."""
         instance_id = quoted(join.group_instance_id or "")
         logger.info(
-            "%r: static member %s has new id %s instead of %s",
+            "%s: static member %s has new id %s instead of %s",
             self,
             instance_id,
             quoted(new_id),
@@ -394,7 +400,7 @@ class ClassicGroup:
         self._not_synced.clear()
         self._deadlines.clear(SYNC)
         self._is_initial = self.state is State.EMPTY
-        logger.info("%r rebalances: %s", self, reason)
+        logger.info("%s rebalances: %s", self, reason)
         self.state = State.PREPARING_REBALANCE
         if self._is_initial:
             self._has_newcomers = False
@@ -436,7 +442,7 @@ class ClassicGroup:
         self._deadlines.clear(JOIN)
         missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in missing:
-            logger.info("%r: %s did not join in time", self, quoted(member.member_id))
+            logger.info("%s: %s did not join in time", self, quoted(member.member_id))
             self._remove(member)
         if self.members and not self._has_leader_that_is_here():
             # Only static members are left, and none of them has joined. Wait until they join or their sessions end.
@@ -447,7 +453,7 @@ class ClassicGroup:
         if not self.members:
             self.state, self.protocol_name = State.EMPTY, None
             self.subscribed_topics = self._subscriptions()
-            logger.info("%r has no members", self)
+            logger.info("%s has no members", self)
             return
         self.state, self.protocol_name = State.COMPLETING_REBALANCE, self._selected_protocol()
         self.subscribed_topics = self._subscriptions()
@@ -456,7 +462,7 @@ class ClassicGroup:
             self._answer_join(member, self._joined(member))
             self._extend_session(member, now_ms)
         self._expect_syncs(now_ms)
-        logger.info("%r waits for its leader %s", self, quoted(self.leader or ""))
+        logger.info("%s waits for its leader %s", self, quoted(self.leader or ""))
 
     def _has_leader_that_is_here(self) -> bool:
         """Return True if a member that has joined can lead. Replace a leader that has not joined."""
@@ -466,7 +472,7 @@ class ClassicGroup:
         if here is None:
             return False
         logger.info(
-            "%r: leader %s did not join in time, %s takes over", self, quoted(self.leader or ""), quoted(here)
+            "%s: leader %s did not join in time, %s takes over", self, quoted(self.leader or ""), quoted(here)
         )
         self.leader = here
         return True
@@ -505,7 +511,7 @@ class ClassicGroup:
                 for topic in subscribed_topics(member.metadata(self.protocol_name))
             )
         except ValueError:
-            logger.warning("%r: cannot parse the subscriptions of its members", self)
+            logger.warning("%s: cannot parse the subscriptions of its members", self)
             return None
 
     # --- Assignments ------------------------------------------------------------------------------------
@@ -534,7 +540,7 @@ class ClassicGroup:
             member.assignment = assignments.get(member.member_id, b"")
             if self._answer_sync(member, self._synced(member)):
                 self._extend_session(member, now_ms)
-        logger.info("%r has its assignments", self)
+        logger.info("%s has its assignments", self)
 
     def _synced(self, member: Member) -> Synced:
         return Synced(
@@ -571,7 +577,7 @@ class ClassicGroup:
             member = self._find(member_id, instance_id)
         except KafkaError as error:
             return error.error_code
-        logger.info("%r: %s leaves; %s", self, quoted(member_id), _reason(leaving.reason))
+        logger.info("%s: %s leaves; %s", self, quoted(member_id), _reason(leaving.reason))
         self._remove(member)
         return ErrorCode.NONE
 
@@ -603,7 +609,7 @@ class ClassicGroup:
         is_waiting = member.join_ticket is not None or member.sync_ticket is not None
         if is_waiting and not member.is_new:
             return  # it cannot send heartbeats while it waits; the answer extends its session
-        logger.info("%r: the session of %s timed out", self, quoted(member.member_id))
+        logger.info("%s: the session of %s timed out", self, quoted(member.member_id))
         self._remove(member)
         if self.state is not State.PREPARING_REBALANCE:
             self._prepare_rebalance(f"the session of {quoted(member.member_id)} timed out", now_ms)
@@ -611,7 +617,7 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _end_pending(self, member_id: str, now_ms: float) -> None:
-        logger.info("%r: %s did not join again in time", self, quoted(member_id))
+        logger.info("%s: %s did not join again in time", self, quoted(member_id))
         del self._pending[member_id]
         if self.state is State.PREPARING_REBALANCE and self._all_are_here:
             self._complete_join(now_ms)

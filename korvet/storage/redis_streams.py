@@ -215,7 +215,7 @@ class RedisStreamsStorage(Storage):
         try:
             await self._groups.forget_topic(topic)
         except KafkaError as error:
-            logger.warning("committed offsets of the deleted topic %r stay in Redis: %s", topic.name, error)
+            logger.warning("committed offsets of the deleted topic %s stay in Redis: %s", topic.name, error)
 
     # --- The log ----------------------------------------------------------------------------------------
 

@@ -24,6 +24,17 @@ def settled(*names: str, static: bool = False, **limits: int) -> Conversation:
 # --- The first generation --------------------------------------------------------------------------------
 
 
+def test_log_lines_name_the_group_and_its_state(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="korvet.groups.classic")
+    talk = Conversation()
+    talk.join("a")
+    talk.wait(3000)
+    talk.sync("a", a="A")
+
+    assert caplog.messages[-1] == "group 'g' (Stable, generation 1, 1 members) has its assignments"
+    assert not [line for line in caplog.messages if "<" in line]
+
+
 def test_a_first_generation_from_the_first_join_to_the_last_assignment() -> None:
     talk = Conversation()
 
