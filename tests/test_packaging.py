@@ -1,7 +1,8 @@
-"""The source distribution contains what its own tests and documents refer to."""
+"""The source distribution contains what its own tests and documents refer to, and its metadata no dead links."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -21,7 +22,13 @@ def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
     (archive,) = tmp_path.glob("korvet-*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
+        (information,) = (name for name in opened.getnames() if name.endswith("/PKG-INFO"))
+        metadata = opened.extractfile(information)
+        assert metadata is not None
+        description = metadata.read().decode()
 
     files = {path.name for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")}
     assert files | FOLDERS <= {name.partition("/")[0] for name in names}
+    assert "`docs/pipeline.md` tells the rest" in description
+    assert [] == [link for link in re.findall(r"\]\(([^)]+)\)", description) if "://" not in link]
     assert {".ci/run", "docs/README.md", "korvet/storage/scripts/append.lua"} <= names
