@@ -1,9 +1,9 @@
-"""`python -m bench.archive`: what archiving costs that `bench.spark` does not say.
+"""`python -m bench.archive`: costs of archiving that `bench.spark` does not measure.
 
 - Records of 1 kB into Delta, on `local[2]`, from memory and from the batch layout: megabytes a second.
-- The memory of `korvet lake archive --once`, all its processes together, with a million records and with ten: it is
-  to be the same.
-- A micro-batch's fixed cost: how long a trigger of a stream takes that has one record to bring.
+- The memory of `korvet lake archive --once`, all its processes together, for one million and for ten million records.
+  The two should be equal.
+- The fixed cost of a micro-batch: the duration of a streaming trigger with a single record.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GOALS = {
 
 
 def main() -> None:
-    """Measure, and print one table."""
+    """Measure and print one table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,7 +88,7 @@ def main() -> None:
 def measure_large(
     results: Results, addresses: Mapping[str, str], spark: SparkSession, folder: Path, rounds: int
 ) -> None:
-    """All of a topic into a new table, from one broker after the other; the first round of each warms it."""
+    """Archive a topic into a new table, alternating between brokers. The first round of each is a warm-up."""
     for address in addresses.values():
         fill(address, "large", LARGE_BYTES, LARGE_RECORDS)
     for number in range(rounds + 1):
@@ -112,7 +112,7 @@ def measure_large(
 
 @define
 class Watch:
-    """The most memory that a process and all that it started had together, in MB."""
+    """The peak memory of a process and all its descendants together, in MB."""
 
     pid: int
     most_mb: float = 0.0
@@ -127,7 +127,7 @@ class Watch:
 
 
 def measure_memory(results: Results, address: str, folder: Path, rounds: int) -> None:
-    """The command, as a user starts it, on a topic of a million records and on one of ten."""
+    """Run the command, as a user does, on topics of one and of ten million records."""
     for million in MEMORY:
         fill(address, f"small-{million}", SMALL_BYTES, million * SMALL_RECORDS)
     for number in range(rounds):
@@ -151,7 +151,7 @@ def measure_memory(results: Results, address: str, folder: Path, rounds: int) ->
 
 
 def tree(pid: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """Yield a process id and those of all its descendants."""
     yield pid
     for child in children(pid):
         yield from tree(child)
@@ -168,7 +168,7 @@ def _resident_mb(pid: int) -> float:
 
 
 def measure_triggers(results: Results, address: str, spark: SparkSession, folder: Path) -> None:
-    """One record, one trigger, and so on; each round's figure is what Spark says that the trigger took."""
+    """Produce one record per trigger; each round's figure is the trigger's duration that Spark reports."""
     trio.run(create, address, "drops")
     rows = (
         spark.readStream.format("korvet")
@@ -200,7 +200,7 @@ async def drop(address: str, number: int) -> None:
 
 @contextmanager
 def running(layout: str, folder: Path) -> Iterator[str]:
-    """A broker's address."""
+    """Run a broker and yield its address."""
     settings: Sequence[str] = ["memory.max.bytes=4000000000"]
     storage = "memory://"
     if layout == "batch":
@@ -210,7 +210,7 @@ def running(layout: str, folder: Path) -> Iterator[str]:
 
 
 def fill(address: str, topic: str, record_bytes: int, records: int) -> None:
-    """Produce that many records, no two alike, so that what compresses well does not stand for what does not."""
+    """Produce that many distinct records, so that identical values do not compress unusually well."""
     trio.run(create, address, topic)
     rows = 5_000
     options = write_options({"kafka.bootstrap.servers": address, "topic": topic})

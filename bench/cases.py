@@ -1,4 +1,4 @@
-"""What is measured of which systems, and the goals: most of them are ratios to Apache Kafka in the same run."""
+"""The cases, the systems, and the goals, most of which are ratios to Apache Kafka in the same run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ RAW_BATCH = "raw Redis, batches"
 RAW_RECORD = "raw Redis, records"
 
 BROKERS = (MEMORY, BATCH, RECORD, TWO, KAFKA)
-#: What stands for the floor of a broker's figures.
+#: The floor of each broker's figures.
 FLOORS = {MEMORY: ECHO, BATCH: RAW_BATCH, RECORD: RAW_RECORD}
 
 
 @frozen
 class Load:
-    """A load, and how many records of it make a figure: about a second's worth."""
+    """A load. `records` take about a second."""
 
     record_bytes: int
     partitions: int
     batch_bytes: int
     records: int
     records_in_record_layout: int
-    client: str = ""  # what cases say of the client, if it is not the usual one
+    client: str = ""  # appended to the case's name, if it is not the usual client
 
     def records_for(self, system: str) -> int:
         return self.records_in_record_layout if system in {RECORD, RAW_RECORD} else self.records
@@ -59,7 +59,7 @@ FULL_LOADS = (
     Load(1_000, 1, 16_000, 400_000, 200_000),
     Load(1_000, 12, 16_000, 400_000, 200_000),
 )
-#: With Kafka's own tools. Java has to warm up, too: a figure takes more records.
+#: With Kafka's own tools. A figure takes more records, because Java has to warm up.
 JAVA_LOADS = (
     Load(100, 1, 1_000_000, 5_000_000, 1_000_000, ", Java client"),
     Load(1_000, 12, 16_000, 1_000_000, 300_000, ", Java client"),
@@ -90,7 +90,7 @@ SEEK_2100_P99 = lower("the same, first record of 2100, p99", "us")
 
 
 def goals() -> dict[tuple[Case, str], tuple[Goal, ...]]:
-    """By case and system. Of Kafka and of the floors they are ratios, all others are absolute."""
+    """Return goals by case and system: ratios where they name Kafka or a floor, otherwise absolute figures."""
     found: dict[tuple[Case, str], tuple[Goal, ...]] = {}
     for load in (*SHORT_LOADS, *FULL_LOADS, *JAVA_LOADS):
         found |= dict(_throughput(load))

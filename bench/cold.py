@@ -1,6 +1,6 @@
-"""Archived records through the ordinary Fetch: 1,000 of them at a time, of a topic whose records are in a table alone.
+"""Fetch archived records, 1,000 at a time, from a topic whose records are only in a table.
 
-The table is written as the archive's workers write it, without Spark; the broker then trims what it has itself.
+The table is written like the archive's workers write it, without Spark. The broker then trims its own copy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECORD_BYTES = 100
 RECORDS = 200_000
 AT_ONCE = 1_000
 BATCH_RECORDS = 1_000
-# A record takes 9 bytes beside the value, and is reckoned at up to 11.
+# A record takes 9 bytes in addition to its value; the broker's estimate is up to 11.
 MAX_BYTES = AT_ONCE * (RECORD_BYTES + 12)
 EARLIEST_LOCAL = -4
 TRIM_LIMIT_S = 60.0
@@ -56,7 +56,7 @@ class Archived:
     records: int
 
     def fetches(self, count: int) -> Latency:
-        """Go through the archived records twice, 1,000 at a time, at most `count`; the second time counts."""
+        """Fetch the archived records twice, 1,000 at a time, at most `count` times; return the second latencies."""
         offsets = range(0, self.records - AT_ONCE + 1, AT_ONCE)[:count]
         with Wire(self.port) as wire:
             for offset in offsets:
@@ -64,7 +64,7 @@ class Archived:
             return latency_of([self._fetch(wire, offset) for offset in offsets])
 
     def _fetch(self, wire: Wire, offset: int) -> float:
-        """Seconds until the answer is there. Raises WrongCount when there are fewer records in it."""
+        """Return the seconds until the response arrives. Raises WrongCount if it has too few records."""
         request = frame_of(fetch_request(TOPIC, offset, max_wait_ms=500, max_bytes=MAX_BYTES))
         started = time.perf_counter()
         wire.send(request)
@@ -79,7 +79,7 @@ class Archived:
 
 @contextmanager
 def archived(folder: Path) -> Iterator[Archived]:
-    """A broker on memory with everything archived in `folder`, but for one last record."""
+    """Run a broker on memory that has archived everything in `folder` except one last record."""
     settings = (f"lake.url={folder}", "log.retention.check.interval.ms=1000")
     with broker("memory://", *settings) as at:
         create_topic(at.port, TOPIC, settings={"remote.storage.enable": "true", "local.retention.ms": "1"})
@@ -104,7 +104,7 @@ def _fill(port: int, began_ms: int) -> None:
 
 
 def _archive(folder: Path, topic_id: UUID, began_ms: int) -> None:
-    """As the archive does: files, and the commit that names them."""
+    """Write files and commit them, as the archive does."""
     values = [b"%0100d" % number for number in range(BATCH_RECORDS)] * (RECORDS // BATCH_RECORDS)
     rows = archive_table(
         TOPIC,
@@ -128,7 +128,7 @@ def _topic_id(port: int) -> UUID:
 
 
 def _trimmed(port: int) -> int:
-    """How many records the broker has left to the lake, once it has."""
+    """Wait until the broker has trimmed the archived records, and return how many it trimmed."""
     request = frame_of(list_offsets_request(TOPIC, EARLIEST_LOCAL))
     deadline = time.monotonic() + TRIM_LIMIT_S
     with Wire(port) as wire:
@@ -136,5 +136,5 @@ def _trimmed(port: int) -> int:
             wire.send(request)
             if (start := listed_offset(wire.receive())) >= RECORDS - BATCH_RECORDS:
                 return start
-            time.sleep(0.05)  # the retention worker comes once a second, and tells nobody
+            time.sleep(0.05)  # the retention worker runs once per second and sends no notification
     raise DidNotStart(f"nothing was trimmed behind the archive within {TRIM_LIMIT_S:.0f} s")

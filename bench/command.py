@@ -1,4 +1,4 @@
-"""The command line of `make bench`: what is asked for, the table, the JSON file, the page in docs/."""
+"""The command line of `make bench`: options, the table, the JSON file, the page in docs/."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 
 def about(client: rdkafka.RdkafkaPerformance, options: argparse.Namespace) -> dict[str, str]:
-    """Machine, versions, date."""
+    """Return machine, versions and date."""
     valkey = subprocess.run([valkey_binary(), "--version"], capture_output=True, text=True, check=True).stdout
     described = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -79,13 +79,13 @@ def about(client: rdkafka.RdkafkaPerformance, options: argparse.Namespace) -> di
 
 
 def allocator() -> str:
-    """What the private servers' memory comes from."""
+    """Return the memory allocator of the private servers."""
     preloaded = environment().get("LD_PRELOAD")
     return "the C library's allocator" if preloaded is None else Path(preloaded).name
 
 
 def machine() -> dict[str, str]:
-    """The processor, and the Python that korvet runs on."""
+    """Return the processor, and the Python version that korvet runs on."""
     return {
         "machine": f"{cpu()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -93,7 +93,7 @@ def machine() -> dict[str, str]:
 
 
 def cpu() -> str:
-    """The processor's name, where the system says it."""
+    """Return the name of the processor, if the system provides it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -106,7 +106,7 @@ def java_version() -> str:
 
 
 def main() -> None:
-    """Measure, print the table, save every round."""
+    """Measure, print the table, and save every round."""
     options = arguments()
     empty = Results(about={}, goals=goals(), floors=FLOORS, peer=KAFKA)
     if options.saved:
@@ -122,7 +122,7 @@ def main() -> None:
         try:
             measure(measured, {"throughput": client, "java": JavaTools()}, options)
         finally:
-            measured.save(path)  # also what there was before something failed
+            measured.save(path)  # also after a failure
     except (ClientUnavailable, DidNotStart) as error:
         sys.exit(str(error))
     show(measured, options)
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def show(results: Results, options: argparse.Namespace) -> None:
-    """The table, and the page if it was asked for."""
+    """Print the table, and write the page if requested."""
     print(f"\n{results.table()}")
     if options.write_docs:
         write_results(results)

@@ -1,6 +1,6 @@
-"""Many clients at once, each with one record in one request, and the next when that is acknowledged.
+"""Many concurrent clients, each of which sends one record per request and waits for its acknowledgement.
 
-The clients are one program in C (connections.c), so that what is measured is the broker.
+The clients are one C program (connections.c), so that the broker is the bottleneck.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDING_LIMIT_S = 120.0
 
 @frozen
 class Answered:
-    """How many requests, how fast, and how long one took."""
+    """Number, rate and latencies of requests."""
 
     requests: int
     rate: float
@@ -30,7 +30,7 @@ class Answered:
 
 
 def requests(port: int, topic: str, *, partitions: int, connections: int, seconds: float) -> Answered:
-    """Produce that long, connections spread over the partitions. Raises WrongCount."""
+    """Produce for `seconds` on connections spread over the partitions. Raises WrongCount."""
     batch = one_record()
     frames = b"".join(frame_of(produce_request(topic, batch, partition=index)) for index in range(partitions))
     done = subprocess.run(

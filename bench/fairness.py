@@ -1,9 +1,9 @@
-"""What others feel of one client's large work: `python -m bench.fairness`.
+"""Effect of one client's large requests on others: `python -m bench.fairness`.
 
-A probe produces a record and fetches it again, some hundred times a second, on connections of its own, while another
-process does one thing that is a lot of work: reads 50 MB slowly or at once, produces megabytes, has a topic compacted,
-asks for times, deletes records, makes a thousand partitions. Told are the probe's latencies, the long turns of the
-broker's event loop (`bench.turns`), and the commands that Redis was busy with for longer than 2 ms.
+A probe produces a record and fetches it, some hundred times per second, on its own connections. Meanwhile another
+process does one expensive thing: reads 50 MB slowly or fast, produces megabytes, has a topic compacted, looks up
+offsets by time, deletes records, or creates a thousand partitions. The output has the probe's latencies, the long time
+slices of the broker's event loop (`bench.turns`), and the Redis commands that took longer than 2 ms.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from korvet.protocol.record_batch import build_batch
 from korvet.protocol.requests import decode_response, encode_request
 
 MEGABYTE = 1_000_000
-# What is read, deleted and searched through.
+# The size of topics that are read, deleted or searched.
 TOPIC_BYTES = 64 * MEGABYTE
 COMPACTED_BYTES = 24 * MEGABYTE
 PARTITIONS = 1000
@@ -64,15 +64,15 @@ SETTINGS = ("memory.max.bytes=3000000000", "log.cleaner.backoff.ms=50", "message
 
 @frozen
 class Work:
-    """What a disturbing process is told, and how it tells that it is at it."""
+    """Parameters of a disturbing process, and the events by which it is synchronized."""
 
     port: int
     settings: dict[str, str]
-    ready: Any  # multiprocessing's events, which have no type of their own
+    ready: Any  # events of multiprocessing, which have no public type
     stop: Any
 
     def rounds(self) -> Iterator[int]:
-        """Count, from when everything is prepared until the end."""
+        """Signal that everything is prepared, then count until `stop` is set."""
         self.ready.set()
         count = 0
         while not self.stop.is_set():
@@ -81,7 +81,7 @@ class Work:
 
 
 def batch_of(size: int, *, keys: int = 0, codec: Codec = Codec.NONE, value: int = 100) -> bytes:
-    """A batch of about `size` bytes; with that many different keys."""
+    """Return a batch of about `size` bytes, with `keys` different keys."""
     chance = random.Random(size)
     count = size // (value + 10)
     return bytes(
@@ -102,7 +102,7 @@ def batch_of(size: int, *, keys: int = 0, codec: Codec = Codec.NONE, value: int 
 
 
 def fill(work: Work, topic: str, size: int, batch: bytes, **settings: str) -> int:
-    """A new topic of about that size; the offset behind its last batch's first record."""
+    """Create a topic of about `size` bytes. Return the offset after the first record of its last batch."""
     create_topic(work.port, topic, settings=work.settings | settings)
     offset = 0
     request = frame_of(produce_request(topic, batch))
@@ -113,7 +113,7 @@ def fill(work: Work, topic: str, size: int, batch: bytes, **settings: str) -> in
     return offset + 1
 
 
-# --- What disturbs ------------------------------------------------------------------------------------------
+# --- Disturbances -------------------------------------------------------------------------------------------
 
 
 def nothing(work: Work) -> None:
@@ -122,7 +122,7 @@ def nothing(work: Work) -> None:
 
 
 def a_slow_consumer(work: Work) -> None:
-    """Asks for 50 MB, and takes a megabyte a second of it."""
+    """Request 50 MB, and read one megabyte per second of it."""
     fill(work, "slow", TOPIC_BYTES, batch_of(MEGABYTE))
     request = frame_of(fetch_request("slow", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
     with Wire(work.port) as wire:
@@ -134,7 +134,7 @@ def a_slow_consumer(work: Work) -> None:
 
 
 def fetches(work: Work, size: int, **settings: str) -> None:
-    """50 MB, or all there is, of a topic of about that size."""
+    """Fetch 50 MB, or everything, from a topic of about `size` bytes."""
     fill(work, "fetched", size, batch_of(MEGABYTE), **settings)
     request = frame_of(fetch_request("fetched", 0, max_wait_ms=100, max_bytes=50 * MEGABYTE))
     with Wire(work.port) as wire:
@@ -148,12 +148,12 @@ def fetches_of_50_mb(work: Work) -> None:
 
 
 def compressed_fetches(work: Work) -> None:
-    """In the record layout each answer is compressed anew."""
+    """Fetch in the record layout, where the broker compresses each response again."""
     fetches(work, 16 * MEGABYTE, **{"compression.type": "zstd"})
 
 
 def compaction(work: Work) -> None:
-    """The whole topic again and again, since a record is enough to make it due."""
+    """Have the whole topic compacted repeatedly: a single record makes it due."""
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     fill(work, "compacted", COMPACTED_BYTES, batch_of(MEGABYTE, keys=200_000), **settings)
     request = frame_of(produce_request("compacted", batch_of(110, keys=10)))
@@ -165,7 +165,7 @@ def compaction(work: Work) -> None:
 
 
 def seeks_by_time(work: Work) -> None:
-    """Times in the middle of large batches, none at all, and the largest there is."""
+    """Look up times in the middle of large batches, times without a record, and the largest timestamp."""
     batch = batch_of(MEGABYTE, value=10)
     fill(work, "times", TOPIC_BYTES // 2, batch)
     last_ms = NOW_MS + MEGABYTE // 20 // 10
@@ -177,7 +177,7 @@ def seeks_by_time(work: Work) -> None:
 
 
 def produces(work: Work, codec: Codec, **settings: str) -> None:
-    """Batches of about a megabyte, before compression, one after the other; the topic keeps 50 MB."""
+    """Produce batches of about a megabyte, before compression, one after the other; the topic retains 50 MB."""
     create_topic(work.port, "filled", settings=work.settings | {"retention.bytes": "50000000"} | settings)
     batch = batch_of(MEGABYTE, codec=codec, keys=100_000)
     request = frame_of(produce_request("filled", batch))
@@ -196,12 +196,12 @@ def compressed_produces(work: Work) -> None:
 
 
 def keyed_produces(work: Work) -> None:
-    """Into a compacted topic, where every record must have a key."""
+    """Produce to a compacted topic, where every record must have a key."""
     produces(work, Codec.NONE, **{"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"})
 
 
 def deletes(work: Work) -> None:
-    """A partition that was filled is emptied, again and again."""
+    """Repeatedly fill a partition and delete its records."""
     batch = batch_of(MEGABYTE)
     number = 0
     fill(work, f"emptied-{number}", TOPIC_BYTES, batch)
@@ -212,7 +212,7 @@ def deletes(work: Work) -> None:
 
 
 def empty(port: int, topic: str) -> None:
-    """DeleteRecords up to the high watermark of partition 0."""
+    """Send DeleteRecords up to the high watermark of partition 0."""
     partition = DeleteRecordsPartition(partition_index=0, offset=-1)
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=30_000
@@ -225,7 +225,7 @@ def empty(port: int, topic: str) -> None:
 
 
 def partitions(work: Work) -> None:
-    """A topic of a thousand partitions is made, written to once in each, and deleted."""
+    """Create a topic of a thousand partitions and delete it."""
     for number in work.rounds():
         topic = f"wide-{number}"
         create_topic(work.port, topic, partitions=PARTITIONS, settings=work.settings)
@@ -259,7 +259,7 @@ class Probed:
 
 
 def probe(port: int, topic: str, seconds: float) -> Probed:
-    """Produce a record, fetch it, pause, again."""
+    """Produce a record, fetch it, pause, repeat."""
     request = frame_of(produce_request(topic, one_record()))
     found = Probed([], [])
     with Wire(port) as producer, Wire(port) as consumer:
@@ -285,7 +285,7 @@ def p99(times: list[float]) -> float:
 
 
 def histogram(times: list[float]) -> str:
-    """How many took up to so many milliseconds."""
+    """Return the number of latencies in each interval of milliseconds."""
     bounds = (0.5, 1, 2, 5, 10, 25, 50, 100, float("inf"))
     counts = [
         sum(low < each <= high for each in times) for low, high in zip((0, *bounds), bounds, strict=False)
@@ -295,7 +295,7 @@ def histogram(times: list[float]) -> str:
 
 @contextmanager
 def disturbed(disturbance: Callable[[Work], None], port: int, settings: dict[str, str]) -> Iterator[None]:
-    """Let it happen in another process, from when it is prepared."""
+    """Run the disturbance in another process during the block, once it is prepared."""
     spawning = multiprocessing.get_context("spawn")
     ready, stop = spawning.Event(), spawning.Event()
     process = spawning.Process(target=disturbance, args=(Work(port, settings, ready, stop),))
@@ -318,7 +318,7 @@ def disturbed(disturbance: Callable[[Work], None], port: int, settings: dict[str
 
 @contextmanager
 def system(name: str) -> Iterator[tuple[WatchedBroker, redis.Redis | None]]:
-    """The broker, and its server's client where there is one."""
+    """Run a broker. Yield it, with a client of its Redis server if it has one."""
     with temporary_folder() as folder:
         data = folder / "data"
         storage = storage_of(name, data)
@@ -334,7 +334,7 @@ def system(name: str) -> Iterator[tuple[WatchedBroker, redis.Redis | None]]:
 
 
 def slow_commands(server: redis.Redis | None) -> Iterator[str]:
-    """What kept Redis busy, by the beginning of the command."""
+    """Yield a line for each slow Redis command, grouped by the beginning of the command."""
     if server is None:
         return
     found: dict[str, list[float]] = {}
@@ -347,7 +347,7 @@ def slow_commands(server: redis.Redis | None) -> Iterator[str]:
 
 
 def measure(name: str, disturbance: Callable[[Work], None], seconds: float) -> dict[str, Any]:
-    """One line of the table, printed with what explains it."""
+    """Print one line of the table, followed by details."""
     with system(name) as (watched, server):
         port = watched.broker.port
         create_topic(port, "probe", settings=SYSTEMS[name])

@@ -1,8 +1,8 @@
-"""The floor: what this machine does with the same bytes when nobody is a broker.
+"""The floor: the speed of this machine with the same bytes and no broker.
 
-An echo over loop-back TCP sends and returns them; a raw pipelined connection writes them into a Valkey that is
-configured as korvet's own, as one entry a batch or one entry a record, and reads them back. Whatever korvet does
-costs more than this.
+An echo server sends the bytes back over loopback TCP. A raw pipelined connection writes them to a Valkey that is
+configured like korvet's own, as one entry per batch or one entry per record, and reads them back. korvet cannot be
+faster than this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attrs import frozen
 from bench.processes import DidNotStart, connect
 from bench.rdkafka import WrongCount
 
-# What a record of 100 bytes has in a batch beside its value.
+# Bytes of a record in a batch, besides its value of 100 bytes.
 RECORD_OVERHEAD_BYTES = 7
 MEGABYTE = 1_000_000
 COMMANDS_A_WRITE = 500
@@ -35,7 +35,7 @@ RECEIVE_BYTES = 1 << 20
 
 @contextmanager
 def echo_server() -> Iterator[int]:
-    """An echo in a process of its own, as the broker is one; gives its port."""
+    """Run an echo server in a separate process, as the broker is one. Yield its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.floor"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
@@ -52,7 +52,7 @@ def echo_server() -> Iterator[int]:
 
 
 def serve_echo() -> None:
-    """Return every byte to whoever sends it, one connection after the other."""
+    """Echo every byte, one connection after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
@@ -65,7 +65,7 @@ def serve_echo() -> None:
 
 
 def echo(port: int, *, records: int, record_bytes: int) -> float:
-    """Send that many records' bytes and receive them back; records per second."""
+    """Send the bytes of `records` records and receive them back. Return records per second."""
     wire_bytes = record_bytes + RECORD_OVERHEAD_BYTES
     chunk = os.urandom(MEGABYTE)
     total = records * wire_bytes
@@ -88,7 +88,7 @@ def echo(port: int, *, records: int, record_bytes: int) -> float:
 
 
 def echo_round_trip_us(port: int, *, size: int, count: int) -> float:
-    """Median time until so many bytes are back, one message at a time."""
+    """Return the median round trip of messages of `size` bytes, one at a time."""
     message, buffer = os.urandom(size), bytearray(size)
     with connect(("127.0.0.1", port)) as connection:
 
@@ -101,12 +101,12 @@ def echo_round_trip_us(port: int, *, size: int, count: int) -> float:
 
 @frozen
 class RawRedis:
-    """One pipelined connection to a Valkey, as fast as Python and hiredis go: all commands are packed before."""
+    """One pipelined connection to a Valkey, at the full speed of Python and hiredis: commands are packed in advance."""
 
     path: Path
 
     def write_batches(self, *, records: int, record_bytes: int, batch_bytes: int, partitions: int) -> float:
-        """One entry a batch, to the partitions' streams in turns; records per second."""
+        """Write one entry per batch, alternating between the partitions' streams. Return records per second."""
         each, count = _batches(records, record_bytes, batch_bytes)
         payload = os.urandom(each * (record_bytes + RECORD_OVERHEAD_BYTES))
         commands = [
@@ -117,7 +117,7 @@ class RawRedis:
         return count * each / elapsed_s
 
     def read_batches(self, *, records: int, record_bytes: int, batch_bytes: int, partitions: int) -> float:
-        """Read what `write_batches` wrote, a megabyte a command; records per second."""
+        """Read what `write_batches` wrote, one megabyte per command. Return records per second."""
         each, count = _batches(records, record_bytes, batch_bytes)
         at_once = max(1, MEGABYTE // batch_bytes)
         commands = [
@@ -133,7 +133,7 @@ class RawRedis:
         return count * each / elapsed_s
 
     def write_records(self, *, records: int, record_bytes: int) -> float:
-        """One entry a record, with the fields of korvet's record layout; records per second."""
+        """Write one entry per record, with the fields of korvet's record layout. Return records per second."""
         payload = os.urandom(record_bytes)
         commands = [
             _command("XADD", "records", f"{index}-0", "value", payload, "timestamp", "1700000000000")
@@ -145,7 +145,7 @@ class RawRedis:
         return records / elapsed_s
 
     def read_records(self, *, records: int) -> float:
-        """Read what `write_records` wrote, many entries a command; records per second."""
+        """Read what `write_records` wrote, many entries per command. Return records per second."""
         firsts = range(1, records + 1, ENTRIES_A_READ)
         commands = [
             _command("XRANGE", "records", f"{i}-0", "+", "COUNT", str(ENTRIES_A_READ)) for i in firsts
@@ -155,7 +155,7 @@ class RawRedis:
         return records / elapsed_s
 
     def append_round_trip_us(self, *, record_bytes: int, count: int) -> float:
-        """Median time until one entry is acknowledged, one command at a time."""
+        """Return the median time until one entry is acknowledged, one command at a time."""
         command = _command("XADD", "batches:0", "*", "$batch", os.urandom(record_bytes))
         with connect(str(self.path)) as connection:
 
@@ -166,12 +166,12 @@ class RawRedis:
             return _median_us(round_trip, count)
 
     def forget(self, *, partitions: int) -> None:
-        """Delete what was written; DEL answers when the memory is free again."""
+        """Delete what was written. DEL replies after the memory is freed."""
         self._pipeline([_command("DEL", "records", *(f"batches:{i}" for i in range(partitions)))], 1)
 
     def _pipeline(self, writes: Sequence[bytes], replies_expected: int) -> tuple[float, list[Any]]:
-        """Send everything from a thread while this one receives; seconds, and the replies."""
-        reader: Any = hiredis.Reader()  # its types know no buffers
+        """Send everything from a thread while receiving. Return the seconds and the replies."""
+        reader: Any = hiredis.Reader()  # its type annotations lack buffers
         replies: list[Any] = []
         buffer = memoryview(bytearray(RECEIVE_BYTES))
         with connect(str(self.path)) as connection:
@@ -213,7 +213,7 @@ def _command(*words: str | bytes) -> bytes:
 
 
 def _batches(records: int, record_bytes: int, batch_bytes: int) -> tuple[int, int]:
-    """How many records a batch has, and how many batches there are."""
+    """Return the number of records per batch, and the number of batches."""
     each = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD_BYTES))
     return each, max(1, records // each)
 

@@ -1,8 +1,8 @@
-"""What groups cost on Redis: `python -m bench.groups` prints one line for each goal, in about a minute.
+"""The cost of groups on Redis: `python -m bench.groups` prints one line per goal, in about a minute.
 
-Members are connections of one process that speak the protocol by hand, so that the broker is what is measured. Times
-are wall clock, on the socket: an answer is received, and not decoded. Beside them stands the processor time of the
-broker and its private server meanwhile, which tells more on a machine that has other things to do.
+Members are connections of one process that send requests without a client library, so that the broker is the
+bottleneck. Times are wall clock at the socket: responses are received but not decoded. Each line also has the processor
+time of the broker and its private server, which is more reliable if the machine is busy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SPOKEN: dict[type, tuple[int, type]] = {
 
 
 class Member(Wire):
-    """A connection, and who it is in its group."""
+    """A connection of a group member, with its member id and generation."""
 
     def __init__(self, port: int, group_id: str) -> None:
         super().__init__(port)
@@ -99,7 +99,7 @@ class Member(Wire):
         )
 
     def introduce(self) -> None:
-        """Learn one's member id."""
+        """Get a member id."""
         self.ask_to_join()
         self.member_id = self.answer(JoinGroupRequest).member_id
 
@@ -135,7 +135,7 @@ class Member(Wire):
         )
 
     def is_called(self) -> bool:
-        """Whether the group has begun to rebalance."""
+        """Return True if the group has begun to rebalance."""
         self.ask_heartbeat()
         return bool(self.answer(HeartbeatRequest).error_code)
 
@@ -148,7 +148,7 @@ def check(error_code: int) -> None:
 
 @define
 class Measured:
-    """A figure in the making: wall time and processor time of a block."""
+    """Wall time and processor time of repeated blocks."""
 
     broker: Broker
     wall_s: list[float] = field(factory=list)
@@ -168,7 +168,7 @@ class Measured:
 
 
 def rebalance(members: Sequence[Member]) -> None:
-    """From the last join on: everybody has joined, and waits for the generation and then for an assignment."""
+    """Complete a rebalance in which all members have sent JoinGroup."""
     for member in members:
         member.take_generation()
         member.ask_for_assignment()
@@ -215,7 +215,7 @@ def measure_heartbeats(at: Broker) -> None:
         redis_s = at.cpu_s() - used_s
         beats = 0
         while (now_s := time.perf_counter()) < began_s + IDLE_S:
-            # Spread over the interval, as heartbeats of members that do not know of each other are.
+            # Spread over the interval, as heartbeats of independent members are.
             due = int((now_s - began_s) / HEARTBEAT_INTERVAL_S * len(members))
             for number in range(beats, due):
                 members[number % len(members)].ask_heartbeat()
@@ -316,7 +316,7 @@ def measure_topics(at: Broker) -> None:
 
 
 def main() -> None:
-    """Measure everything once, on a private server."""
+    """Run each measurement once, on a private server."""
     for measure in (measure_rebalances, measure_heartbeats, measure_topics, measure_positions):
         with temporary_folder() as folder:
             settings = ("group.initial.rebalance.delay.ms=6000", "max.connections=5000")

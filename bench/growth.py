@@ -1,9 +1,9 @@
-"""What growth costs: `python -m bench.growth`, about six minutes.
+"""The cost of growth: `python -m bench.growth`, about six minutes.
 
-Throughput and latency as there are more partitions, more bytes stored, more groups. Every size is a broker of its own,
-those of one storage run at once, and a round takes each in turn. What the client does is the same at every size:
-batches of 100 kB, sent to the partitions one after the other, several under way; the same batches fetched, one a
-request; and one-record requests. So a line that is not flat is what the broker does more.
+Throughput and latency with more partitions, more bytes stored, more groups. Every size has its own broker. Those of one
+storage run at the same time, and each round measures one after the other. The client's work is the same at every size:
+it produces batches of 100 kB to the partitions in turn, several in flight; fetches the same batches, one per request;
+and sends requests with one record. So a difference between sizes is caused by the broker.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from bench.wire import await_topic, create_topic
 
 BATCH_RECORDS, FILL_RECORDS = 900, 9_000  # 100 kB, 1 MB
 GIGABYTE = 1_000_000_000
-SETTLE_LIMIT_S = 240.0  # an append-only file of some gigabytes is rewritten
+SETTLE_LIMIT_S = 240.0  # long enough to rewrite an append-only file of some gigabytes
 REPETITIONS = 300
-WIDE_REPETITIONS = 50  # of what takes long where there are many partitions
+WIDE_REPETITIONS = 50  # for measurements that are slow with many partitions
 PARTITIONS, STORED, GROUPS = "partitions", "GB stored", "groups"
 SETTINGS = ("memory.max.bytes=20000000000", "max.connections=20000", "group.initial.rebalance.delay.ms=0")
 
 
 @define
 class Sized:
-    """A broker that has grown to a size."""
+    """A broker of a certain size."""
 
     size: float
     broker: Broker
     folder: Path | None  # of an embedded server
-    is_wide: bool = False  # whether it has grown by partitions
+    is_wide: bool = False  # True if its size is a number of partitions
     partitions: int = 1
     members: Sequence[Member] = ()
-    _produced: int = 0  # batches; the next goes to the partition whose turn it is
+    _produced: int = 0  # batches; the next one goes to the next partition in turn
 
     def settle(self) -> None:
         if self.folder is not None:
             settle(self.folder, SETTLE_LIMIT_S)
 
     def measures(self, batches: int) -> Iterator[tuple[str, str, float]]:
-        """One round: each measure with its unit and its figure."""
+        """Yield the name, unit and value of each measurement of one round."""
         batch, port, first = batch_of(BATCH_RECORDS), self.broker.port, self._produced
         self._produced += batches
         turns = [number % self.partitions for number in range(first, self._produced)]
@@ -92,14 +92,14 @@ def grow_partitions(sized: Sized, _stack: ExitStack) -> None:
 
 
 def grow_stored(sized: Sized, _stack: ExitStack) -> None:
-    """All in the partition that is measured."""
+    """Fill the measured partition."""
     make_topic(sized)
     batch = batch_of(FILL_RECORDS)
     produce(sized.broker.port, batch, [0] * int(sized.size * GIGABYTE / (FILL_RECORDS * RECORD_BYTES)))
 
 
 def grow_groups(sized: Sized, stack: ExitStack) -> None:
-    """Groups of one member each, which stays connected and has a committed offset after the first rounds."""
+    """Create groups of one member each, which stays connected and commits an offset in the first rounds."""
     make_topic(sized)
     groups = range(int(sized.size))
     sized.members = [stack.enter_context(Member(sized.broker.port, f"group-{n}")) for n in groups]
@@ -121,7 +121,7 @@ GROWING: dict[str, Callable[[Sized, ExitStack], None]] = {
 
 @contextmanager
 def grown(dimension: str, system: str, size: float) -> Iterator[Sized]:
-    """A broker of that storage and size, until it is left."""
+    """Run a broker of that storage and size."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder()) / "data" if system != "memory" else None
         storage = "memory://" if folder is None else f"embedded:{folder}"
@@ -134,7 +134,7 @@ def grown(dimension: str, system: str, size: float) -> Iterator[Sized]:
 
 
 def measure(growth: Growth, dimension: str, system: str, options: argparse.Namespace) -> None:
-    """All sizes of one storage, in turns; the first round warms up, and does not count."""
+    """Measure all sizes of one storage, alternating; the first round is a warm-up."""
     with ExitStack() as stack:
         all_sizes = [stack.enter_context(grown(dimension, system, size)) for size in options.sizes[dimension]]
         for number in range(options.rounds + 1):
@@ -168,7 +168,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> Growth:
-    """Measure, and keep every round."""
+    """Measure and save every round."""
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     command = f"python -m bench.growth --rounds {options.rounds}"
     growth = Growth({"date": now, **machine(), "korvet": korvet.__version__, "command": command})
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace) -> Growth:
 
 
 def main() -> None:
-    """Measure, and show what grew."""
+    """Measure and print the results."""
     options = arguments()
     growth = Growth.load(options.saved) if options.saved else run(options)
     print(f"\n{as_table(growth)}")

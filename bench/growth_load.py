@@ -1,4 +1,4 @@
-"""What `bench.growth` asks of a broker: the same of every size, over raw connections."""
+"""The requests of `bench.growth`, over raw connections, the same at every size."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from korvet.protocol.record_batch import build_batch, parse_batches
 TOPIC = "t"
 RECORD_BYTES = 100
 WARM_UP = 10
-# A read of a thousand partitions goes to Redis in some parts, one after the other; one more for good measure.
+# The broker reads a thousand partitions from Redis in several parts. This number of probes exceeds the parts by one.
 PROBES = 5
 
 
 def batch_of(records: int) -> bytes:
-    """Records of 100 bytes, made now."""
+    """Return a batch of records of 100 bytes with current timestamps."""
     now_ms = int(time.time() * 1000)
     return bytes(build_batch([(i, now_ms, None, b"x" * RECORD_BYTES, ()) for i in range(records)]))
 
 
 def produce(port: int, batch: bytes, partitions: Sequence[int]) -> tuple[float, list[tuple[int, int]]]:
-    """The batch once into each of the partitions, several requests under way; seconds, and where it went."""
-    # In pieces, that the client has the same few bytes in its caches however many partitions there are.
+    """Produce the batch once to each of the partitions, several in flight. Return seconds, and where it was stored."""
+    # In pieces, so that the batch occupies the client's caches once, however many partitions there are.
     frames = {
         partition: pieces_of(produce_request(TOPIC, batch, partition=partition))
         for partition in set(partitions)
@@ -45,7 +45,7 @@ def produce(port: int, batch: bytes, partitions: Sequence[int]) -> tuple[float, 
 
 
 def consume(port: int, batch: bytes, where: Sequence[tuple[int, int]]) -> float:
-    """Fetch each batch again, one a request; seconds. Raises WrongCount when records are missing."""
+    """Fetch each batch, one per request. Return seconds. Raises WrongCount if records are missing."""
     with Wire(port) as wire:
         started = time.perf_counter()
         for partition, base_offset in where:
@@ -63,7 +63,7 @@ def consume(port: int, batch: bytes, where: Sequence[tuple[int, int]]) -> float:
 
 
 def acknowledged_us(port: int, repetitions: int) -> float:
-    """Median time until a record is acknowledged, acks=all."""
+    """Return the median time until a record is acknowledged with acks=all."""
     request = frame_of(produce_request(TOPIC, one_record()))
     with Wire(port) as wire:
         times_s = [acknowledged_s(wire, request) for _ in range(WARM_UP + repetitions)]
@@ -71,10 +71,8 @@ def acknowledged_us(port: int, repetitions: int) -> float:
 
 
 def delivered_us(port: int, partitions: int, repetitions: int) -> float:
-    """Median time until a record is with a consumer that waits for so many partitions in one request.
-
-    It waits by then: other reads were asked for behind its own, and answered.
-    """
+    """Return the median time until a consumer receives a record, while it waits for `partitions` in one request."""
+    # The consumer's request is known to wait once later requests of the producer's connection were answered.
     request = frame_of(produce_request(TOPIC, one_record()))
     times_s = []
     with Wire(port) as producer, Wire(port) as consumer:
@@ -90,7 +88,7 @@ def delivered_us(port: int, partitions: int, repetitions: int) -> float:
 
 
 def group_latencies_us(members: Sequence[Member], repetitions: int) -> tuple[float, float]:
-    """Median times of an offset commit, and of a heartbeat, of members in turns."""
+    """Return the median times of an offset commit and of a heartbeat, alternating between members."""
     commits_s, beats_s = [], []
     for number, member in zip(range(WARM_UP + repetitions), cycle(members), strict=False):
         commit = commit_request(member.group_id, TOPIC, [0], offset=number)
@@ -107,7 +105,7 @@ def group_latencies_us(members: Sequence[Member], repetitions: int) -> tuple[flo
 
 
 def join(member: Member) -> None:
-    """Make a group of one member, which stays."""
+    """Create a group of one member, which stays in it."""
     member.introduce()
     member.ask_to_join()
     member.take_generation()

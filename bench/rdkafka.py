@@ -1,7 +1,7 @@
-"""The load: librdkafka's own `rdkafka_performance`, which is not the limit (3.6 M records/s into librdkafka's mock).
+"""The load: librdkafka's `rdkafka_performance`. It is not the bottleneck (3.6 M records/s to librdkafka's mock).
 
-Debian's librdkafka-dev ships its C source among the examples, but not the two internal headers that it includes;
-the few names it uses from them are declared here. The program is compiled once, into the user's cache folder.
+Debian's librdkafka-dev has its C source among the examples, but not the two internal headers that it includes. The few
+names that it uses from them are declared here. The program is compiled once, into the user's cache folder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ static inline rd_ts_t rd_clock(void) {
 }
 """
 
-# The first of its counts is less by whatever still lies in a queue at the end, an event of another kind among it: what
-# counts is what was delivered.
+# The first count may be too low, by events of other kinds that are still in a queue at the end. So use the number of
+# delivered messages.
 PRODUCED = re.compile(r"% \d+ messages produced .*?, (\d+) delivered .*? (\d+) failed\) in (\d+)ms")
 CONSUMED = re.compile(r"% (\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
 
@@ -53,7 +53,7 @@ class WrongCount(Exception):  # noqa: N818  a figure that must not be reported
 
 @frozen
 class RdkafkaPerformance:
-    """The compiled program."""
+    """The compiled program and the version of its library."""
 
     binary: Path
     library_version: str
@@ -68,7 +68,7 @@ class RdkafkaPerformance:
         record_bytes: int,
         batch_bytes: int = 1_000_000,
     ) -> float:
-        """Produce with acks=all, spread evenly over the partitions; records per second."""
+        """Produce with acks=all, spread evenly over the partitions. Return records per second."""
         # With `-p 0` everything goes to one partition; without it librdkafka's own partitioner spreads.
         target = ["-p", "0"] if partitions == 1 else []
         output = self._run(
@@ -86,7 +86,7 @@ class RdkafkaPerformance:
         return records / max(1, elapsed_ms) * 1000
 
     def consume(self, port: int, topic: str, *, partitions: int, records: int, record_bytes: int) -> float:
-        """Consume the topic, which must hold exactly so many records; records per second."""
+        """Consume the topic, which must have exactly `records` records. Return records per second."""
         output = self._run(
             [
                 *("-C", "-t", topic, "-b", f"127.0.0.1:{port}", "-o", "beginning", "-c", str(records)),
@@ -107,7 +107,7 @@ class RdkafkaPerformance:
             timeout=RUN_LIMIT_S,
             check=False,
         )
-        # It exits with 1 when a record was not delivered; its words then say more than the status.
+        # It exits with status 1 if a record was not delivered; its output then has the reason.
         return finished.stdout if finished.returncode == 0 else finished.stdout + finished.stderr
 
 

@@ -1,4 +1,4 @@
-"""What was measured: every round as it comes, one table at the end, everything in a JSON file."""
+"""Results: print every round, then one table, and save everything to a JSON file."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from attrs import define, evolve, field, frozen
 
 @frozen
 class Case:
-    """One thing that is measured of several systems."""
+    """A measurement that several systems have in common."""
 
     name: str
     unit: str
     higher_is_better: bool = True
 
     def processor_time(self) -> Case:
-        """What a broker, and the server it has, use for a million records (requests) of this case."""
+        """Return the case of the processor time that broker and server use per million records (requests)."""
         return Case(f"processor time {self.name}", "s/million", higher_is_better=False)
 
 
 @frozen
 class Goal:
-    """What a system is to reach in a case: at least, or (where lower is better) at most.
+    """The value that a system should reach in a case, as a minimum, or as a maximum if lower is better.
 
-    A ratio to what the system `of` reaches in the same run, or an absolute figure.
+    `value` is a ratio to the result of the system `of` in the same run, or absolute if `of` is None.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Goal:
 
 @frozen
 class Verdict:
-    """What was reached of a goal."""
+    """A goal with the value that was reached."""
 
     goal: Goal
     sign: str
@@ -51,53 +51,54 @@ class Verdict:
 
 @define
 class Results:
-    """Figures by case and system, in the order in which they first came."""
+    """Figures by case and system, in the order of measurement."""
 
     about: Mapping[str, str]
     goals: Mapping[tuple[Case, str], Sequence[Goal]]
-    #: Whom a system's figures are compared with: the one that stands for its floor.
+    #: By system, the system that is its floor.
     floors: Mapping[str, str] = field(factory=dict)
-    #: Whom all others are compared with.
+    #: The system that all others are compared with.
     peer: str = ""
     rounds: dict[tuple[Case, str], list[float]] = field(factory=dict)
     warms_up: bool = False
 
     def add(self, case: Case, system: str, value: float) -> None:
-        """Keep one round's figure, and print it."""
+        """Add one round's figure, and print it."""
         figures = self.rounds.setdefault((case, system), [])
         figures.append(value)
         when = "warm-up" if self.warms_up else f"round {len(figures)}"
         print(f"{when:<8} {case.name:<46} {system:<24} {figure(value):>12} {case.unit}", flush=True)
 
     def quietly(self) -> Self:
-        """The same without any figures: for rounds that warm up, and do not count."""
+        """Return a copy without figures, for warm-up rounds, which do not count."""
         return evolve(self, rounds={}, warms_up=True)
 
     # --- Reading ------------------------------------------------------------------------------------------
 
     @property
     def cases(self) -> list[Case]:
-        """In the order in which they first came, without the processor times that belong to others."""
+        """The cases in the order of measurement, without the processor times that belong to other cases."""
         found = dict.fromkeys(case for case, _ in self.rounds)
         belonging = {case.processor_time() for case in found}
         return [case for case in found if case not in belonging]
 
     def systems(self, case: Case) -> list[str]:
-        """Those that a case was measured of."""
+        """Return the systems that have figures of a case."""
         return [system for measured, system in self.rounds if measured == case]
 
     def median(self, case: Case, system: str | None) -> float | None:
-        """None where it was not measured."""
+        """Return the median, None if there are no figures."""
         figures = self.rounds.get((case, system)) if system is not None else None
         return median(figures) if figures else None
 
     def ratio(self, case: Case, system: str, other: str | None) -> float | None:
-        """Of the medians: rounds were taken in turns, so both saw the same machine. None without both of them."""
+        """Return the ratio of the medians, None if one is missing."""
+        # Rounds alternate between systems, so both were measured under the same conditions.
         mine, others = self.median(case, system), self.median(case, other)
         return mine / others if mine is not None and others and other != system else None
 
     def verdicts(self, case: Case, system: str) -> list[Verdict]:
-        """Each goal, as far as what it is compared with was measured."""
+        """Return a verdict for each goal whose system, and reference, were measured."""
         found = []
         for goal in self.goals.get((case, system), ()):
             value = self.ratio(case, system, goal.of) if goal.of else self.median(case, system)
@@ -109,7 +110,7 @@ class Results:
     # --- Showing ------------------------------------------------------------------------------------------
 
     def table(self) -> str:
-        """Medians, what the processor was used for, ratios to the peer and the floors, and the goals."""
+        """Return a table of medians, processor times, ratios to the peer and the floors, and goals."""
         header = (
             *("case", "system", "median", "min", "max", "unit", "CPU s/M"),
             *(f"of {self.peer or 'peer'}", "of floor", "goal", "reached"),
@@ -144,7 +145,7 @@ class Results:
     # --- Keeping ------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write everything, every round of it, as JSON."""
+        """Write every round as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         measured = [
             {
@@ -160,7 +161,7 @@ class Results:
         path.write_text(json.dumps({"about": dict(self.about), "measured": measured}, indent=1) + "\n")
 
     def load(self, path: Path) -> Self:
-        """What `save` wrote, with these goals, floors and peer."""
+        """Read what `save` wrote. Goals, floors and peer are those of this object."""
         saved = json.loads(path.read_text())
         rounds = {
             (Case(each["case"], each["unit"], each["higher_is_better"]), each["system"]): each["rounds"]
@@ -170,7 +171,7 @@ class Results:
 
 
 def figure(value: float) -> str:
-    """With as many digits as mean something."""
+    """Format a value with its significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
@@ -181,5 +182,5 @@ def _or_nothing(value: float | None) -> str:
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
-    """Figures to the right, words to the left."""
+    """Align figures to the right, words to the left."""
     return cell.rjust(width) if column in (2, 3, 4, 6, 7, 8) else cell.ljust(width)

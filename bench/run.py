@@ -1,8 +1,8 @@
-"""What is measured, and in which order.
+"""The measurements and their order.
 
-A *round* takes every system once; rounds follow each other, and begin with another system each, so that the figures of
-one round saw the same machine. Between two figures the embedded servers have to be done with what the last one left
-behind: freeing memory, rewriting their append-only files. Apache Kafka warms up before anything counts.
+A *round* measures every system once. Rounds begin with a different system each, and the figures of one round were taken
+under the same conditions. Before each figure, the embedded servers must have finished what the last one caused: freeing
+memory, rewriting their append-only files. Apache Kafka is warmed up before its figures count.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from bench.processes import Broker, broker, plain_valkey, temporary_folder
 from bench.report import Case, Results
 
 LAYOUTS = {BATCH: "batch", RECORD: "record", TWO: "batch"}
-# Two partitions of five million records are more than the default gigabyte.
+# Two partitions of five million records exceed the default of one gigabyte.
 MEMORY_SETTING = "memory.max.bytes=4000000000"
 SETTLE_LIMIT_S = 30.0
 CONNECTIONS = 100
 CONNECTIONS_PARTITIONS = 12
-# Before a load counts, Kafka has had it so many times: Java compiles what is often run.
+# Runs of a load on Kafka before it counts: Java compiles code that runs often.
 WARM_UPS = 2
 
 SECTIONS = ("throughput", "java", "latency", "connections", "cold", "start", "times")
@@ -70,7 +70,7 @@ SHORT_SECTIONS = ("throughput", "latency", "connections", "cold", "start")
 
 
 class Client(Protocol):
-    """What produces and consumes; both return records a second, and raise WrongCount."""
+    """A client that produces and consumes. Both methods return records per second, and raise WrongCount."""
 
     def produce(
         self, port: int, topic: str, *, partitions: int, records: int, record_bytes: int, batch_bytes: int
@@ -83,37 +83,35 @@ class Client(Protocol):
 
 @define
 class Bench:
-    """The running systems, and what was measured of them."""
+    """The running systems and their results."""
 
     results: Results
     client: Client
     brokers: Mapping[str, Broker]
-    folders: Mapping[str, Path]  # of those with an embedded server
+    folders: Mapping[str, Path]  # of systems with an embedded server
     raw: floor.RawRedis
     echo_port: int
     _names: Iterator[int] = field(factory=count)
 
     def in_turn(self, number: int) -> list[str]:
-        """All brokers that one client can tell apart, beginning with another one each round.
-
-        A client has one connection, which is served by one process, whether there are two or not.
-        """
+        """Return the systems in the order of this round, without the one with two processes."""
+        # A client has one connection, which one process serves, so a second process makes no difference.
         return in_turn([system for system in self.brokers if system != TWO], number)
 
     @contextmanager
     def topic(self, system: str, *, partitions: int = 1) -> Iterator[str]:
-        """A new topic; afterwards it is deleted, and everything quiet again."""
+        """Create a topic for the block; afterwards delete it and wait until the servers are idle."""
         name, port = f"bench-{next(self._names)}", self.brokers[system].port
         wire.create_topic(port, name, partitions=partitions)
         wire.await_topic(port, name, partitions=partitions)
         yield name
-        # Not after an error: the brokers end then, and with them all topics.
+        # Not after an error, which ends the brokers and their topics.
         wire.delete_topic(port, name)
         self.settle()
 
     @contextmanager
     def cpu(self, case: Case, system: str, records: int) -> Iterator[None]:
-        """Note what broker and server use meanwhile: a figure that a busy machine alters less."""
+        """Add the processor time of broker and server in the block: a busy machine affects it less than wall time."""
         running = self.brokers[system]
         before = running.cpu_s()
         yield
@@ -121,30 +119,30 @@ class Bench:
             self.results.add(case.processor_time(), system, used_s / records * 1e6)
 
     def settle(self) -> None:
-        """Return once the embedded servers have freed and rewritten what they had to."""
+        """Return once the embedded servers have freed memory and rewritten files."""
         for folder in self.folders.values():
             settle(folder)
 
 
 def in_turn(systems: Sequence[str], number: int) -> list[str]:
-    """The same, beginning with another one each round."""
+    """Return the systems in the order of this round: each round begins with a different one."""
     start = number % len(systems)
     return [*systems[start:], *systems[:start]]
 
 
 def settle(folder: Path, limit_s: float = SETTLE_LIMIT_S) -> None:
-    """Return once the embedded server in that folder is quiet, or after that long."""
+    """Return once the embedded server in `folder` is idle, or after `limit_s`."""
     deadline = time.monotonic() + limit_s
     with redis.Redis(unix_socket_path=embedded_socket(folder)) as server:
         while time.monotonic() < deadline:
             info = server.info()
             if not info["lazyfree_pending_objects"] and not info["aof_rewrite_in_progress"]:
                 return
-            time.sleep(0.02)  # the server is what we wait for, and it has no event for it
+            time.sleep(0.02)  # the server sends no event for this
 
 
 def embedded_socket(folder: Path) -> str:
-    """Where an embedded server listens: in its folder, or where that folder's file says."""
+    """Return the socket of an embedded server: in its folder, or the path in the folder's file `socket`."""
     elsewhere = folder / "socket"
     return elsewhere.read_text().strip() if elsewhere.is_file() else str(folder / "redis.sock")
 
@@ -153,7 +151,7 @@ def embedded_socket(folder: Path) -> str:
 
 
 def throughput(bench: Bench, load: Load, number: int) -> None:
-    """One round of a load: every broker in and out, then the floors."""
+    """Measure one round of a load: every broker in and out, then the floors."""
     for system in bench.in_turn(number):
         in_and_out(bench, load, system)
     if not load.client:
@@ -183,7 +181,7 @@ def in_and_out(bench: Bench, load: Load, system: str) -> None:
 
 
 def floors(bench: Bench, load: Load) -> None:
-    """The same bytes without a broker."""
+    """Measure the same bytes without a broker."""
     into, out, size, records = load.case("in"), load.case("out"), load.record_bytes, load.records
     echoed = floor.echo(bench.echo_port, records=records, record_bytes=size)
     bench.results.add(into, ECHO, echoed)
@@ -201,7 +199,7 @@ def floors(bench: Bench, load: Load) -> None:
 
 
 def loads(bench: Bench, loads: Sequence[Load], rounds: int) -> None:
-    """All rounds of each load."""
+    """Measure all rounds of each load."""
     for load in loads:
         for _ in range(WARM_UPS):
             warm_up(bench, load)
@@ -210,7 +208,7 @@ def loads(bench: Bench, loads: Sequence[Load], rounds: int) -> None:
 
 
 def warm_up(bench: Bench, load: Load) -> None:
-    """Have Kafka do a load once, uncounted."""
+    """Run a load on Kafka once without counting it."""
     if KAFKA in bench.brokers:
         in_and_out(evolve(bench, results=bench.results.quietly()), load, KAFKA)
 
@@ -219,7 +217,7 @@ def warm_up(bench: Bench, load: Load) -> None:
 
 
 def latencies(bench: Bench, repetitions: int, number: int) -> None:
-    """One round of one-record requests."""
+    """Measure one round of one-record requests."""
     for system in bench.in_turn(number):
         port = bench.brokers[system].port
         with bench.topic(system) as topic:
@@ -232,7 +230,7 @@ def latencies(bench: Bench, repetitions: int, number: int) -> None:
 
 
 def many_connections(bench: Bench, client: Client, seconds: float, number: int) -> None:
-    """One round of many producers at once; what they produced is consumed."""
+    """Measure one round of many concurrent producers, then consume what they produced."""
     for system in in_turn(list(bench.brokers), number):
         running = bench.brokers[system]
         with bench.topic(system, partitions=CONNECTIONS_PARTITIONS) as topic:
@@ -258,7 +256,7 @@ def many_connections(bench: Bench, client: Client, seconds: float, number: int) 
 
 
 def seeks(bench: Bench, records: int, rounds: int) -> None:
-    """Fill each storage once, with and without a first record of the year 2100, then ask in turns."""
+    """Fill each storage once with and without a first record of the year 2100, then measure, alternating."""
     with ExitStack() as stack:
         filled = []
         for system in (MEMORY, BATCH, RECORD):
@@ -277,7 +275,7 @@ def seeks(bench: Bench, records: int, rounds: int) -> None:
 
 
 def cold_fetches(results: Results, rounds: int) -> None:
-    """Archived records through the broker."""
+    """Fetch archived records through the broker."""
     with temporary_folder() as folder, cold.archived(folder / "lake") as archived:
         for _ in range(rounds):
             found = archived.fetches(200)
@@ -290,7 +288,7 @@ def cold_fetches(results: Results, rounds: int) -> None:
 
 @contextmanager
 def started(system: str, folder: Path) -> Iterator[Broker]:
-    """A broker as it is measured; an embedded one has its data in `folder`."""
+    """Run one of the systems; an embedded server has its data in `folder`."""
     if system == KAFKA:
         opened = apache_kafka()
     elif system == MEMORY:
@@ -303,7 +301,7 @@ def started(system: str, folder: Path) -> Iterator[Broker]:
 
 
 def starts(results: Results, systems: Sequence[str]) -> None:
-    """One round of starting each broker on nothing, asking it once, stopping it."""
+    """Measure one round of starting each broker on empty storage, sending it a request, and stopping it."""
     for system in systems:
         with temporary_folder() as folder, started(system, folder / "data") as running:
             wire.first_answer(running.port)
@@ -317,7 +315,7 @@ def resident_after_load(bench: Bench) -> None:
 
 
 def resident(results: Results, system: str, running: Broker, own: Case, servers: Case) -> None:
-    """Note the memory of a broker, and of the server it has started."""
+    """Add the memory of a broker, and of the server that it started."""
     results.add(own, system, running.resident_mb())
     if system in LAYOUTS:
         results.add(servers, system, running.server_resident_mb())
@@ -328,7 +326,7 @@ def resident(results: Results, system: str, running: Broker, own: Case, servers:
 
 @contextmanager
 def everything(results: Results, client: Client, systems: Sequence[str]) -> Iterator[Bench]:
-    """Everything that takes part, started; and stopped at the end."""
+    """Run all systems and floors, and stop them on exit."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         folders = {system: folder / str(number) for number, system in enumerate(systems) if system in LAYOUTS}
@@ -347,7 +345,7 @@ def everything(results: Results, client: Client, systems: Sequence[str]) -> Iter
 
 
 def measure(results: Results, clients: Mapping[str, Client], options: argparse.Namespace) -> None:
-    """All sections that were asked for; `clients` are those of the sections throughput and java."""
+    """Run the requested sections; `clients` are those of the sections throughput and java."""
     sections, rounds = set(options.only), options.rounds
     if sections & WITH_ALL_RUNNING:
         with everything(results, clients["throughput"], options.systems) as bench:
@@ -360,7 +358,7 @@ def measure(results: Results, clients: Mapping[str, Client], options: argparse.N
 
 
 def measure_running(bench: Bench, java: Client, options: argparse.Namespace) -> None:
-    """The sections in which all brokers are there all the time."""
+    """Run the sections that use all running brokers."""
     rounds, sections = options.rounds, options.only
     if "throughput" in sections:
         loads(bench, FULL_LOADS if options.full else SHORT_LOADS, rounds)

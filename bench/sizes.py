@@ -1,7 +1,7 @@
-"""How much fits: `python -m bench.sizes` prints, for each layout and size of record, what a gigabyte of Redis holds.
+"""Capacity: `python -m bench.sizes` prints how many records a gigabyte of Redis holds, per layout and record size.
 
-Measured as `used_memory` of a private server before and after, so that it counts what Redis takes for stream, index and
-state; without copies on write while a file is rewritten, for which to leave room.
+It compares `used_memory` of a private server before and after, which includes streams, index and state. It does not
+include copy-on-write memory during a rewrite of the append-only file; leave room for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def used_memory(client: redis.Redis) -> int:
 
 
 def bytes_a_record(layout: str, value_bytes: int) -> float:
-    """Fill a partition with random bytes, a hundred kB a batch, and see what each record took."""
+    """Fill a partition with random bytes, in batches of 100 kB. Return the bytes of memory per record."""
     count, in_batch = TOTAL_BYTES // value_bytes, BATCH_BYTES // value_bytes
     with (
         temporary_folder() as folder,
@@ -55,7 +55,7 @@ def random_batch(count: int, value_bytes: int) -> bytearray:
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the table."""
     print("| layout | value | bytes in memory for each | records in a GB | of it values |")
     print("|---|---|---|---|---|")
     for layout in LAYOUTS:

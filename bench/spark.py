@@ -1,11 +1,11 @@
-"""`python -m bench.spark`: topics read and written by Spark, with our data source, and by its own beside.
+"""`python -m bench.spark`: read and write topics with Spark, with our data source and with Spark's own.
 
-A million records of 100 bytes in four partitions, on `local[2]`: all columns to nowhere, the sum of the values'
-lengths, all columns to Parquet, all of it archived into a new Delta table (which the other one cannot, and writes
-Parquet once more), and Parquet back into a topic. One session for each data source, both alive all the
-time, and a round of one after a round of the other; the first round of each warms it and does not count. With `--peer`
-the other one is Spark 4.0's own Kafka connector on Apache Kafka, which are downloaded at their first use. Processor
-time is that of Spark, its workers and the broker together: it says more than rates where others use the machine.
+A million records of 100 bytes in four partitions, on `local[2]`: read all columns and discard them, sum the lengths of
+the values, write all columns to Parquet, archive everything to a new Delta table (Spark's connector, which cannot do
+this, writes Parquet once more), and write Parquet to a topic. Each data source has its own session. Both run all the
+time, their rounds alternate, and the first round of each is a warm-up. With `--peer`, the other data source is Spark
+4.0's Kafka connector on Apache Kafka; both are downloaded at their first use. Processor time is that of Spark, its
+workers and the broker together; on a busy machine it is more reliable than rates.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ CASES = {
     "topic": Case("Parquet to topic", "records/s"),
 }
 USED = {case: Case(f"{case.name}, processor", "us/record", higher_is_better=False) for case in CASES.values()}
-#: What ours is to reach, as a multiple of Spark's own connector on Apache Kafka.
+#: Goals as multiples of Spark's own connector on Apache Kafka.
 GOALS = {"columns": 2.5, "lengths": 2.5, "delta": 1.8, "topic": 1.2}
 GOAL_LAYOUTS = ("memory", "batch")
 PEER = "Spark 4.0's own, Apache Kafka"
 
 
-class WrongCount(Exception):  # noqa: N818  it says what was wrong
-    """A case did not see the records there were."""
+class WrongCount(Exception):  # noqa: N818  the message has the counts
+    """A case did not process every record."""
 
 
 class Session:
-    """A Spark session in a process of its own, with one data source."""
+    """A Spark session with one data source, in a separate process."""
 
     def __init__(self, python: Path, source: str, settings: dict[str, str], folder: Path) -> None:
         self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Session:
         )
 
     def measure(self, case: str, address: str, topic: str) -> float:
-        """How many records a second. Raises WrongCount."""
+        """Run a case and return records per second. Raises WrongCount."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("a session without pipes")
         self._process.stdin.write(f"{case} {address} {topic}\n")
@@ -109,7 +109,7 @@ class System:
     broker_pid: int
 
     def measure(self, case: str, number: int) -> tuple[float, float]:
-        """Records a second, and microseconds of processor time a record."""
+        """Return records per second, and microseconds of processor time per record."""
         topic = "in"
         if case == "topic":
             topic = f"back-{number}"
@@ -123,12 +123,14 @@ class System:
 
 
 def main() -> None:
-    """Measure, and print one table."""
+    """Measure and print one table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer", action="store_true", help="Spark's own connector on Apache Kafka beside it")
+    parser.add_argument(
+        "--peer", action="store_true", help="compare with Spark's own connector on Apache Kafka"
+    )
     parser.add_argument("--layouts", default="memory,batch,record", help="of memory, batch, record")
     parser.add_argument("--cases", default="columns,lengths,parquet,delta,topic")
     parser.add_argument("--to", type=Path, help="a JSON file for every round's figures")
@@ -164,7 +166,7 @@ def main() -> None:
 
 @contextmanager
 def running(layout: str, folder: Path) -> Iterator[tuple[str, int]]:
-    """A broker with that layout and a full topic; its address and process id."""
+    """Run a broker with that layout and a filled topic. Yield its address and process id."""
     storage = "memory://" if layout == "memory" else f"embedded:{folder / layout}"
     settings = ["storage.layout=batch", "offset.mapping=dense"] if layout == "batch" else []
     with broker(storage, *settings) as started:
@@ -175,8 +177,8 @@ def running(layout: str, folder: Path) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def peer(folder: Path) -> Iterator[tuple[Session, str, int]]:
-    """Apache Kafka with a full topic, and a session with Spark's own connector."""
-    # Only here: it brings what only a comparison needs.
+    """Run Apache Kafka with a filled topic, and a session with Spark's own connector."""
+    # Imported here because only the comparison needs it.
     from conformance.apache_kafka import ApacheKafka, jars  # noqa: PLC0415
     from conformance.spark_connector import POM, environment  # noqa: PLC0415
 
@@ -187,7 +189,7 @@ def peer(folder: Path) -> Iterator[tuple[Session, str, int]]:
 
 
 def fill(address: str) -> None:
-    """Produce the records, as our own writer does."""
+    """Produce the records with our own writer."""
     trio.run(create, address, "in")
     rows = pa.record_batch({"value": pa.array([b"x" * RECORD_BYTES] * ROWS, pa.binary())})
     options = write_options({"kafka.bootstrap.servers": address, "topic": "in"})

@@ -1,7 +1,7 @@
-"""One Spark session that is told what to measure, line by line; it needs pyspark and, but for archives, nothing else.
+"""A Spark session that runs cases from standard input. It needs only pyspark, and for archives korvet.
 
 Arguments: the data source (korvet or kafka), the session's settings as JSON, and a folder. Each line of standard input
-is a case, a broker's address and a topic; the answer is a line with the seconds it took.
+has a case, a broker's address and a topic. The response is a line with the seconds that the case took.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 class Program:
-    """The cases, on one data source."""
+    """The cases with one data source."""
 
     def __init__(self, spark: SparkSession, source: str, folder: Path) -> None:
         self.spark = spark
@@ -25,22 +25,22 @@ class Program:
         self.table = str(folder / "table.parquet")
 
     def columns(self, rows: DataFrame) -> int:
-        """All columns of all rows, to nowhere; how many there were is not asked, that would be another job."""
+        """Read all columns of all rows and discard them. Return -1: counting them would be another Spark job."""
         rows.write.format("noop").mode("overwrite").save()
         return -1
 
     def lengths(self, rows: DataFrame) -> int:
-        """The values' lengths, summed."""
+        """Sum the lengths of the values."""
         return int(rows.selectExpr("sum(length(value)) as total").collect()[0]["total"])
 
     def parquet(self, rows: DataFrame) -> int:
-        """All columns to Parquet files."""
+        """Write all columns to Parquet files."""
         rows.write.mode("overwrite").parquet(self.table)
         return -1
 
     def delta(self, address: str, topic: str) -> int:
-        """All records into a new table."""
-        # Only here: the other session has nothing of this.
+        """Archive all records to a new table."""
+        # Imported here because the other session does not have it.
         from korvet.lake.location import Location  # noqa: PLC0415
         from korvet.pipeline.archive import Archive, ArchiveOptions  # noqa: PLC0415
         from korvet.pipeline.archive_plan import Wanted  # noqa: PLC0415
@@ -55,14 +55,14 @@ class Program:
         return archive.progress[topic].records
 
     def topic(self, address: str, topic: str) -> int:
-        """The Parquet files' keys and values into a topic."""
+        """Write keys and values of the Parquet files to a topic."""
         rows = self.spark.read.parquet(self.table).select("key", "value")
         writer = rows.write.format(self.source).option("kafka.bootstrap.servers", address)
         writer.option("topic", topic).mode("append").save()
         return -1
 
     def run(self, case: str, address: str, topic: str) -> tuple[float, int]:
-        """How many seconds a case took, and what it counted."""
+        """Run a case. Return its duration in seconds, and its count of records."""
         started = time.perf_counter()
         if case == "topic":
             counted = self.topic(address, topic)
@@ -81,7 +81,7 @@ class Program:
 
 
 def main(source: str, settings: str, folder: str) -> None:
-    """Answer until standard input ends."""
+    """Run the cases until standard input ends."""
     builder = SparkSession.builder.master("local[2]").appName(f"bench {source}")
     for name, value in json.loads(settings).items():
         builder = builder.config(name, value)

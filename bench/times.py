@@ -1,4 +1,4 @@
-"""ListOffsets by time in a partition of millions of records, with every answer checked."""
+"""Latency of ListOffsets by time in a partition of millions of records; every response is checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH_RECORDS = 9_000
 RECORDS_A_MS = 10
 YEAR_2100_MS = 4_102_444_800_000
 
-# Where a batch keeps its times (base timestamp, max timestamp), and what its checksum covers.
+# Positions in a batch of its timestamps (base timestamp, max timestamp), and of the bytes under its checksum.
 TIMES = struct.Struct(">qq")
 TIMES_AT = 27
 CHECKSUM = struct.Struct(">I")
@@ -37,14 +37,14 @@ CHECKED_FROM = 21
 
 @frozen
 class Filled:
-    """What a partition holds: batches of one shape, each beginning where the times of the last one ended."""
+    """The contents of a partition: batches of the same shape, with contiguous timestamps."""
 
     first_ms: int
     base_offsets: tuple[int, ...]
     offset_of_2100: int | None
 
     def moments(self, count: int, seed: int) -> Iterator[int]:
-        """Random times to ask for. With a record of 2100 every other one lies beyond it: there is none then."""
+        """Yield random times to look up. With a record of 2100, every other time lies after it and has no record."""
         chance = random.Random(seed)
         last_ms = self.first_ms + len(self.base_offsets) * BATCH_RECORDS // RECORDS_A_MS - 1
         for index in range(count):
@@ -52,7 +52,7 @@ class Filled:
             yield chance.randint(self.first_ms, last_ms) + (YEAR_2100_MS if beyond else 0)
 
     def offset_at(self, moment: int) -> int:
-        """Kafka's answer: the first record that is not older; -1 without one."""
+        """Return the expected offset: of the first record that is not older, or -1 if there is none."""
         if self.offset_of_2100 is not None:
             return self.offset_of_2100 if moment <= YEAR_2100_MS else -1
         batch, record = divmod((moment - self.first_ms) * RECORDS_A_MS, BATCH_RECORDS)
@@ -60,7 +60,7 @@ class Filled:
 
 
 def fill(port: int, topic: str, *, records: int, first_in_2100: bool = False) -> Filled:
-    """Produce records of 100 bytes, ten a millisecond, the last of them dated now."""
+    """Produce records of 100 bytes, ten per millisecond, the last of them with the current time."""
     count = -(-records // BATCH_RECORDS)
     first_ms = int(time.time() * 1000) - count * BATCH_RECORDS // RECORDS_A_MS
     with Wire(port) as wire:
@@ -74,7 +74,7 @@ def fill(port: int, topic: str, *, records: int, first_in_2100: bool = False) ->
 
 
 def seek(port: int, topic: str, filled: Filled, *, count: int, seed: int) -> Latency:
-    """Ask for random times, one after the other, and verify every answer."""
+    """Look up random times, one after the other, and verify every response."""
     times_s = []
     with Wire(port) as wire:
         for moment in filled.moments(count, seed):
@@ -89,7 +89,8 @@ def seek(port: int, topic: str, filled: Filled, *, count: int, seed: int) -> Lat
 
 
 def _frames(topic: str, first_ms: int, count: int) -> Iterator[bytes]:
-    """Produce requests of the same batch, each moved on in time; building a batch would be the limit."""
+    """Yield Produce requests with the same batch at increasing timestamps."""
+    # Building a new batch for each request would be the bottleneck.
     records = [(i, i // RECORDS_A_MS, None, b"%0100d" % i, ()) for i in range(BATCH_RECORDS)]
     batch = build_batch(records)
     span_ms = BATCH_RECORDS // RECORDS_A_MS

@@ -1,9 +1,8 @@
-"""A broker that notes which turns of its event loop take long: what one request can do to all others.
+"""A broker that records long time slices of its event loop: each delays all other requests.
 
-`watched_broker` starts `python -m bench.turns …`, which serves as `korvet serve` does, with an instrument of Trio's in
-it. Turns are measured in the processor time of the loop's own thread, so that other processes on the machine do not
-count. A step of a task is a turn of its own; what the garbage collector does in between belongs to the step it
-interrupts, and is told apart.
+`watched_broker` starts `python -m bench.turns …`, which serves like `korvet serve` with a Trio instrument. A slice is
+one step of a task. It is measured in processor time of the loop's thread, so that other processes of the machine do not
+count. The time of the garbage collector belongs to the step that it interrupts, and is also reported separately.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from attrs import define, field, frozen
 from bench.processes import Broker, DidNotStart, await_listening, free_port
 from korvet.cli.serve import read_config, serve
 
-# Steps that take longer are noted with what the task was doing.
+# Longer steps are recorded with the place where the task was.
 LONG_MS = 2.0
 REPORT_LIMIT_S = 10.0
 
 
 @define(eq=False)
 class LongTurns(trio.abc.Instrument):
-    """Notes the steps of tasks that take longer than `LONG_MS`."""
+    """Records the steps of tasks that take longer than `LONG_MS`."""
 
     turns: int = 0
     longest_ms: float = 0.0
@@ -59,14 +58,14 @@ class LongTurns(trio.abc.Instrument):
             self.places.setdefault(place, []).append(took_ms)
 
     def collecting(self, phase: str, _info: Mapping[str, int]) -> None:
-        """For `gc.callbacks`."""
+        """Measure the garbage collector, as a callback in `gc.callbacks`."""
         if phase == "start":
             self._collecting_ns = time.thread_time_ns()
         else:
             self._collected_ns += time.thread_time_ns() - self._collecting_ns
 
     def report(self) -> dict[str, object]:
-        """What was noted since the last report."""
+        """Return the steps since the last report."""
         found: dict[str, object] = {
             "turns": self.turns,
             "longest_ms": self.longest_ms,
@@ -77,11 +76,11 @@ class LongTurns(trio.abc.Instrument):
 
 
 def place_of(task: trio.lowlevel.Task) -> str:
-    """Where a task waits after its step: functions of korvet's, the innermost first."""
+    """Return where a task waits after its step: korvet's functions, the innermost first."""
     names = []
     for frame, _ in task.iter_await_frames():
         frames = [frame]
-        # `korvet.serving.watched` awaits by hand what it is given.
+        # `korvet.serving.watched` drives its coroutine itself, so the coroutine is in a local variable.
         handling = frame.f_locals.get("coroutine") if frame.f_code.co_name == "watched" else None
         while handling is not None and getattr(handling, "cr_frame", None) is not None:
             frames.append(handling.cr_frame)
@@ -96,48 +95,48 @@ def place_of(task: trio.lowlevel.Task) -> str:
 
 @frozen
 class Turns:
-    """What the loop of a broker did in some time."""
+    """The time slices of a broker's event loop within some time."""
 
     turns: int
     longest_ms: float
     places: Mapping[str, list[float]]
 
     def lines(self) -> Iterator[str]:
-        """A line for the loop, and one for each place where long turns ended."""
+        """Yield a line for the loop, and one for each place where long slices ended."""
         number = sum(map(len, self.places.values()))
-        yield f"{self.turns:,} turns, the longest {self.longest_ms:.1f} ms; {number} above {LONG_MS:g} ms"
+        yield f"{self.turns:,} slices, the longest {self.longest_ms:.1f} ms; {number} above {LONG_MS:g} ms"
         for place, times in sorted(self.places.items(), key=lambda each: -sum(each[1])):
             yield f"    {len(times):5} × up to {max(times):6.1f} ms  {place}"
 
     def total(self) -> Counter[str]:
-        """How many long turns ended where."""
+        """Return the number of long slices by place."""
         return Counter({place: len(times) for place, times in self.places.items()})
 
 
 @frozen
 class WatchedBroker:
-    """A broker whose turns can be asked for."""
+    """A broker that reports its time slices."""
 
     broker: Broker
     report: Path
     process: subprocess.Popen[bytes]
 
     def turns(self) -> Turns:
-        """What was noted since the last time."""
+        """Return the slices since the last call."""
         self.report.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + REPORT_LIMIT_S
         while not self.report.exists():
             if time.monotonic() > deadline:
                 raise DidNotStart("the broker does not report its turns")
-            time.sleep(0.002)  # it is another process that we wait for: nothing tells us
+            time.sleep(0.002)  # the other process sends no notification
         found = json.loads(self.report.read_text())
         return Turns(found["turns"], found["longest_ms"], found["places"])
 
 
 @contextmanager
 def watched_broker(storage: str, *settings: str) -> Iterator[WatchedBroker]:
-    """Run a broker on that storage, on a loopback port of its own, and stop it at the end."""
+    """Run a broker on that storage and a free loopback port, and stop it on exit."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="kb-") as folder, tempfile.TemporaryFile() as output:
         report = Path(folder, "turns.json")
@@ -161,7 +160,7 @@ def _log(output: bytes) -> list[str]:
 
 
 def main() -> None:
-    """Serve, and write a report when asked by SIGUSR1."""
+    """Serve, and write a report on SIGUSR1."""
     report, storage, listeners, *settings = sys.argv[1:]
     noted = LongTurns()
     gc.callbacks.append(noted.collecting)

@@ -1,6 +1,6 @@
-"""A small synchronous client: one raw socket and korvet's own codec, nothing between them that costs time.
+"""A small synchronous client: one raw socket and korvet's own codec, with little overhead.
 
-The failure tests use it too, for what no Kafka client lets them do: send the very same batch again, leave a
+The failure tests use it too, for requests that no Kafka client can make: sending the same batch again, leaving a
 request unanswered.
 """
 
@@ -40,7 +40,7 @@ from korvet.protocol.messages.produce import (
 )
 from korvet.protocol.requests import decode_response, encode_request
 
-# The last versions that address topics by name; of ListOffsets the first that knows tiers.
+# The last versions that address topics by name; for ListOffsets, the first version with tiers.
 SPOKEN: dict[type, tuple[int, type]] = {
     ProduceRequest: (11, ProduceResponse),
     FetchRequest: (12, FetchResponse),
@@ -52,14 +52,14 @@ SPOKEN: dict[type, tuple[int, type]] = {
 }
 LIMIT_S = 60.0
 LATEST = -1
-# Produce requests that are under way at once, where several are.
+# Produce requests in flight.
 IN_FLIGHT = 8
 SIZE = struct.Struct(">i")
 MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 
 
 class Wire:
-    """One connection. Every frame bears the same correlation id, so that a frame may be sent again as it is."""
+    """One connection. Every frame has the same correlation id, so that a frame can be sent again unchanged."""
 
     def __init__(self, port: int) -> None:
         self.socket = connect(("127.0.0.1", port))
@@ -74,7 +74,7 @@ class Wire:
         self.socket.close()
 
     def send(self, frame: bytes | Sequence[Buffer]) -> None:
-        """A frame, whole or in pieces."""
+        """Send a frame, whole or in pieces."""
         if isinstance(frame, bytes):
             self.socket.sendall(frame)
             return
@@ -83,12 +83,12 @@ class Wire:
         self.socket.sendall(frame[-1])
 
     def receive(self) -> bytearray:
-        """The next response, undecoded."""
+        """Receive the next response, undecoded."""
         size = SIZE.unpack(self._receive_exactly(4))[0]
         return self._receive_exactly(size)
 
     def call(self, request: object) -> Any:
-        """Send a request, and give its decoded response."""
+        """Send a request and return its decoded response."""
         self.send(frame_of(request))
         return answer(type(request), self.receive())
 
@@ -105,18 +105,18 @@ class Wire:
 
 
 def frame_of(request: object) -> bytes:
-    """A whole request, ready to be sent."""
+    """Return the frame of a request."""
     return b"".join(pieces_of(request))
 
 
 def pieces_of(request: object) -> Sequence[Buffer]:
-    """The same in pieces: its record batches are those of the request, and not copied."""
+    """Return the frame of a request in pieces; record batches are not copied."""
     version, _ = SPOKEN[type(request)]
     return encode_request(request, version, 1, "bench")
 
 
 def answer(request_type: type, frame: bytearray) -> Any:
-    """The response in a received frame."""
+    """Decode the response in a received frame."""
     version, response_type = SPOKEN[request_type]
     return decode_response(response_type, version, frame)[1]
 
@@ -124,14 +124,14 @@ def answer(request_type: type, frame: bytearray) -> Any:
 def produce_request(
     topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1, timeout_ms: int = 30_000
 ) -> ProduceRequest:
-    """One batch into one partition."""
+    """Return a request with one batch for one partition."""
     into = PartitionProduceData(index=partition, records=[batch])
     data = TopicProduceData(name=topic, partition_data=[into])
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
 
 
 def produced(frame: bytearray) -> int:
-    """The base offset in the answer to a `produce_request`; raises the error in it."""
+    """Return the base offset in the response to a `produce_request`; raise the error in it."""
     partition = answer(ProduceRequest, frame).responses[0].partition_responses[0]
     _raise_error(partition.error_code)
     base_offset: int = partition.base_offset
@@ -139,7 +139,7 @@ def produced(frame: bytearray) -> int:
 
 
 def produce_all(wire: Wire, frames: Iterable[bytes | Sequence[Buffer]]) -> Iterator[int]:
-    """Send `produce_request`s with a few in flight, as producers do; the base offsets in order."""
+    """Send `produce_request`s with up to IN_FLIGHT unanswered ones, as producers do. Yield base offsets in order."""
     unanswered = 0
     for frame in frames:
         wire.send(frame)
@@ -154,7 +154,7 @@ def produce_all(wire: Wire, frames: Iterable[bytes | Sequence[Buffer]]) -> Itera
 def fetch_request(
     topic: str, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20, partition: int = 0
 ) -> FetchRequest:
-    """One partition from that offset."""
+    """Return a request for one partition from an offset on."""
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     return FetchRequest(
         max_wait_ms=max_wait_ms,
@@ -165,20 +165,20 @@ def fetch_request(
 
 
 def fetched(frame: bytearray) -> bytes:
-    """The record batches in the answer to a `fetch_request`; raises the error in it."""
+    """Return the record batches in the response to a `fetch_request`; raise the error in it."""
     partition = answer(FetchRequest, frame).responses[0].partitions[0]
     _raise_error(partition.error_code)
     return b"".join(partition.records or ())
 
 
 def list_offsets_request(topic: str, timestamp: int) -> ListOffsetsRequest:
-    """Partition 0 at that time, or one of the special ones."""
+    """Return a request for partition 0 at a timestamp, which may be a special one."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
 
 
 def listed_offset(frame: bytearray) -> int:
-    """The offset in the answer to a `list_offsets_request`; raises the error in it."""
+    """Return the offset in the response to a `list_offsets_request`; raise the error in it."""
     partition = answer(ListOffsetsRequest, frame).topics[0].partitions[0]
     _raise_error(partition.error_code)
     offset: int = partition.offset
@@ -186,7 +186,7 @@ def listed_offset(frame: bytearray) -> int:
 
 
 def first_answer(port: int) -> None:
-    """Ask for the metadata of no topic, which is what clients begin with."""
+    """Send a Metadata request for no topic, which is the first request of most clients."""
     with Wire(port) as wire:
         wire.call(MetadataRequest(topics=[], allow_auto_topic_creation=False))
 
@@ -202,7 +202,8 @@ def create_topic(
 
 
 def await_topic(port: int, topic: str, *, partitions: int) -> None:
-    """Return once every partition answers: Apache Kafka's broker learns of a topic after its controller has it."""
+    """Return once every partition answers."""
+    # Apache Kafka's controller creates a topic before its broker has it.
     asked = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
     deadline = time.monotonic() + LIMIT_S
@@ -210,7 +211,7 @@ def await_topic(port: int, topic: str, *, partitions: int) -> None:
         while any(partition.error_code for partition in wire.call(request).topics[0].partitions):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic} is not served {LIMIT_S:.0f} s after it was made")
-            time.sleep(0.01)  # nothing tells a client when it is
+            time.sleep(0.01)  # clients get no notification of new topics
 
 
 def delete_topic(port: int, topic: str) -> None:
@@ -221,7 +222,7 @@ def delete_topic(port: int, topic: str) -> None:
 
 
 def new_producer_id(port: int) -> tuple[int, int]:
-    """The id and the epoch of a new idempotent producer."""
+    """Return id and epoch of a new idempotent producer."""
     with Wire(port) as wire:
         response = wire.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
     _raise_error(response.error_code)

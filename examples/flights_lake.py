@@ -1,11 +1,11 @@
-"""All flights that left New York in 2013, through topic, tables and back: archive, decode, query, trim, replay.
+"""Send all flights that left New York in 2013 through a topic and tables: archive, decode, query, trim, replay.
 
-    .venv/bin/python examples/flights_lake.py      # starts a broker of its own; Java 17 has to be there
+    .venv/bin/python examples/flights_lake.py      # starts its own broker; requires Java 17
 
 The 336,776 rows of examples/flights.py go into a topic while the archive is running. Then they are decoded to a typed
-table and asked for each carrier's mean delay, which pandas computes from the source as well; the broker drops what is
-archived, and a consumer reads the whole topic all the same, row for row; the archive is replayed into a second topic,
-which is archived, too, and both tables are compared.
+table. A query computes each carrier's mean delay, which is compared with pandas' result on the source. The broker drops
+what is archived, and a consumer still reads the whole topic, row for row. Finally the archive is replayed into a second
+topic, which is archived too, and both tables are compared.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(folder: Path) -> None:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """A broker that keeps its records in `folder`; the address clients connect to."""
+    """Run a broker that keeps its records in `folder`. Yield the address for clients."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         servers = f"127.0.0.1:{free.getsockname()[1]}"
     settings = {
@@ -104,7 +104,7 @@ def broker(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def archiving(servers: str, lake: str) -> Iterator[None]:
-    """The archive, running beside whatever is done in the block; it finishes the commit in hand."""
+    """Run the archive during the block; at the end it completes its current commit."""
     with process("lake", "archive", "-b", servers, "--topics", TOPIC, "--to", lake, "--every", "1s"):
         yield
 
@@ -114,13 +114,13 @@ def archive_rest(servers: str, topic: str, lake: str) -> None:
 
 
 def delays(servers: str, lake: str, typed: str) -> pd.DataFrame:
-    """Each carrier's flights and mean delay, by SQL over the typed table."""
+    """Return each carrier's flights and mean delay, by SQL on the typed table."""
     answer = korvet("lake", "query", QUERY, "--at", lake, "--typed", typed, "-b", servers, "--json")
     return pd.DataFrame([json.loads(line) for line in answer.splitlines()])
 
 
 def compare_delays(found: pd.DataFrame) -> None:
-    """Compare with what pandas says on the source."""
+    """Compare with pandas' result on the source."""
     source = pd.DataFrame(flights())
     by_carrier = source.groupby("carrier")["dep_delay"]
     expected = pd.DataFrame({"flights": by_carrier.size(), "delay": by_carrier.mean().round(6)}).reset_index()
@@ -129,7 +129,7 @@ def compare_delays(found: pd.DataFrame) -> None:
 
 
 def wait_until_trimmed(servers: str) -> int:
-    """How many offsets the broker has dropped, once it has dropped some of every partition that had many."""
+    """Wait until the broker has dropped archived records. Return the number of dropped offsets."""
     deadline = time.monotonic() + WAIT_LIMIT_S
     while True:
         first, local = (offsets(servers, name) for name in ("earliest", "earliest-local"))
@@ -163,7 +163,7 @@ def archived(lake: str, topic: str) -> pd.DataFrame:
 
 
 def korvet(*arguments: str) -> str:
-    """Run a command of korvet's to its end; what it printed."""
+    """Run a korvet command to its end and return its output."""
     done = subprocess.run(command(arguments), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"korvet {' '.join(arguments)} failed.")
@@ -172,7 +172,7 @@ def korvet(*arguments: str) -> str:
 
 @contextmanager
 def process(*arguments: str) -> Iterator[None]:
-    """A command of korvet's that runs during the block, and is told to end at its end."""
+    """Run a korvet command during the block, and stop it at the end."""
     running = subprocess.Popen(command(arguments))
     try:
         yield
