@@ -1,1 +1,1 @@
-"""Whether korvet answers as Apache Kafka does, asked of Apache Kafka itself: `make conformance`."""
+"""Compare korvet's responses with those of Apache Kafka: `make conformance`."""

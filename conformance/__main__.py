@@ -1,7 +1,7 @@
-"""`python -m conformance [WORD …]`: play the scenarios (those with one of the words in their name) and judge.
+"""`python -m conformance [WORD …]`: play the scenarios (those whose name contains one of the words) and judge.
 
-Prints a line for each scenario, every difference that is not declared, and a summary. The exit status is 0 when
-all differences are declared, all declared ones were found, and docs/conformance.md says so.
+Prints a line per scenario, every undeclared difference, and a summary. The exit status is 0 if all differences are
+declared, all declared ones were found, and docs/conformance.md is up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from conformance.scenario import SCENARIOS, Outcome, chosen, near, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Run the command and return its exit status."""
     options = _options(arguments)
     if options.page:
         PAGE.write_text(page(declared(), SCENARIOS.values()), encoding="utf-8")
@@ -68,7 +68,7 @@ def play(words: Sequence[str], running: Sequence[Peer]) -> list[Outcome]:
 
 
 def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason], written: str) -> int:
-    """Print what is wrong and a summary; 1 when anything is. `written` is the page as it is."""
+    """Print the faults and a summary. Return 1 if there are faults. `written` is the current text of the page."""
     found = together(_found(outcomes))
     played = [outcome.scenario.name for outcome in outcomes]
     faults = [
@@ -90,7 +90,7 @@ def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason], written: str) 
 
 
 def told(row: Difference) -> str:
-    """A difference in a few lines."""
+    """Describe a difference in a few lines."""
     brokers = "" if row.brokers == OURS else f" ({'; '.join(row.brokers)})"
     return (
         f"{row.scenario}, {row.step}: {row.api} {text_of(row.versions)} {', '.join(row.fields)}\n"

@@ -1,7 +1,7 @@
-"""Answers as flat tables of fields, in which nothing is left that must differ (see `rules`).
+"""Flatten responses to tables of fields, without the values that differ between any two brokers (see `rules`).
 
-A field's path says where it stands: `topics[orders].partitions[0].error_code`. Elements of arrays go by what names
-them, not by their place; the order of an array is a field of its own, `topics.(order)`.
+The path of a field is its place: `topics[orders].partitions[0].error_code`. Array elements are identified by their
+key, not their index. The order of an array is a separate field, `topics.(order)`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from korvet.protocol.schema import ZERO_UUID, Field, schema_of
 
 Fields = dict[str, str]
 
-#: The scope of a scenario (`runner`), as it stands in names.
+#: The scope of a scenario (`runner`), as it appears in names.
 SCOPE = re.compile(r"s\d{4}v\d\d")
-#: The port in an address on loopback.
+#: The port in a loopback address.
 PORTS = re.compile(r"(127\.0\.0\.1):\d+")
-#: What names an element of an array, the first of these that it has and that is not empty.
+#: The keys of array elements: the first of these fields that the element has and that is not empty.
 KEYS = (
     "name", "topic", "group_id", "resource_name", "key", "partition_index", "partition", "index", "api_key",
     "topic_id", "broker_id", "node_id", "member_id", "log_dir", "producer_id",
@@ -37,35 +37,35 @@ KEYS = (
 TOPIC_FIELDS = ("topic", "name", "topic_id")
 PARTITION_FIELDS = ("partition_index", "partition", "index")
 ERROR_FIELDS = ("error_code", "topic_config_error_code")
-#: Stands for the whole answer, where there is none.
+#: The field of the whole response, if there is none.
 ANSWER = "(answer)"
-#: What ends the path of the number of records that were fetched; other numbers make others of each.
+#: The suffix of the path of the number of fetched records. If it differs, the records' fields are not comparable.
 RECORDS = ".(records)"
-#: What ends the path of an array's order.
+#: The suffix of the path of an array's order.
 ORDER = ".(order)"
-#: A text, a time or a size that is there, whatever it is; and how nothing of the kind is told.
+#: The text for any text, time or size that is present; and the texts for values that are not.
 SOME, NOTHING = "some", ("None", "''")
-LONGEST = 120  # characters of a value that are told
+LONGEST = 120  # characters of a value
 
 
 @define
 class Reader:
-    """Reads one conversation's answers, in order."""
+    """Reader of one conversation's responses, in order."""
 
     talk: Talk
-    as_records: bool  # compare the records that were fetched, and not the batches they came in
+    as_records: bool  # compare the fetched records, not their batches
     _api: str = ""
     _version: int = 0
     _named: dict[str, dict[object, str]] = attrs.field(factory=lambda: defaultdict(dict))
 
     def __attrs_post_init__(self) -> None:
-        # Members are named in the order in which they were told who they are, and not in that of some leader's list.
+        # Number members in the order in which they got their ids, not in the order of the leader's list.
         for step in self.talk.steps:
             if member_id := getattr(step.answer, "member_id", ""):
                 self._name(member_id, "member_id")
 
     def fields(self, step: Step) -> Fields:
-        """The fields of one answer; of what came instead of one, `(answer)` alone."""
+        """Return the fields of one response; if there is none, `(answer)` alone."""
         if isinstance(step.answer, Ended):
             return {ANSWER: step.answer.how}
         self._api, self._version = step.api, step.version
@@ -120,7 +120,7 @@ class Reader:
         return "nameless"
 
     def _of_others(self, key: str) -> bool:
-        """Whether an element is some other scenario's, in an answer about everything there is."""
+        """Return True if an element belongs to another scenario, in a response that lists everything."""
         return SCOPE.search(key) is not None
 
     def _value(self, value: Any, short: str, name: str, around: Mapping[str, Any]) -> str:
@@ -149,7 +149,7 @@ class Reader:
         return SOME
 
     def _name(self, value: Any, short: str) -> str:
-        """Stands for an id: `member 1`, wherever the same one comes again."""
+        """Return a name for an id, such as `member 1`; the same id always gets the same name."""
         if value in (None, "", 0, -1, ZERO_UUID):
             return repr(str(value)) if isinstance(value, str) else str(value)
         if isinstance(value, UUID):
@@ -161,7 +161,7 @@ class Reader:
         return named.setdefault(value, f"{sort} {len(named) + 1}")
 
     def _number(self, offset: int, around: Mapping[str, Any]) -> int:
-        """Which record an offset is of, on brokers whose offsets follow the clock."""
+        """Return the number of the record at an offset, on brokers whose offsets follow the clock."""
         if self.talk.peer.dense:
             return offset
         topic, partition = around.get("topic"), around.get("partition", 0)
@@ -171,7 +171,7 @@ class Reader:
         known = sorted(self.talk.offsets.get((str(topic), partition), []))
         if offset in known:
             return known.index(offset)
-        return known.index(offset - 1) + 1 if offset - 1 in known else offset  # the end, when it was told
+        return known.index(offset - 1) + 1 if offset - 1 in known else offset  # the end offset
 
     # Records
 
@@ -224,7 +224,7 @@ def _counted(records: Sequence[str]) -> str:
 
 
 def _place(struct: Any, fields: Sequence[Field]) -> dict[str, Any]:
-    """Which topic and partition a struct is about, where it says so."""
+    """Return the topic and partition that a struct is about, if it has them."""
     here = {each.name for each in fields}
     place: dict[str, Any] = {}
     for key in TOPIC_FIELDS:

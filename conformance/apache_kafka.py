@@ -1,10 +1,10 @@
-"""Apache Kafka, as plain jars from Maven: one node that is broker and controller, and its command line tools.
+"""Run Apache Kafka from jars of Maven: one node that is broker and controller, and its command line tools.
 
-`pom.xml` names the jars, and Maven's usual client copies them once into the user's cache folder
-(`$XDG_CACHE_HOME/korvet`, else `~/.cache/korvet`; about 90 jars, 130 MB). Java 17 and `mvn` are needed.
+`pom.xml` names the jars. Maven's client copies them once into the user's cache folder (`$XDG_CACHE_HOME/korvet`, or
+`~/.cache/korvet`; about 90 jars, 130 MB). This requires Java 17 and `mvn`.
 
-Kafka is run with its documented defaults, but for what one node on loopback cannot have (replicas), and what
-costs a test seconds (50 partitions of `__consumer_offsets`). Any setting can be given.
+Kafka runs with its documented defaults, except for settings that one node on loopback cannot have (replicas), and those
+that cost a test seconds (50 partitions of `__consumer_offsets`). Any setting can be given.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FETCH_LIMIT_S = 900.0
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
 TOOL_LIMIT_S = 120.0
-#: Starts fastest; for what is not measured.
+#: Options for a fast start, where performance is not measured.
 QUICK = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
 QUICK_BROKER = ("-Xmx768m", "-XX:TieredStopAtLevel=1")
 # Size, ApiVersions, version 0, correlation id 0, no client id.
 API_VERSIONS_REQUEST = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
 STARTED = re.compile(r"KafkaRaftServer nodeId=\d+\] Kafka Server started")
 
-#: Kafka's scripts (`bin/kafka-topics.sh`) and the classes they start.
+#: Kafka's scripts (`bin/kafka-topics.sh`) and their classes.
 TOOLS: Mapping[str, str] = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -61,19 +61,19 @@ TOOLS: Mapping[str, str] = {
 }
 
 
-class KafkaUnavailable(Exception):  # noqa: N818  it says what is missing
-    """Apache Kafka cannot be had on this machine, or did not start; the message says why."""
+class KafkaUnavailable(Exception):  # noqa: N818  the message names what is missing
+    """Apache Kafka cannot run on this machine, or did not start; the message has the reason."""
 
 
 def cache_folder() -> Path:
-    """Where the jars are kept between runs."""
+    """Return the folder that keeps the jars between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet"
 
 
 def jars(pom: Path = POM) -> Path:
-    """The folder of the jars that a pom names; the first call has Maven fetch them, which takes a minute.
+    """Return the folder with the jars of a pom. The first call downloads them with Maven, which takes a minute.
 
-    A pom's jars have a folder of their own, named by its content. Raises KafkaUnavailable.
+    Each version of a pom has its own folder. Raises KafkaUnavailable.
     """
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     folder = cache_folder() / f"jars-{digest}"
@@ -94,17 +94,17 @@ def jars(pom: Path = POM) -> Path:
         )
         if done.returncode:
             raise KafkaUnavailable(f"Maven did not get Apache Kafka's jars:\n{done.stdout}{done.stderr}")
-        # Somebody else may have been faster; a folder is complete when it has its name.
+        # Another process may have created the folder meanwhile. A folder is complete once it has its final name.
         if not folder.is_dir():
             target.rename(folder)
     return folder
 
 
 def java(*arguments: str | Path, classes: Path | None = None, machine: Sequence[str] = QUICK) -> list[str]:
-    """The command that runs a class from the jars; `arguments` begin with the class's name.
+    """Return the command that runs a class from the jars; `arguments` begin with the class's name.
 
-    `classes` is another folder of jars than Apache Kafka's own (see `jars`), `machine` what the Java virtual machine
-    is told.
+    `classes` is a folder of jars, by default Apache Kafka's (see `jars`). `machine` are options of the Java virtual
+    machine.
     """
     program = shutil.which("java")
     if program is None:
@@ -130,9 +130,9 @@ def java_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line tools to its end, with `given` on its standard input.
 
-    `name` is a script's (`kafka-topics`, see TOOLS) or a class's. The caller looks at `returncode`, `stdout` and
-    `stderr` (where the log goes). `classes` and `machine` are those of `java`. Raises subprocess.TimeoutExpired after
-    `limit_s`, two minutes.
+    `name` is the name of a script (`kafka-topics`, see TOOLS) or of a class. The caller checks `returncode`, `stdout`
+    and `stderr` (the log). `classes` and `machine` are those of `java`. Raises subprocess.TimeoutExpired after
+    `limit_s`, two minutes by default.
     """
     return subprocess.run(
         java(TOOLS.get(name, name), *arguments, classes=classes, machine=machine),
@@ -146,12 +146,12 @@ def java_tool(
 
 @define
 class ApacheKafka:
-    """One node, in a folder of its own. `settings` are lines of server.properties, over those chosen here.
+    """One node, in its own folder. `settings` are lines of server.properties that override the defaults here.
 
-    `machine` is what the Java virtual machine is told. `listeners` are more of them, by name with their security
-    protocol, on the `ports` of these names; `users` have passwords for SCRAM.
+    `machine` are options of the Java virtual machine. `listeners` maps names of additional listeners to their security
+    protocols; `ports` has their ports. `users` have passwords for SCRAM.
 
-    A context manager: it starts on entering; on leaving, the process has ended and its data is deleted.
+    As a context manager, it starts on entry; on exit the process has ended and its data is deleted.
     """
 
     settings: Mapping[str, str] = field(factory=dict)
@@ -160,7 +160,7 @@ class ApacheKafka:
     users: Mapping[str, str] = field(factory=dict, repr=False)
     port: int = 0
     ports: dict[str, int] = field(factory=dict, init=False)
-    started: float = 0.0  # when the process was started, by `time.perf_counter`
+    started: float = 0.0  # `time.perf_counter` when the process was started
     process: subprocess.Popen[str] | None = None
     log: list[str] = field(factory=list, repr=False)
     _folder: Path | None = field(default=None, init=False)
@@ -168,15 +168,13 @@ class ApacheKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client is told."""
+        """The bootstrap servers for clients."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start on two free ports, and return once ApiVersions is answered. Raises KafkaUnavailable with the log.
-
-        Kafka cannot be told to take any free port for its controller, so ports are picked first; when somebody
-        else took one meanwhile, another is picked.
-        """
+        """Start on free ports, and return once ApiVersions is answered. Raises KafkaUnavailable with the log."""
+        # Kafka's controller cannot listen on port 0, so ports are chosen first. If another process takes one meanwhile,
+        # try others.
         for _attempt in range(5):
             self._folder = Path(tempfile.mkdtemp(prefix="korvet-kafka-"))
             try:
@@ -204,7 +202,7 @@ class ApacheKafka:
             self._folder = None
 
     def log_tail(self, lines: int = 200) -> str:
-        """The end of what the process has logged, for the message of a failure."""
+        """Return the end of the process's log, for error messages."""
         with self._changed:
             return "\n".join(self.log[-lines:])
 
@@ -311,7 +309,7 @@ class ApacheKafka:
 
 
 def answers_api_versions(port: int) -> bool:
-    """Whether somebody on that port answers ApiVersions without an error, within ten seconds."""
+    """Return True if a broker on that port answers ApiVersions without an error within ten seconds."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             connection.sendall(API_VERSIONS_REQUEST)
@@ -320,7 +318,7 @@ def answers_api_versions(port: int) -> bool:
                 answer += data
     except OSError:
         return False
-    return answer[4:10] == bytes(6)  # behind the size: the correlation id and the error code
+    return answer[4:10] == bytes(6)  # after the size: the correlation id and the error code
 
 
 def main(arguments: Sequence[str]) -> int:

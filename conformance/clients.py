@@ -1,9 +1,9 @@
-"""`python -m conformance.clients [PART …]`: clients that pip does not bring, unmodified, against korvet.
+"""`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
 Parts: the Java client, Kafka's command line tools, Spark's Kafka connector, clients in Go, clients in JavaScript;
-and the other way round, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer.
-Each is run on Apache Kafka as well: a check that fails there says nothing about korvet, and is a fault too.
-What a machine lacks is named and fails its part. The exit status is 0 when nothing failed.
+and in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer. Each part
+also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a failure too. A part
+fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS: Mapping[str, Part] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the chosen parts, print a line for every fault and a summary for every part; the exit status."""
+    """Run the chosen parts, print a line per fault and a summary per part. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m conformance.clients", description=__doc__.partition("\n\n")[0]
     )
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def faults(name: str, part: Part, running: Sequence[Target]) -> int:
-    """Run a part and print what it found; how many checks failed."""
+    """Run a part and print its results. Return the number of failed checks."""
     began = time.monotonic()
     passed = failed = 0
     try:

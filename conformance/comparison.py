@@ -1,4 +1,4 @@
-"""What differs between two conversations, put together so that one row says one thing."""
+"""Compare two conversations, and group equal differences into rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ABSENT = "absent"
 
 @frozen(order=True)
 class Difference:
-    """The same fields of the same answers, which the same of our brokers give otherwise than Kafka, in one way."""
+    """Fields of a step in which some of our brokers differ from Kafka in the same way."""
 
     scenario: str
-    step: str  # which answer of the scenario
+    step: str  # of the scenario
     api: str
     versions: tuple[int, ...]
     fields: tuple[str, ...]
@@ -32,7 +32,7 @@ class Difference:
 
 @frozen
 class Found:
-    """One field of one answer of one broker."""
+    """A difference in one field of one broker's response."""
 
     scenario: str
     step: str
@@ -45,10 +45,10 @@ class Found:
 
 
 def compare(scenario: str, version: int, kafka: Talk, ours: Talk) -> list[Found]:
-    """What `ours` answered otherwise, in the order of the conversation.
+    """Return the differences of `ours` from Kafka's responses, in the order of the conversation.
 
-    `version` is the scenario's, under which a difference is told: a scenario that is for one API alone asks that
-    one in it.
+    `version` is the scenario's version, under which differences are reported: a scenario about a single API uses it
+    for that API.
     """
     as_records = not ours.peer.keeps_batches
     theirs, own = Reader(kafka, as_records), Reader(ours, as_records)
@@ -66,11 +66,11 @@ def compare(scenario: str, version: int, kafka: Talk, ours: Talk) -> list[Found]
 
 
 def differing(api: str, kafka: Fields, ours: Fields) -> Iterator[tuple[str, str, str]]:
-    """Each field that differs, with both values. Of an element, or an answer, that is not there: only that."""
+    """Yield each field that differs, with both values. Fields of a missing element, or response, are skipped."""
     if (ANSWER in kafka) != (ANSWER in ours):
         yield ANSWER, kafka.get(ANSWER, _summary(kafka)), ours.get(ANSWER, _summary(ours))
         return
-    told: list[str] = []  # what these begin with is told already
+    told: list[str] = []  # prefixes of fields that are skipped, because their difference was yielded
     for field in sorted(kafka.keys() | ours.keys(), key=lambda field: (not field.endswith(RECORDS), field)):
         theirs, own = kafka.get(field, ABSENT), ours.get(field, ABSENT)
         if (
@@ -87,7 +87,7 @@ def differing(api: str, kafka: Fields, ours: Fields) -> Iterator[tuple[str, str,
 
 
 def _is_same(api: str, field: str, kafka: str, ours: str) -> bool:
-    """Whether it is no difference of its own: a text beyond Kafka's, or the order of what is not the same."""
+    """Return True if values are equivalent: a text where Kafka has none, or the order of different elements."""
     if field.endswith(ORDER):
         return sorted(kafka.split(", ")) != sorted(ours.split(", "))
     return ours == SOME and kafka in NOTHING and _is_text(api, field)
@@ -104,7 +104,7 @@ def _is_text(api: str, field: str) -> bool:
 
 
 def together(found: Iterable[Found]) -> list[Difference]:
-    """Rows of equal answers: first over brokers, then over versions, then over fields."""
+    """Group equal differences: first over brokers, then over versions, then over fields."""
     brokers: dict[Found, set[str]] = defaultdict(set)
     for one in found:
         brokers[evolve(one, broker="")].add(one.broker)

@@ -1,8 +1,8 @@
-"""Where korvet answers otherwise than Apache Kafka, and why: every difference there is, as `differences.toml` declares.
+"""The declared differences between korvet and Apache Kafka, with their reasons, in `differences.toml`.
 
-`make conformance` fails when it finds one that is not there, and when one that is there is no longer found.
-`python -m conformance --declare` brings the file in step: what is no longer found goes, what is new comes last,
-under no reason, and that is refused too: a difference stays only with its reason.
+`make conformance` fails if it finds a difference that is not declared, or does not find one that is. `python -m
+conformance --declare` updates the file: it removes differences that were not found and appends new ones without a
+reason. The next run fails because of these, as every difference needs a reason.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HEAD = """\
 
 @frozen
 class Reason:
-    """Why some differences are meant."""
+    """The reason for some intended differences."""
 
-    why: str  # the rule of the design, or of the documentation, that asks for it
+    why: str  # the rule of the design or of the documentation that requires it
     differences: tuple[Difference, ...]
 
 
 def declared(file: Path = FILE) -> list[Reason]:
-    """What the file says."""
+    """Read the file."""
     data = tomllib.loads(file.read_text(encoding="utf-8"))
     return [
         Reason(group["why"], tuple(_difference(row) for row in group["differences"]))
@@ -42,7 +42,7 @@ def declared(file: Path = FILE) -> list[Reason]:
 
 
 def undeclared(found: Iterable[Difference], reasons: Sequence[Reason]) -> list[Difference]:
-    """What was found and is not in the file."""
+    """Return the differences that were found but are not in the file."""
     known = {row for reason in reasons for row in reason.differences}
     return [row for row in found if row not in known]
 
@@ -50,14 +50,14 @@ def undeclared(found: Iterable[Difference], reasons: Sequence[Reason]) -> list[D
 def vanished(
     found: Iterable[Difference], reasons: Sequence[Reason], scenarios: Iterable[str]
 ) -> list[Difference]:
-    """What is in the file and was not found, among the scenarios that were played."""
+    """Return the differences in the file that were not found, for the scenarios that were played."""
     seen, played = set(found), set(scenarios)
     rows = [row for reason in reasons for row in reason.differences]
     return [row for row in rows if row.scenario in played and row not in seen]
 
 
 def updated(found: Sequence[Difference], reasons: Sequence[Reason], scenarios: Iterable[str]) -> list[Reason]:
-    """The reasons with the rows that were found; new rows stand under no reason, at the end."""
+    """Return the reasons with the differences that were found; new ones come last, without a reason."""
     gone = set(vanished(found, reasons, scenarios))
     kept = [Reason(each.why, tuple(row for row in each.differences if row not in gone)) for each in reasons]
     waiting = [row for each in kept if not each.why for row in each.differences]
@@ -66,13 +66,13 @@ def updated(found: Sequence[Difference], reasons: Sequence[Reason], scenarios: I
 
 
 def write(reasons: Iterable[Reason], file: Path = FILE) -> None:
-    """Write the file anew."""
+    """Write the file."""
     blocks = [HEAD, *(_block(reason) for reason in reasons)]
     file.write_text("\n".join(blocks), encoding="utf-8")
 
 
 def versions_of(text: str) -> tuple[int, ...]:
-    """Versions as they are written: "0-3, 5"."""
+    """Parse versions like "0-3, 5"."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -81,7 +81,7 @@ def versions_of(text: str) -> tuple[int, ...]:
 
 
 def text_of(versions: Sequence[int]) -> str:
-    """Versions as they are written."""
+    """Format versions like "0-3, 5"."""
     parts: list[list[int]] = []
     for version in versions:
         if parts and version == parts[-1][1] + 1:
@@ -127,5 +127,5 @@ def _block(reason: Reason) -> str:
 
 
 def _quoted(value: object) -> str:
-    # A TOML basic string escapes as JSON does.
+    # TOML basic strings use JSON's escapes.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Clients in Go: franz-go, sarama and kafka-go, by the program in `go/`, which Go's own tools fetch and build."""
+"""Clients in Go: franz-go, sarama and kafka-go, in the program in `go/`, built with Go's tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCES = Path(__file__).with_name("go")
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Every check on every broker. Raises Unavailable without Go, or where modules cannot be fetched."""
+    """Run every check on every broker. Raises Unavailable without Go, or if modules cannot be downloaded."""
     go = program("go", "clients in Go need Go 1.26 or newer")
     with tempfile.TemporaryDirectory(prefix="korvet-go-") as folder:
         executable = Path(folder) / "checks"

@@ -1,6 +1,6 @@
-"""The Java client, 4.x and 3.x: `java/Conformance.java` and the files beside it, compiled against each.
+"""The Java client, 4.x and 3.x: the program in `java/`, compiled against each.
 
-The program checks what it gets by itself and prints a line for each check.
+The program checks its results itself and prints a line per check.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from conformance.apache_kafka import POM, jars
 from conformance.part import Result, Target, checks_of, command, program
 
 SOURCES = Path(__file__).with_name("java")
-#: The newest of the two lines in use, and where each one's jars are named.
+#: The poms of the latest releases of both lines.
 POMS = (POM, SOURCES / "pom-3.9.xml")
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Every check on every broker with both clients; brokers side by side, since checks mostly wait."""
+    """Run every check on every broker with both clients; brokers concurrently, because checks mostly wait."""
     for pom in POMS:
         with tempfile.TemporaryDirectory(prefix="korvet-java-") as folder:
             class_path = compiled(Path(folder), jars(pom))
@@ -29,7 +29,7 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
 
 
 def compiled(folder: Path, libraries: Path) -> str:
-    """The class path that has our program, compiled into `folder`, and the jars. Raises Unavailable."""
+    """Compile our program into `folder`. Return the class path with it and the jars. Raises Unavailable."""
     compiler = program("javac", "the Java client's checks need a JDK, 17 or newer")
     sources = sorted(SOURCES.glob("*.java"))
     command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", *sources)
@@ -37,7 +37,7 @@ def compiled(folder: Path, libraries: Path) -> str:
 
 
 def on_one(target: Target, class_path: str) -> list[Result]:
-    """What the checks said on one broker."""
+    """Run the checks on one broker."""
     java = program("java", "the Java client's checks need Java 17 or newer")
     kind = "kafka" if target.is_kafka else "korvet"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]

@@ -1,6 +1,6 @@
-"""Clients in JavaScript: KafkaJS and @platformatic/kafka, by the program in `node/`.
+"""Clients in JavaScript: KafkaJS and @platformatic/kafka, in the program in `node/`.
 
-npm installs them once into the cache folder, and with them the Node.js that the second of them asks for.
+npm installs them once into the cache folder, together with the Node.js version that the second one requires.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MANIFEST = SOURCES / "package.json"
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Every check on every broker. Raises Unavailable without npm, or where packages cannot be fetched."""
+    """Run every check on every broker. Raises Unavailable without npm, or if packages cannot be downloaded."""
     folder = installed()
-    for source in SOURCES.glob("*.js"):  # beside the packages, where they are looked for
+    for source in SOURCES.glob("*.js"):  # Node.js looks for packages beside the source
         shutil.copy(source, folder)
     for target in targets:
         words: list[str | Path] = [
@@ -32,7 +32,7 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
 
 
 def installed() -> Path:
-    """The folder that has what package.json names; the first call has npm fetch it."""
+    """Return the folder with the packages of package.json; the first call downloads them with npm."""
     npm = program("npm", "clients in JavaScript come through npm, which Node.js brings")
     folder = cache_folder() / f"node-{hashlib.sha256(MANIFEST.read_bytes()).hexdigest()[:12]}"
     if not (folder / "complete").exists():

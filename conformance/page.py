@@ -1,4 +1,4 @@
-"""docs/conformance.md, made of the rules, the declared differences and the scenarios."""
+"""Generate docs/conformance.md from the rules, the declared differences and the scenarios."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ It needs Java 17 and Maven, which brings Apache Kafka's jars once, and takes min
 
 
 def page(reasons: Sequence[Reason], scenarios: Iterable[Scenario]) -> str:
-    """The whole page."""
+    """Return the text of the page."""
     return "\n".join([HEAD, *_differences(reasons), *_rules(), *_scenarios(scenarios)])
 
 

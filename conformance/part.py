@@ -1,4 +1,4 @@
-"""What parts of `python -m conformance.clients` are given, and what they answer."""
+"""Targets and results of the parts of `python -m conformance.clients`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Target:
     name: str
     bootstrap_servers: str
     is_kafka: bool = False
-    dense: bool = True  # offsets are 0, 1, 2, …; else they follow the clock
+    dense: bool = True  # offsets are 0, 1, 2, …; otherwise they follow the clock
 
 
 @frozen
 class Result:
-    """One check on one broker; `fault` is empty when all was well."""
+    """One check on one broker; `fault` is empty if it passed."""
 
     check: str
     target: str
     fault: str = ""
 
 
-class Unavailable(Exception):  # noqa: N818  it says what is missing
-    """Something that a part needs is not on this machine, or could not be fetched."""
+class Unavailable(Exception):  # noqa: N818  the message names what is missing
+    """A requirement of a part is not installed, or could not be downloaded."""
 
 
 Part = Callable[[Sequence[Target]], Iterator[Result]]
@@ -53,7 +53,7 @@ Part = Callable[[Sequence[Target]], Iterator[Result]]
 
 @contextmanager
 def targets() -> Iterator[list[Target]]:
-    """Apache Kafka, and korvet on memory and on Redis in both layouts; all have ended when this ends."""
+    """Run Apache Kafka, and korvet on memory and on Redis in both layouts."""
     with ExitStack() as stack:
         kafka = stack.enter_context(ApacheKafka(settings=SETTINGS))
         found = [Target("Apache Kafka", kafka.bootstrap_servers, is_kafka=True)]
@@ -68,7 +68,7 @@ def targets() -> Iterator[list[Target]]:
 
 
 def program(name: str, why: str) -> str:
-    """Where the search path has it. Raises Unavailable, which says why it is needed."""
+    """Return the path of a program. Raises Unavailable with the reason why it is required."""
     found = shutil.which(name)
     if found is None:
         raise Unavailable(f"{why}: {name} is not on the search path")
@@ -76,7 +76,7 @@ def program(name: str, why: str) -> str:
 
 
 def command(*words: str | Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run what fetches or builds something. Raises Unavailable with what it printed when it fails."""
+    """Run a command that downloads or builds something. Raises Unavailable with its output if it fails."""
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=FETCH_LIMIT_S, check=False, env=environment
     )
@@ -85,9 +85,9 @@ def command(*words: str | Path, environment: Mapping[str, str] | None = None) ->
 
 
 def checks_of(target: Target, words: Sequence[str | Path]) -> Iterator[Result]:
-    """The checks of a program that prints a line for each: `ok` or `FAILED`, the check, why, with tabs between.
+    """Run a program that prints a line per check: `ok` or `FAILED`, the check, the reason, separated by tabs.
 
-    Its exit status is how many failed; anything else is a failure by itself.
+    Its exit status must be the number of failed checks; anything else is a failure by itself.
     """
     done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
     results = [

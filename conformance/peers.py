@@ -1,6 +1,6 @@
-"""Who is asked: Apache Kafka, and korvet on memory and on Redis in both layouts, each as its users start it.
+"""The brokers: Apache Kafka, and korvet on memory and on Redis in both layouts, started like users start them.
 
-All have the same settings where they know the same ones, so that a difference is one of behaviour.
+Settings that both have are equal, so that a difference is one of behaviour.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from tests.servers import VALKEY, start_server
 
 @frozen
 class Peer:
-    """A running broker, and what of it decides how its answers are read."""
+    """A running broker, with the properties that affect how its responses are compared."""
 
     name: str
     port: int
-    dense: bool = True  # offsets are 0, 1, 2, …; else they follow the clock
-    keeps_batches: bool = True  # readers get the batches that producers sent; else the same records in others
+    dense: bool = True  # offsets are 0, 1, 2, …; otherwise they follow the clock
+    keeps_batches: bool = (
+        True  # consumers get the producers' batches; otherwise the same records in other batches
+    )
 
     @property
     def is_kafka(self) -> bool:
-        """Whether this is the one that the others are compared with."""
+        """True for Apache Kafka, with which the others are compared."""
         return self.name == KAFKA
 
 
@@ -34,10 +36,10 @@ KAFKA = "Apache Kafka"
 MEMORY = "memory"
 RECORDS = "Redis, records"
 BATCHES = "Redis, batches"
-#: korvet's, in the order in which differences name them.
+#: korvet's brokers, in the order in which differences name them.
 OURS = (MEMORY, RECORDS, BATCHES)
 
-#: Short waits, since they are waited for; and what makes differences come out.
+#: Short intervals, because scenarios wait for them; and settings that expose differences.
 SETTINGS: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "1000",
@@ -47,7 +49,7 @@ SETTINGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
 }
-#: How soon Kafka's own housekeeping begins.
+#: The delay until Kafka's housekeeping begins.
 KAFKA_SETTINGS: Mapping[str, str] = {"log.initial.task.delay.ms": "500"}
 REDIS_SETTINGS: Mapping[str, Mapping[str, str]] = {
     RECORDS: {"storage.layout": "record", "offset.mapping": "timestamp"},
@@ -57,10 +59,8 @@ REDIS_SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 @contextmanager
 def peers(ours: tuple[str, ...] = OURS) -> Iterator[list[Peer]]:
-    """Start Apache Kafka and the named ones of ours, one after another; all have ended when this ends.
-
-    Not at once, each in a thread: a process that is to end with its parent ends with the thread that started it.
-    """
+    """Start Apache Kafka and korvet's named brokers one after another, and stop them on exit."""
+    # Not concurrently: a process that ends with its parent (PDEATHSIG) ends with the thread that started it.
     with ExitStack() as stack:
         yield [start(stack) for start in (_kafka, *(_STARTS[name] for name in ours))]
 

@@ -1,7 +1,7 @@
-"""The data source and the archive against an Apache Kafka that wants TLS and logins, and grants little.
+"""The data source and the archive against an Apache Kafka that requires TLS and logins, and grants few permissions.
 
-Whatever has to be there first is made by librdkafka behind the listener that lets everybody in; the pipeline comes
-through the others. Archived tables are read by DuckDB, without any code of the archive's.
+librdkafka creates topics and records through a listener without access control; the pipeline uses the other listeners.
+DuckDB reads the archived tables, independently of the archive's code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COMPACTED = {
     "segment.ms": "100",
     "max.compaction.lag.ms": "100",
 }
-#: Where one comes wrongly, as a change to a right login, and what is said.
+#: Wrong logins: the listener, the change to a correct login, and the error message.
 REFUSED: Mapping[str, tuple[str, dict[str, str], str]] = {
     "a wrong password": (
         "SASL_SSL",
@@ -78,7 +78,7 @@ REFUSED: Mapping[str, tuple[str, dict[str, str], str]] = {
 
 
 def run(_targets: Sequence[Target]) -> Iterator[Result]:
-    """Every check, one after another; the brokers that the other parts share are not asked."""
+    """Run every check, one after another, on this Kafka; the shared targets are not used."""
     with secured_kafka() as kafka, TemporaryDirectory(prefix="korvet-pipeline-") as folder:
         settings = {"spark.sql.shuffle.partitions": "2"}
         spark = spark_session("korvet conformance", master="local[2]", settings=settings, quick_java=True)
@@ -90,17 +90,17 @@ def run(_targets: Sequence[Target]) -> Iterator[Result]:
 
 
 def fault_of(check: Callable[[], None]) -> str:
-    """What went wrong with a check, in one line."""
+    """Run a check. Return its error in one line, or an empty string."""
     try:
         check()
-    except Exception as error:  # noqa: BLE001  whatever is thrown is the check's answer
+    except Exception as error:  # noqa: BLE001  any exception is a failure of the check
         return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
     return ""
 
 
 @frozen
 class Checks:
-    """The checks; the first make topics that the later ones read."""
+    """The checks; the first ones create topics that later ones read."""
 
     kafka: SecuredKafka
     spark: SparkSession
@@ -112,7 +112,7 @@ class Checks:
         return AdminClient({"bootstrap.servers": self.kafka.kafka.bootstrap_servers})
 
     def all(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Each check by its name, in an order that matters."""
+        """Yield each check with its name; the order matters."""
         for mechanism in MECHANISMS:
             yield f"{mechanism} over TLS and without", partial(self.logs_in, mechanism)
         yield "a certificate of the client's", self.mutual
@@ -208,7 +208,7 @@ class Checks:
         )
 
     def told(self) -> None:
-        """Metadata for all, DescribeCluster and ListOffsets answer; what was not granted is refused by name."""
+        """Expect responses to Metadata, DescribeCluster and ListOffsets; and refusals of what was not granted."""
         orders, secret = (Partition(topic, 0) for topic in ("orders", "secret"))
 
         async def main() -> None:
@@ -238,7 +238,7 @@ class Checks:
         trio.run(main)
 
     def transactions(self) -> None:
-        """Two transactions that are committed around one that is aborted, and one more aborted at the end."""
+        """Read two committed transactions, an aborted one between them and another at the end."""
         self.create("paid")
         producer = Producer({**self.librdkafka(), "transactional.id": "conformance"})
         producer.init_transactions(30)
@@ -246,7 +246,7 @@ class Checks:
             producer.begin_transaction()
             for index in range(100):
                 producer.produce("paid", f"{ends} {number} {index}")
-            producer.flush(30)  # or what is aborted would never be sent
+            producer.flush(30)  # otherwise records of aborted transactions would never be sent
             producer.commit_transaction(30) if ends == "commit" else producer.abort_transaction(30)
         committed = {f"commit {number} {index}" for number in (0, 2) for index in range(100)}
 
@@ -255,7 +255,7 @@ class Checks:
         expect(sorted(committed), sorted(text(row.value) for row in found))
 
     def compacted(self) -> None:
-        """Ten keys, written over and over, until the broker has thrown away what was overwritten."""
+        """Overwrite ten keys until the broker has compacted them."""
         self.create("state", COMPACTED)
         producer = Producer(self.librdkafka())
         for number in range(500):
@@ -266,7 +266,7 @@ class Checks:
         while len(before := set(self.consumed("state"))) > 400:
             if time.monotonic() > deadline:
                 raise AssertionError(f"after {CLEANING_LIMIT_S:g} s nothing was compacted")
-            # What is new makes the broker begin another segment; the one that is written to is never compacted.
+            # A new record makes the broker roll a segment; the active segment is never compacted.
             producer.produce("state", "again", key="10")
             producer.flush(30)
             time.sleep(1)
@@ -358,7 +358,7 @@ class Checks:
             done.result(30)
 
     def options(self, user: str, mechanism: str) -> dict[str, str]:
-        """The data source's, for somebody's login over TLS."""
+        """Return options of the data source for a user's login over TLS."""
         login = {"bootstrap.servers": self.kafka.at("SASL_SSL"), **self.kafka.login(user, mechanism)}
         return {f"kafka.{name}": value for name, value in login.items()}
 
@@ -380,7 +380,7 @@ class Checks:
             raise AssertionError(f"it did not fail; expected was {said!r}")
 
     def consumed(self, topic: str) -> list[tuple[int, str]]:
-        """Offsets and values of a topic of one partition, as librdkafka reads them."""
+        """Return offsets and values of a topic with one partition, as librdkafka reads them."""
         consumer = Consumer({**self.librdkafka(), "group.id": "none", "enable.auto.commit": False})
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
@@ -396,7 +396,7 @@ class Checks:
             consumer.close()
 
     def properties(self, user: str, mechanism: str) -> str:
-        """`--command-config` and a file as Kafka's tools take it."""
+        """Return `--command-config` with a file in the format of Kafka's tools."""
         file = self.folder / f"{user}.properties"
         settings = {"bootstrap.servers": self.kafka.at("SASL_SSL"), **self.kafka.login(user, mechanism)}
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -406,7 +406,7 @@ class Checks:
         return option, str(self.folder / "lake")
 
     def korvet(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command; there are no secrets in what it prints."""
+        """Run a korvet command; its output must not have secrets."""
         done = subprocess.run(
             [sys.executable, "-m", "korvet", *words],
             capture_output=True,
@@ -419,7 +419,7 @@ class Checks:
 
 
 def summary(told: subprocess.CompletedProcess[str]) -> list[tuple[str, int, str | None]]:
-    """Topic, lag and error of what `lake archive --json` prints."""
+    """Return topic, lag and error from the output of `lake archive --json`."""
     try:
         return [(each["topic"], each["lag_offsets"], each["error"]) for each in json.loads(told.stdout)]
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What Kafka does only on first use (its topics of offsets and transactions, blocks of producer ids), done before."""
+"""Trigger what Kafka does only on first use: internal topics for offsets and transactions, blocks of producer ids."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from korvet.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetc
 
 
 def warm_up(peers: Sequence[Peer]) -> None:
-    """Return when every broker answers about groups and producers as it does from then on."""
+    """Return once every broker's responses about groups and producers are stable."""
     with ThreadPoolExecutor(len(peers)) as pool:
         list(pool.map(_warm_up, peers))
 
 
 def _warm_up(peer: Peer) -> None:
     with Talk(peer, "warm") as talk:
-        if peer.is_kafka:  # transactions are not served by the others
+        if peer.is_kafka:  # korvet does not serve transactions
             transactions = FindCoordinatorRequest(key_type=1, coordinator_keys=["warm"])
             talk.wait_until(lambda: not talk.tell(transactions).coordinators[0].error_code, "transactions")
         groups = FindCoordinatorRequest(key_type=0, coordinator_keys=["warm"])

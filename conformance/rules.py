@@ -1,7 +1,7 @@
-"""What is taken out of answers before they are compared, since it must differ between any two brokers.
+"""Rules for fields that are not compared literally, because they differ between any two brokers.
 
-A rule names the API, the field and why. Whatever no rule names is compared as it is; a field that two brokers of
-the same make would answer alike has no place here, but in `differences`.
+A rule names the API, the field and the reason. All other fields are compared literally. Fields that two Apache Kafka
+brokers would answer alike do not belong here but in `differences`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from attrs import frozen
 
 
 class Kind(Enum):
-    """How a field is compared instead; the value is what the documentation says of it."""
+    """A way to compare a field; the value is its description in the documentation."""
 
     NAMED = "by where the same one comes again"
     TEXT = "by whether there is one where Kafka has one"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 @frozen
 class Rule:
-    """One field that is not compared as it is."""
+    """A field that is not compared literally."""
 
     api: str
     field: str

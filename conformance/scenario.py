@@ -1,4 +1,4 @@
-"""Scenarios, and how they are run: the same function against every broker, in every version it is for."""
+"""Scenarios, which run the same function against every broker, in every version of their API."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Play = Callable[[Talk, int], None]
 
 @frozen
 class Scenario:
-    """What is asked; `versions` are those of the API it is about, or (0,) of a session in the newest of each."""
+    """A scenario. `versions` are those of its API, or (0,) for a session in the newest version of each API."""
 
     name: str
     play: Play
     versions: tuple[int, ...]
-    request: type[object] | None = None  # of the API it is about
+    request: type[object] | None = None  # of its API
 
 
 @frozen
 class Outcome:
-    """A scenario that was played with every broker."""
+    """The result of a scenario on all brokers."""
 
     scenario: Scenario
-    answers: int  # that were compared with Kafka's
+    answers: int  # compared with Kafka's
     found: Sequence[Found]
-    broken: Sequence[str]  # what kept Kafka itself, or the scenario, from going to the end
+    broken: Sequence[str]  # why Kafka, or the scenario, did not complete
 
 
-#: All scenarios by name, as their modules have declared them.
+#: All scenarios by name, declared by their modules.
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
     request: type[object] | None = None, first: int = 0, last: int = 32767
 ) -> Callable[[Play], Play]:
-    """Declare a scenario: for every version of that request's API (within the given ones), or a session played once.
+    """Declare a scenario: for every version of the request's API (within the given ones), or a session played once.
 
-    Its name is made of its module's and its own: `produce: an unknown topic`.
+    Its name consists of the names of module and function: `produce: an unknown topic`.
     """
 
     def declare(play: Play) -> Play:
@@ -61,7 +61,7 @@ def scenario(
 
 
 def chosen(words: Iterable[str]) -> list[Scenario]:
-    """The scenarios whose names have one of these words in them; all, where there are no words."""
+    """Return the scenarios whose names contain one of these words; without words, all of them."""
     wanted = list(words)
     return [each for each in SCENARIOS.values() if not wanted or any(word in each.name for word in wanted)]
 
@@ -77,7 +77,7 @@ def near(word: str, count: int = 5) -> list[str]:
 
 
 def run(scenario: Scenario, number: int, peers: Sequence[Peer]) -> Outcome:
-    """Play a scenario with all brokers at the same time. `number` keeps its names from those of others."""
+    """Play a scenario on all brokers concurrently. `number` makes its names unique."""
     with ThreadPoolExecutor(len(peers)) as pool:
         talks = list(pool.map(lambda peer: _play(scenario, number, peer), peers))
     kafka, *ours = talks
@@ -103,7 +103,7 @@ def _play(scenario: Scenario, number: int, peer: Peer) -> Mapping[int, Talk]:
         with Talk(peer, f"s{number:04d}v{version:02d}") as talk:
             try:
                 scenario.play(talk, version)
-            except Exception as error:  # noqa: BLE001  it is part of the comparison, and told of Kafka's
+            except Exception as error:  # noqa: BLE001  reported with the comparison
                 what = re.sub(r"s\d{4}v\d\d-", "", f"{type(error).__name__}: {error}")[:300]
                 talk.steps.append(Step(STOPPED, "-", 0, Ended(f"it stopped: {what}")))
         talks[version] = talk

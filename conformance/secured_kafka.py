@@ -1,8 +1,8 @@
-"""Apache Kafka as it is run where it matters: TLS, logins, and an authorizer that lets nobody do what was not granted.
+"""An Apache Kafka with production-like security: TLS, logins, and an authorizer that denies by default.
 
-Listeners, each on a port of its own: `SASL_SSL` and `SASL_PLAINTEXT` (PLAIN, SCRAM-SHA-256 and -512) and `MUTUAL` (SSL
-with the client's certificate). Behind `PLAINTEXT` everything is allowed. `alice` may do everything, too; `reader` may
-read one topic, and that is all.
+Listeners, each on its own port: `SASL_SSL` and `SASL_PLAINTEXT` (PLAIN, SCRAM-SHA-256 and -512) and `MUTUAL` (SSL with
+a client certificate). `PLAINTEXT` allows everything. The user `alice` may do everything, too; `reader` may only read
+one topic.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MODULES = {"PLAIN": "plain.PlainLoginModule", "SCRAM": "scram.ScramLoginModule"}
 
 @frozen
 class SecuredKafka:
-    """It, running, and where the certificates are."""
+    """A running broker, and the folder of the certificates."""
 
     kafka: ApacheKafka
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """Who signed all of them."""
+        """The certificate authority of broker and client."""
         return self.folder / "authority.pem"
 
     @property
@@ -48,15 +48,15 @@ class SecuredKafka:
 
     @property
     def stranger(self) -> Path:
-        """Somebody who has signed nothing here."""
+        """A certificate authority that the broker does not trust."""
         return self.folder / "stranger.pem"
 
     def at(self, listener: str) -> str:
-        """What a client is told."""
+        """Return the bootstrap servers of a listener."""
         return f"127.0.0.1:{self.kafka.ports[listener]}"
 
     def login(self, user: str, mechanism: str, *, password: str = "", tls: bool = True) -> dict[str, str]:
-        """A client's properties, as a user of Java writes them."""
+        """Return the properties of a client, in the form of Java's client."""
         settings = {
             "security.protocol": "SASL_SSL" if tls else "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
@@ -73,7 +73,7 @@ def jaas(mechanism: str, user: str, password: str) -> str:
 
 @contextmanager
 def secured_kafka() -> Iterator[SecuredKafka]:
-    """Start it, with certificates made for it; ended, and nothing left, when this ends."""
+    """Run the broker, with new certificates."""
     with TemporaryDirectory(prefix="korvet-secured-") as folder:
         certify(Path(folder))
         with ApacheKafka(settings=broker_settings(Path(folder)), listeners=LISTENERS, users=USERS) as kafka:
@@ -81,14 +81,14 @@ def secured_kafka() -> Iterator[SecuredKafka]:
 
 
 def certify(folder: Path) -> None:
-    """Certificates of an authority, of the broker, and of a client; and another authority."""
+    """Create certificates of an authority, the broker and a client; and a second authority."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
     trustme.CA().cert_pem.write_to_path(folder / "stranger.pem")
     broker = authority.issue_cert("127.0.0.1", "localhost")
     client = authority.issue_cert("client@example.org", common_name="client")
     for name, issued in (("broker", broker), ("client", client)):
-        # Java reads private keys in PKCS #8 only.
+        # Java reads private keys only in PKCS #8 format.
         key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         )
@@ -97,7 +97,7 @@ def certify(folder: Path) -> None:
 
 
 def broker_settings(folder: Path) -> Mapping[str, str]:
-    """What makes a broker of it that looks who comes."""
+    """Return the broker settings for TLS, SASL and authorization."""
     plain = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

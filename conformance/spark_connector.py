@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector 4.0: batch and streaming reads, and writes, in an environment made for it.
+"""Spark's Kafka connector 4.0: batch and streaming reads, and writes, in its own virtual environment.
 
-pyspark 4.0.0 is installed once, by pip, into a virtual environment in the cache folder, since the pipeline of
-korvet needs a newer one; the connector's jars come through Maven (`spark-pom.xml`). `spark_program.py` is run there.
+pip installs pyspark 4.0.0 once into a virtual environment in the cache folder, because korvet's pipeline requires a
+newer one. Maven downloads the connector's jars (`spark-pom.xml`). `spark_program.py` runs in this environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINE = re.compile(r"(?P<state>ok|FAILED)\t(?P<target>[^\t]*)\t(?P<check>[^\t]*)\
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Every check on every broker, one after another in one Spark session."""
+    """Run every check on every broker, one after another in one Spark session."""
     python, libraries = environment(), jars(POM)
     for target in targets:
         create_topics(target)
@@ -55,7 +55,7 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
 
 
 def environment() -> Path:
-    """The Python that has pyspark; the first call makes its environment, which takes minutes. Raises Unavailable."""
+    """Return the Python with pyspark; the first call installs it, which takes minutes. Raises Unavailable."""
     folder = (
         cache_folder() / f"{PYSPARK.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
     )
@@ -68,7 +68,8 @@ def environment() -> Path:
 
 
 def create_topics(target: Target) -> None:
-    """Spark's connector creates no topics, and a broker's default is one partition."""
+    """Create the topics of the checks."""
+    # Spark's connector creates no topics, and the broker's default is one partition.
     admin = AdminClient({"bootstrap.servers": target.bootstrap_servers})
     for created in admin.create_topics([NewTopic(*topic) for topic in TOPICS.items()]).values():
         created.result(30)

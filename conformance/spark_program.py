@@ -1,7 +1,7 @@
-"""What Spark's own Kafka connector does to a broker; run by the Python that has pyspark 4.0 (see spark_connector.py).
+"""Check Spark's Kafka connector against brokers; run by the Python with pyspark 4.0 (see spark_connector.py).
 
-Arguments: folder of jars, folder for checkpoints, then for each broker its name, `=`, its bootstrap server.
-One line per check, in four parts with tabs between: `ok` or `FAILED`, the broker, the check, what is to be said.
+Arguments: folder of jars, folder for checkpoints, then for each broker its name, `=`, its bootstrap server. The output
+has a line per check, with four parts separated by tabs: `ok` or `FAILED`, the broker, the check, a remark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STREAM_LIMIT_S = 300
 
 
 class Connector:
-    """The checks on one broker; the first writes the topic that the others read."""
+    """The checks on one broker; the first one writes the topic that the others read."""
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, folder: Path) -> None:
         self.spark = spark
@@ -35,7 +35,7 @@ class Connector:
         self.topic = "spark"
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Each check by its name, in an order that matters; what one returns is a remark."""
+        """Yield each check with its name; the order matters. A check returns a remark."""
         yield "write a topic, and read it whole", self.write_and_read
         yield "keys, nulls, headers and timestamps come back", self.columns
         yield "minPartitions splits, nothing is lost", self.min_partitions
@@ -71,7 +71,7 @@ class Connector:
     def min_partitions(self) -> str:
         frame = self.read(minPartitions="10")
         tasks = frame.rdd.getNumPartitions()
-        if tasks <= PARTITIONS:  # ranges that are no multiple of the wanted size are rounded
+        if tasks <= PARTITIONS:  # Spark rounds ranges that are no multiple of the target size
             raise AssertionError(f"{tasks} tasks")
         self.expect_all(frame)
         sizes = frame.groupBy(frame["partition"]).count().collect()
@@ -80,7 +80,7 @@ class Connector:
         return f"{filled} of {tasks} tasks had records"
 
     def by_timestamp(self) -> str:
-        """From the first record with a later time than the first one's; before it, everything else."""
+        """Read from the first record with a later timestamp than the first record's; and everything before it."""
         columns = "offset", "unix_millis(timestamp) as ms"
         rows = self.read().where("partition = 0").selectExpr(*columns).orderBy("offset").collect()
         later = next(row for row in rows if row.ms > rows[0].ms)
@@ -103,7 +103,7 @@ class Connector:
         return ""
 
     def stream(self) -> str:
-        """Once, then again after more records: the second run reads only those."""
+        """Run a stream, then again after more records: the second run reads only those."""
         topic, target = f"{self.topic}-stream", self.folder / "stream"
         self.numbers(topic, 0, 500)
         self.drain(topic, target)
@@ -115,7 +115,7 @@ class Connector:
         return ""
 
     def bounded_stream(self) -> str:
-        """By a third of the topic's offsets, which are as many as its records only where offsets are dense."""
+        """Limit batches to a third of the topic's offsets; only dense offsets are as many as the records."""
         target = self.folder / "bounded"
         ends = (
             self.read()
@@ -164,7 +164,7 @@ class Connector:
         )
 
     def drain(self, topic: str, target: Path, **options: str) -> list[dict[str, Any]]:
-        """Everything there is into files; the progress of each batch."""
+        """Write everything to files. Return the progress of each batch."""
         query = (
             self.stream_source(topic, **options)
             .selectExpr("cast(value as string) as value")
@@ -189,7 +189,7 @@ class Connector:
 
 
 def finish(query: StreamingQuery) -> None:
-    """Wait for the end of a stream over what there is; one that does not end in time is stopped, and a failure."""
+    """Wait until a stream has processed all available records. If it does not end in time, stop it and fail."""
     ended = query.awaitTermination(STREAM_LIMIT_S)
     if not ended:
         query.stop()
@@ -197,7 +197,7 @@ def finish(query: StreamingQuery) -> None:
 
 
 def expect_numbers(count: int, frame: DataFrame) -> None:
-    """Every number below `count` as a value, each once."""
+    """Fail unless the values are all numbers below `count`, once each."""
     found = Counter(row.value for row in frame.collect())
     if found != Counter(str(number) for number in range(count)):
         missing = sum(str(number) not in found for number in range(count))
@@ -221,7 +221,7 @@ def main(arguments: list[str]) -> None:
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))))
         .config("spark.ui.enabled", "false")
-        .config("spark.network.timeout", "600s")  # a busy machine is no reason to give up
+        .config("spark.network.timeout", "600s")  # a busy machine must not cause a failure
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -1,11 +1,11 @@
-"""One scenario's conversation with one broker: requests in any version, and every answer kept for the comparison.
+"""A scenario's conversation with one broker: requests in any version, and every response kept for the comparison.
 
-A scenario is a function that is given a `Talk`, and asks the same of every broker. What it needs beforehand
-(topics, records, the coordinator) it gets from methods that keep nothing; what it wants compared it asks by `ask`,
-or by `send` and `receive` where the answer has to wait for somebody else's request.
+A scenario is a function that gets a `Talk` and sends the same requests to every broker. It prepares topics, records and
+the coordinator with methods that keep no response. It sends requests to be compared with `ask`, or with `send` and
+`receive` if the response depends on another client's request.
 
-Names are the scenario's own (`talk.name("orders")`), so that scenarios do not see each other. Offsets are numbers of
-records: `talk.offset("orders", 3)` is the offset of the fourth record, whatever that broker calls it.
+Names are the scenario's own (`talk.name("orders")`), so that scenarios do not affect each other. Records are numbered:
+`talk.offset("orders", 3)` is the broker's offset of the fourth record.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from korvet.protocol.schema import schema_of
 
 ANSWER_LIMIT_S = 15.0
 SETTLE_LIMIT_S = 30.0
-RETRY_S = 0.02  # between two looks at something that a broker does in its own time
+RETRY_S = 0.02  # between two checks of something that a broker does asynchronously
 SIZE = struct.Struct(">i")
 PRODUCE = 0
 
 
 @frozen
 class Ended:
-    """What came instead of an answer."""
+    """Result of a request without a response."""
 
     how: str
 
@@ -53,7 +53,7 @@ SILENT = Ended("no answer")
 
 @frozen
 class Step:
-    """An answer, and to what."""
+    """A response and its request."""
 
     label: str
     api: str
@@ -61,12 +61,12 @@ class Step:
     answer: Any  # a response, or Ended
 
 
-class Unexpected(Exception):  # noqa: N818  says what
-    """A broker did not do what every scenario needs of it, such as creating a topic."""
+class Unexpected(Exception):  # noqa: N818  the message describes it
+    """A broker did not do something that every scenario requires, such as creating a topic."""
 
 
 class Connection:
-    """A client of a broker: raw frames out, raw frames in."""
+    """A client of a broker that sends and receives raw frames."""
 
     def __init__(self, port: int, client_id: str = "judge") -> None:
         self.client_id = client_id
@@ -80,20 +80,20 @@ class Connection:
         return connection
 
     def send(self, request: object, version: int) -> None:
-        """Send a request; its answer is the next one to be received that has not been yet."""
+        """Send a request. Responses are received in the order of requests."""
         self._correlation_id += 1
         frame = encode_request(request, version, self._correlation_id, self.client_id)
         self.send_bytes(b"".join(frame))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send anything at all; a broker that has closed meanwhile shows when its answer is received."""
+        """Send any bytes. If the broker has closed the connection, `receive` reports it."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             return
 
     def receive(self, limit_s: float = ANSWER_LIMIT_S) -> bytearray | Ended:
-        """The next frame without its size. When none comes, the connection is made anew."""
+        """Return the next frame without its size. If there is none, reconnect and return Ended."""
         self._socket.settimeout(limit_s)
         try:
             size = SIZE.unpack(self._receive_exactly(4))[0]
@@ -106,12 +106,12 @@ class Connection:
             return CLOSED
 
     def reconnect(self) -> None:
-        """Begin again with a connection of which nothing is outstanding."""
+        """Replace the connection by a new one without outstanding requests."""
         self.close()
         self._socket = self._connect()
 
     def close(self) -> None:
-        """End the connection, as a client that is gone does."""
+        """Close the connection, like a client that disconnects."""
         self._socket.close()
 
     def _receive_exactly(self, size: int) -> bytearray:
@@ -127,10 +127,10 @@ class Connection:
 
 @define
 class Talk:
-    """See the module; a context manager that closes its connections."""
+    """A conversation; see the module. As a context manager, it closes its connections."""
 
     peer: Peer
-    scope: str  # what every name of the scenario begins with
+    scope: str  # prefix of every name of the scenario
     steps: list[Step] = field(factory=list)
     topic_ids: dict[str, UUID] = field(factory=dict)
     offsets: dict[tuple[str, int], list[int]] = field(factory=dict)  # of every record, in order
@@ -153,24 +153,24 @@ class Talk:
     # Names and numbers
 
     def name(self, short: str) -> str:
-        """A name that is this scenario's own."""
+        """Return a name that is unique to this scenario."""
         return f"{self.scope}-{short}"
 
     def offset(self, topic: str, number: int, partition: int = 0) -> int:
-        """The offset of record `number` of a topic, by its short name; behind the last one, they are counted on."""
+        """Return the offset of record `number` of a topic, by its short name; after the last one, count on."""
         known = self.offsets.get((self.name(topic), partition), [])
         if number < len(known):
             return known[number]
         return (known[-1] + 1 if known else 0) + number - len(known)
 
     def topic_id(self, topic: str) -> UUID:
-        """The id of a topic that `topic` made."""
+        """Return the id of a topic that `topic` created."""
         return self.topic_ids[self.name(topic)]
 
     # Asking
 
     def client(self, client_id: str = "judge") -> Connection:
-        """One more client; it is closed with the scenario, unless it closes before."""
+        """Open another connection, which is closed with the scenario."""
         connection = Connection(self.peer.port, client_id)
         self._connections.append(connection)
         return connection
@@ -184,16 +184,16 @@ class Talk:
         on: Connection | None = None,
         limit_s: float = ANSWER_LIMIT_S,
     ) -> Any:
-        """Ask, and keep the answer, which is also given: a response, or Ended.
+        """Send a request. Keep and return its response, or Ended.
 
-        `limit_s` is for what some broker is known not to answer.
+        `limit_s` is for requests that some brokers do not answer.
         """
         client = on or self._connections[0]
         spoken = self.send(request, version, on=client)
         return self.receive(request, spoken, label, on=client, limit_s=limit_s)
 
     def send(self, request: object, version: int | None = None, *, on: Connection | None = None) -> int:
-        """Ask, and leave the answer for later; the version that was asked in (the newest, when none is given)."""
+        """Send a request, to be received later. Return its version, by default the newest."""
         spoken = newest(type(request)) if version is None else version
         (on or self._connections[0]).send(request, spoken)
         return spoken
@@ -207,7 +207,7 @@ class Talk:
         on: Connection | None = None,
         limit_s: float = ANSWER_LIMIT_S,
     ) -> Any:
-        """The answer to what was sent on that connection, which is kept."""
+        """Receive the response to a request sent on that connection. Keep and return it."""
         spoken = newest(type(request)) if version is None else version
         answer = _received(on or self._connections[0], type(request), spoken, limit_s)
         self._learn(request, answer)
@@ -215,28 +215,28 @@ class Talk:
         return answer
 
     def tell(self, request: object, version: int | None = None) -> Any:
-        """Ask without keeping the answer: what a scenario needs, and does not judge."""
+        """Send a request and return its response without keeping it for the comparison."""
         spoken = self.send(request, version)
         answer = _received(self._connections[0], type(request), spoken)
         self._learn(request, answer)
         return answer
 
     def note(self, label: str, what: object) -> None:
-        """Keep something for the comparison that is no answer: whether one came, how long it took."""
+        """Keep a value for the comparison that is no response: whether one came, how long it took."""
         self.steps.append(Step(label, "-", 0, Ended(str(what))))
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:
-        """Look again and again for what a broker does in its own time. Raises Unexpected when it never does."""
+        """Check repeatedly until a broker has done something. Raises Unexpected if it never does."""
         deadline = time.monotonic() + SETTLE_LIMIT_S
         while not happened():
             if time.monotonic() > deadline:
                 raise Unexpected(f"{self.peer.name} never did this: {what}")
             time.sleep(RETRY_S)
 
-    # What scenarios need
+    # Preparation
 
     def topic(self, short: str, partitions: int = 1, **configs: str) -> str:
-        """Create a topic, and wait until it can be used; settings have `_` for `.`. Its whole name is returned."""
+        """Create a topic and wait until it is usable; settings have `_` for `.`. Return its full name."""
         name = self.name(short)
         settings = [
             CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
@@ -249,7 +249,7 @@ class Talk:
         return name
 
     def until_ready(self, short: str, partitions: int = 1) -> None:
-        """Return once a topic has that many partitions, all with a leader."""
+        """Return once a topic has that many partitions, all with a leader that answers."""
         name = self.name(short)
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
 
@@ -262,23 +262,22 @@ class Talk:
         self.wait_until(ready, f"{name} is ready")
 
     def _answers(self, name: str, partitions: int) -> bool:
-        """Whether every partition can be asked: in Kafka, Metadata may know of it before."""
+        """Return True if every partition answers; Kafka's Metadata may list partitions earlier."""
         asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
         topics = [ListOffsetsTopic(name=name, partitions=asked)]
         answer = self.tell(ListOffsetsRequest(replica_id=-1, topics=topics))
         return not any(partition.error_code for partition in answer.topics[0].partitions)
 
     def settle(self) -> None:
-        """Return once what was altered is known to the broker.
-
-        Kafka's controller answers before the broker has heard of it; a topic that is made later is heard of later.
-        """
+        """Return once an alteration is effective."""
+        # Kafka's controller answers before the broker has the change. The broker gets changes in order, so once it has
+        # a topic that was created later, it has the alteration.
         if self.peer.is_kafka:
             self._settled += 1
             self.topic(f"settled-{self._settled}")
 
     def until_gone(self, short: str) -> None:
-        """Return once a topic that was deleted is known no more."""
+        """Return once a deleted topic is unknown to the broker."""
         name = self.name(short)
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
 
@@ -288,7 +287,7 @@ class Talk:
         self.wait_until(gone, f"{name} is gone")
 
     def fill(self, short: str, *batches: Buffer, partition: int = 0) -> None:
-        """Append batches, one request each."""
+        """Append batches, one per request."""
         for batch in batches:
             data = PartitionProduceData(index=partition, records=[batch])
             topic = TopicProduceData(name=self.name(short), partition_data=[data])
@@ -296,7 +295,7 @@ class Talk:
             if isinstance(answer, Ended) or answer.responses[0].partition_responses[0].error_code:
                 raise Unexpected(f"{self.peer.name} does not take records: {answer}")
 
-    # What answers teach
+    # Topic ids and offsets from responses
 
     def _learn(self, request: object, answer: Any) -> None:
         if isinstance(request, ProduceRequest) and not isinstance(answer, Ended):
@@ -319,7 +318,7 @@ class Talk:
                     self.learn(topic.name, partition.index, partition.base_offset, records)
 
     def learn(self, name: str, partition: int, base_offset: int, records: Sequence[Buffer]) -> None:
-        """Remember which offsets a batch's records were given; a repeated batch has the same ones."""
+        """Record the offsets of a batch's records; a duplicate batch has the same ones."""
         batch = RecordBatch(b"".join(records))
         known = self.offsets.setdefault((name, partition), [])
         for offset in range(base_offset, base_offset + batch.last_offset_delta + 1):
@@ -328,12 +327,12 @@ class Talk:
 
 
 def newest(request: type[object]) -> int:
-    """The newest version of an API that korvet serves."""
+    """Return the newest version of an API that korvet serves."""
     return APIS[_key(request)].max_version
 
 
 def versions(request: type[object], first: int = 0, last: int = 32767) -> Iterable[int]:
-    """The versions of an API that korvet serves, within the given ones."""
+    """Return the versions of an API that korvet serves, within the given ones."""
     api = APIS[_key(request)]
     return range(max(first, api.min_version), min(last, api.max_version) + 1)
 
@@ -361,7 +360,7 @@ def _received(
 
 
 def _api_versions_0(frame: bytearray, response: type[object]) -> Any:
-    """ApiVersions alone answers a version it does not know, in version 0."""
+    """Decode the answer to an unknown version of ApiVersions, which brokers send in version 0."""
     if schema_of(response).key != 18:
         return None
     return decode(response, 0, memoryview(frame), 4)[0]

@@ -1,8 +1,8 @@
-"""Kafka's command line tools against korvet, and whether they print what they print against Apache Kafka.
+"""Compare the output of Kafka's command line tools on korvet and on Apache Kafka.
 
-Each tool is run by its main method as its script runs it, 4.x and 3.9 (`java/Tools.java`). The same steps go to
-every broker; status and output are compared after names of hosts, ids and times have been replaced.
-What korvet refuses, and why, stands with the step.
+Tools of 4.x and 3.9 run by their main methods, as their scripts run them (`java/Tools.java`). Every broker gets the
+same steps. Status and output are compared after host names, ids and times were replaced. A step that korvet refuses
+has the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 
 @frozen
 class Answer:
-    """How a tool ended and what it printed."""
+    """The status and output of a tool."""
 
     status: int
     output: str
@@ -38,14 +38,14 @@ class Answer:
 
 @define
 class Toolbox:
-    """A process that runs tools one after another. A context manager: it has ended on leaving."""
+    """A process that runs tools one after another. As a context manager, it ends the process on exit."""
 
     class_path: str
     version: str
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self, tool: str, *arguments: str, given: str = "") -> Answer:
-        """Run a tool, by its script's name, to its end; `given` is what it reads."""
+        """Run a tool, by its script's name, to its end; `given` is its standard input."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the toolbox has not been entered")
@@ -60,7 +60,7 @@ class Toolbox:
         return Answer(int(status), output, errors)
 
     def step(self, step: Step, names: Mapping[str, str]) -> Answer:
-        """Run a step against the broker that `names` names."""
+        """Run a step against the broker in `names`."""
         arguments = [argument.format(**names) for argument in step.arguments]
         if "{broker}" not in " ".join(step.arguments):
             arguments += ["--bootstrap-server", names["broker"]]
@@ -101,7 +101,7 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\.", lambda found: UNESCAPES.get(found[0], found[0]), text)
 
 
-#: Classes that 3.9 has elsewhere, or that TOOLS does not name.
+#: Classes that 3.9 has in other packages, or that TOOLS lacks.
 CLASSES: Mapping[str, Mapping[str, str]] = {
     "4": {},
     "3": {
@@ -115,7 +115,7 @@ MORE_TOOLS = {
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
-#: What differs from run to run, or from broker to broker, and what stands for it.
+#: Patterns for values that differ from run to run, or between brokers, and their replacements.
 REPLACED: Sequence[tuple[str, str]] = (
     (r"127\.0\.0\.1[: ]\d+", "ADDRESS"),
     (r"TopicId: \S+", "TopicId: ID"),
@@ -129,7 +129,7 @@ REPLACED: Sequence[tuple[str, str]] = (
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Every step with the tools of both lines, on all brokers side by side, compared with Apache Kafka's answers."""
+    """Run every step with the tools of both lines on all brokers concurrently; compare with Apache Kafka's output."""
     for version, pom in zip(("4", "3"), POMS, strict=True):
         steps = [step for step in (*STEPS, *MEMBER_STEPS) if version in step.versions]
         with tempfile.TemporaryDirectory(prefix="korvet-tools-") as folder:
@@ -154,7 +154,7 @@ class Script:
     folder: Path
 
     def play(self, target: Target) -> list[Answer]:
-        """Every step on one broker, and then the steps beside a member."""
+        """Run every step on one broker, then the steps that require a group member."""
         names = {"topic": f"tools-{self.version}", "group": f"tools-group-{self.version}"}
         names |= {"broker": target.bootstrap_servers, "folder": str(self.folder)}
         for name, content in FILES.items():
@@ -164,7 +164,7 @@ class Script:
             return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self.version}"})
 
     def _beside_a_member(self, tools: Toolbox, names: Mapping[str, str]) -> list[Answer]:
-        """The answers while a console consumer is a member of the group."""
+        """Run steps while a console consumer is a member of the group."""
         tools.step(Step("kafka-topics", "--create --topic {topic} --partitions 2"), names)
         reading = Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1")
         stopping = Step("kafka-console-producer", "--topic {topic}", given="end\n")
@@ -182,7 +182,7 @@ class Script:
 
 
 def fault(step: Step, target: Target, wanted: Answer, got: Answer) -> str:
-    """What is wrong with an answer; nothing when it is as Apache Kafka's, or refused as it should be."""
+    """Describe the fault of an answer; empty if it is like Apache Kafka's, or refused as expected."""
     if step.refused and not target.is_kafka:
         if got.status == 1 and step.refused in got.output + got.errors:
             return ""
@@ -197,7 +197,7 @@ def fault(step: Step, target: Target, wanted: Answer, got: Answer) -> str:
 
 
 def comparable(step: Step, answer: Answer, *, mask: bool) -> str:
-    """An answer without what may differ; with `mask` also without numbers and columns."""
+    """Return an answer without values that may differ; with `mask`, also without numbers and columns."""
     text = step.shown(f"\n{answer.output}\n{answer.errors}\n")
     text = f"\n{text}\n"
     for pattern, replacement in REPLACED:

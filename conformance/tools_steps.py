@@ -1,7 +1,7 @@
-"""What is done with Kafka's command line tools, in order; the same on every broker.
+"""The steps of Kafka's command line tools, in order; the same on every broker.
 
-In arguments, `{topic}`, `{group}`, `{broker}` and `{folder}` stand for names of the run, the bootstrap server, and
-a folder that has what `FILES` names.
+In arguments, `{topic}`, `{group}`, `{broker}` and `{folder}` are replaced by names of the run, the bootstrap servers,
+and a folder with the `FILES`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ FILES: Mapping[str, str] = {
 
 
 def everything(text: str) -> str:
-    """Compare all of it."""
+    """Compare the whole output."""
     return text
 
 
 def only(pattern: str) -> Shown:
-    """Compare only what matches, a line for each match."""
+    """Compare only the matches of a pattern, one per line."""
     return lambda text: "\n".join(found[0] for found in re.finditer(pattern, text, re.MULTILINE))
 
 
 def ordered(text: str) -> str:
-    """Compare lines, whatever their order."""
+    """Compare lines in any order."""
     return "\n".join(sorted(text.splitlines()))
 
 
-#: Settings that every topic of korvet has of its own, and the one that every topic of Apache Kafka 4 has.
+#: Settings that only korvet's topics have, and the one that every topic of Apache Kafka 4 has.
 OWN = r"(?:storage\.layout|offset\.mapping|offset\.sequence\.bits|min\.insync\.replicas)"
 
 
 def settings(text: str) -> str:
-    """Compare settings, but for those which only one of both knows, and without where values come from."""
+    """Compare settings, except those that only one broker has, without their sources."""
     text = re.sub(rf",?{OWN}=[^,\s]*", "", text).replace("Configs: ,", "Configs: ")
     lines = (line.partition(" sensitive=")[0] for line in text.splitlines())
     return "\n".join(line for line in lines if line.strip())
@@ -53,8 +53,8 @@ def _words(text: str) -> tuple[str, ...]:
 class Step:
     """A run of one tool.
 
-    `status` is how it ends on every broker. `refused` is what korvet says instead of doing what Apache Kafka does:
-    the tool then ends with 1 and says that; `why` is the reason.
+    `status` is its exit status on every broker. `refused` is korvet's message where it deviates from Apache Kafka: the
+    tool then prints it and exits with 1; `why` is the reason.
     """
 
     tool: str
@@ -62,7 +62,7 @@ class Step:
     status: int = 0
     given: str = ""
     shown: Shown = everything
-    has_offsets: bool = False  # the numbers it prints follow from offsets, which are not dense everywhere
+    has_offsets: bool = False  # its output has numbers that depend on offsets, which may not be dense
     refused: str = ""
     why: str = ""
     versions: Sequence[str] = BOTH
@@ -165,7 +165,7 @@ CONSOLE_STEPS = (
 OFFSET_STEPS = (
     Step(_OFFSETS, "--topic {topic}", has_offsets=True),
     Step(_OFFSETS, "--topic {topic} --time earliest", has_offsets=True),
-    # Which of several records of one millisecond it is, is a matter of when they came.
+    # Several records may share the largest timestamp, so the offset depends on their arrival.
     Step(_OFFSETS, "--topic {topic} --time max-timestamp", shown=only(r"^.*:\d:")),
     Step(_OFFSETS, "--topic {topic} --time earliest-local", has_offsets=True),
     Step(_OFFSETS, "--topic {topic} --time -1", has_offsets=True),
@@ -261,7 +261,7 @@ OTHER_STEPS = (
 
 STEPS = (*TOPIC_STEPS, *CONFIG_STEPS, *CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS)
 
-#: While a member of the group is there.
+#: Steps that run while the group has a member.
 MEMBER_STEPS = (
     Step(_GROUPS, "--describe --group {group} --members --verbose"),
     Step(_GROUPS, "--describe --group {group} --state"),

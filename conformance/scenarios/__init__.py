@@ -1,4 +1,4 @@
-"""What every broker is asked: a module for each family of APIs, and sessions of clients. Importing declares them."""
+"""The scenarios: a module per family of APIs, and sessions of clients. Importing the modules declares them."""
 
 from conformance.scenarios import (
     cluster,

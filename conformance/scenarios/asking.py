@@ -1,11 +1,11 @@
-"""Requests that scenarios of several families need, in any version."""
+"""Requests that several families of scenarios use, in any version."""
 
 from __future__ import annotations
 
 from conformance.talk import Talk, newest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-#: The version from which Fetch names topics by their ids.
+#: The first version of Fetch that names topics by id.
 FETCH_BY_ID = 13
 
 
@@ -23,7 +23,7 @@ def fetch(
     isolation_level: int = 0,
     current_leader_epoch: int = -1,
 ) -> FetchRequest:
-    """One partition of a topic (by its short name), from a number of a record on."""
+    """Return a request for one partition of a topic (by its short name), from record number `offset` on."""
     spoken = newest(FetchRequest) if version is None else version
     asked = FetchPartition(
         partition=partition,
@@ -41,7 +41,7 @@ def fetch(
 
 
 def fetch_topic(talk: Talk, topic: str, version: int, *partitions: FetchPartition) -> FetchTopic:
-    """A topic by its short name, as that version of Fetch names it."""
+    """Return a topic, by its short name, in the form of that version of Fetch."""
     if version < FETCH_BY_ID:
         return FetchTopic(topic=talk.name(topic), partitions=list(partitions))
     return FetchTopic(topic_id=talk.topic_id(topic), partitions=list(partitions))

@@ -1,4 +1,4 @@
-"""What is about the cluster: ApiVersions, DescribeCluster, FindCoordinator, InitProducerId, reassignments, log dirs."""
+"""The cluster: ApiVersions, DescribeCluster, FindCoordinator, InitProducerId, reassignments, log dirs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names_of_software(talk: Talk, version: int) -> None:
 
 
 def raw_request(key: int, version: int, body: bytes = b"") -> bytes:
-    """A request of any number at all, with header version 1."""
+    """Return the frame of a request with any API key, with header version 1."""
     data = key.to_bytes(2, "big") + version.to_bytes(2, "big") + (9).to_bytes(4, "big") + b"\xff\xff" + body
     return SIZE.pack(len(data)) + data
 
@@ -90,7 +90,7 @@ def list_config_resources(talk: Talk, version: int) -> None:
 
 
 def coordinator(version: int, *keys: str, key_type: int = 0) -> FindCoordinatorRequest:
-    """One key up to version 3, several from version 4."""
+    """Return a request for one key up to version 3, for several from version 4."""
     if version < COORDINATORS_IN_A_LIST:
         return FindCoordinatorRequest(key=keys[0], key_type=key_type)
     return FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
@@ -111,7 +111,7 @@ def find_coordinator(talk: Talk, version: int) -> None:
 def producer_id(
     transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
 ) -> InitProducerIdRequest:
-    """A producer's id, without or with a transactional id."""
+    """Return a request for a producer id, without or with a transactional id."""
     return InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,

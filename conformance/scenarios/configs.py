@@ -21,7 +21,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 class Resource(IntEnum):
-    """Sorts of resources that have settings."""
+    """Types of resources that have settings."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ def describe(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> DescribeConfigsRequest:
-    """Some settings of one resource; none named is an empty list, `everything` is null."""
+    """Return a request for settings of one resource: those named, or with `everything` null for all."""
     keys = None if everything else list(settings)
     resource = DescribeConfigsResource(resource_type=sort, resource_name=name, configuration_keys=keys)
     return DescribeConfigsRequest(
@@ -52,7 +52,7 @@ def describe(
 def alter(
     name: str, *, sort: int = TOPIC, validate_only: bool = False, **settings: str | None
 ) -> AlterConfigsRequest:
-    """All settings of one resource anew."""
+    """Return a request that replaces all settings of one resource."""
     configs = [Alterable(name=key.replace("_", "."), value=value) for key, value in settings.items()]
     resource = Altered(resource_type=sort, resource_name=name, configs=configs)
     return AlterConfigsRequest(resources=[resource], validate_only=validate_only)
@@ -61,7 +61,7 @@ def alter(
 def change(
     name: str, *changes: tuple[int, str, str | None], sort: int = TOPIC, validate_only: bool = False
 ) -> IncrementalAlterConfigsRequest:
-    """Some settings of one resource: operation, name and value each."""
+    """Return a request that changes settings of one resource: operation, name and value each."""
     configs = [AlterableConfig(name=key, config_operation=what, value=value) for what, key, value in changes]
     resource = AlterConfigsResource(resource_type=sort, resource_name=name, configs=configs)
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)

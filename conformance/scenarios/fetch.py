@@ -1,4 +1,4 @@
-"""Fetch: positions, limits, waits, and what cannot be fetched."""
+"""Fetch: offsets, limits, waits, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def several(
     session_id: int = 0,
     session_epoch: int = -1,
 ) -> FetchRequest:
-    """Some partitions of the topic `orders`."""
+    """Return a request for some partitions of the topic `orders`."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
@@ -201,7 +201,7 @@ def a_long_poll_that_ends_by_itself(talk: Talk, version: int) -> None:
 
 @scenario(FetchRequest, 4, 4)
 def limits_below_the_least_that_is_wanted(talk: Talk, version: int) -> None:
-    """Whether a consumer waits for bytes that its limit for a partition keeps from it; and at the end of the log."""
+    """Wait for more bytes than a partition's limit allows; also at the end of the log."""
     talk.topic("orders", partitions=2)
     each = batch(b"x" * 1000)
     talk.fill("orders", *[each] * 10)

@@ -27,12 +27,12 @@ from korvet.protocol.messages.sync_group import SyncGroupRequest
 
 
 def joined(talk: Talk, group: str, *, instance: str | None = None) -> Member:
-    """The only member of a new group, in its first generation, with its assignment."""
+    """Return the only member of a new group, in its first generation, with its assignment."""
     member = Member(talk, "the member", talk.name(group), instance=instance)
     form(member)
     if talk.steps[-1].answer.error_code:
         raise Unexpected(f"{talk.peer.name} forms no group: {talk.steps[-1]}")
-    talk.steps.clear()  # how it came to be is another scenario's
+    talk.steps.clear()  # another scenario compares how a group forms
     return member
 
 

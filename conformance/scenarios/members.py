@@ -1,4 +1,4 @@
-"""Members of groups, as scenarios play them: requests in any version."""
+"""Members of groups for scenarios: requests in any version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from korvet.protocol.messages.offset_fetch import (
 )
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-#: The versions from which things can be said.
+#: The first versions with these fields.
 INSTANCE_JOINS, INSTANCE_SYNCS, INSTANCE_COMMITS = 5, 3, 7
 LEAVE_TOGETHER = 3
 FETCH_GROUPS = 8
-#: What a consumer says it reads: version 0, one topic `orders`, no user data.
+#: A consumer's subscription: version 0, one topic `orders`, no user data.
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\6orders" + b"\xff\xff\xff\xff"
 
 
@@ -44,7 +44,7 @@ def join(
     rebalance_timeout_ms: int = 30_000,
     metadata: bytes = SUBSCRIPTION,
 ) -> JoinGroupRequest:
-    """One who wants to be a member."""
+    """Return a request to join a group."""
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=session_timeout_ms,
@@ -66,7 +66,7 @@ def sync(
     protocol_type: str | None = "consumer",
     protocol_name: str | None = "range",
 ) -> SyncGroupRequest:
-    """A member that wants its assignment; the leader brings everybody's."""
+    """Return a request for a member's assignment; the leader's has the assignments of all members."""
     return SyncGroupRequest(
         group_id=group,
         generation_id=generation,
@@ -84,14 +84,14 @@ def sync(
 def heartbeat(
     group: str, member_id: str, generation: int, *, instance: str | None = None
 ) -> HeartbeatRequest:
-    """A member that is alive."""
+    """Return a member's heartbeat."""
     return HeartbeatRequest(
         group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
     )
 
 
 def leave(version: int, group: str, *members: str, instance: str | None = None) -> LeaveGroupRequest:
-    """Members that go; before version 3 the first of them."""
+    """Return a request of members to leave; before version 3, of the first one."""
     if version < LEAVE_TOGETHER:
         return LeaveGroupRequest(group_id=group, member_id=members[0])
     going = [MemberIdentity(member_id=member, group_instance_id=instance) for member in members]
@@ -110,7 +110,7 @@ def commit(
     metadata: str | None = "",
     epoch: int = -1,
 ) -> OffsetCommitRequest:
-    """One position."""
+    """Return a request to commit one offset."""
     data = OffsetCommitRequestPartition(
         partition_index=partition,
         committed_offset=offset,
@@ -127,7 +127,7 @@ def commit(
 
 
 def committed(version: int, group: str, *topics: str, partitions: Sequence[int] = (0,)) -> OffsetFetchRequest:
-    """The positions of a group on topics; of all, where none is named (from version 2)."""
+    """Return a request for a group's committed offsets of topics; without topics, of all (from version 2)."""
     if version < FETCH_GROUPS:
         wanted = [OffsetFetchRequestTopic(name=topic, partition_indexes=list(partitions)) for topic in topics]
         return OffsetFetchRequest(group_id=group, topics=wanted or (None if version >= 2 else []))
@@ -137,7 +137,7 @@ def committed(version: int, group: str, *topics: str, partitions: Sequence[int] 
 
 @define
 class Member:
-    """A client that is, or wants to be, a member of a group; its answers are kept under its own name."""
+    """A client that is, or joins as, a member of a group; steps have its name."""
 
     talk: Talk
     who: str
@@ -158,7 +158,8 @@ class Member:
         self.client = self.talk.client(f"client-{self.who}")
 
     def ask_to_join(self) -> None:
-        """Join, with the member id that a broker from version 4 hands out first; the answer is left for later."""
+        """Send a join request, to be received with `joined`."""
+        # From version 4, the broker first hands out a member id.
         if not self.member_id and self.join_version >= 4 and self.instance is None:
             told = self.talk.ask(self._join(), self.join_version, f"{self.who} knocks", on=self.client)
             self.member_id = told.member_id
@@ -166,7 +167,7 @@ class Member:
         self.talk.send(self._asked, self.join_version, on=self.client)
 
     def joined(self, what: str = "joins") -> Any:
-        """The answer to `ask_to_join`."""
+        """Receive the response to `ask_to_join`."""
         answer = self.talk.receive(self._asked, self.join_version, f"{self.who} {what}", on=self.client)
         if not answer.error_code:
             self.member_id, self.generation = answer.member_id, answer.generation_id
@@ -174,7 +175,7 @@ class Member:
         return answer
 
     def ask_to_sync(self, assignments: dict[str, bytes] | None = None) -> None:
-        """Ask for the assignment; the answer is left for later."""
+        """Send a sync request, to be received with `synced`."""
         self._asked = sync(
             self.group,
             self.member_id,
@@ -186,16 +187,16 @@ class Member:
         self.talk.send(self._asked, on=self.client)
 
     def synced(self, what: str = "syncs") -> Any:
-        """The answer to `ask_to_sync`."""
+        """Receive the response to `ask_to_sync`."""
         return self.talk.receive(self._asked, None, f"{self.who} {what}", on=self.client)
 
     def heartbeat(self, what: str = "is alive") -> Any:
-        """Say so."""
+        """Send a heartbeat and return the response."""
         request = heartbeat(self.group, self.member_id, self.generation, instance=self.instance)
         return self.talk.ask(request, label=f"{self.who} {what}", on=self.client)
 
     def commit(self, topic: str, offset: int, what: str = "commits") -> Any:
-        """Commit one position as a member."""
+        """Commit one offset as a member."""
         request = commit(
             self.group,
             topic,
@@ -207,7 +208,7 @@ class Member:
         return self.talk.ask(request, label=f"{self.who} {what}", on=self.client)
 
     def leave(self, what: str = "leaves") -> Any:
-        """Go."""
+        """Leave the group."""
         request = leave(LEAVE_TOGETHER, self.group, self.member_id)
         return self.talk.ask(request, label=f"{self.who} {what}", on=self.client)
 
@@ -223,13 +224,13 @@ class Member:
 
 
 def form(*members: Member) -> Member:
-    """Have members join a new group and share assignments; who leads is returned."""
+    """Let members join a new group and share assignments. Return the leader."""
     join_together(*members)
     return share(*members)
 
 
 def join_together(*members: Member) -> None:
-    """Have members join a new group, one behind the other."""
+    """Let members join a new group one after the other."""
     for number, member in enumerate(members, 1):
         member.ask_to_join()
         if len(members) > 1:
@@ -239,14 +240,14 @@ def join_together(*members: Member) -> None:
 
 
 def _until_members(member: Member, count: int) -> None:
-    """Return once the group has so many members: the first of them will lead."""
+    """Return once the group has that many members, so that the first of them will lead."""
     request = DescribeGroupsRequest(groups=[member.group])
     seen = f"{member.who} is seen in its group"
     member.talk.wait_until(lambda: len(member.talk.tell(request).groups[0].members) >= count, seen)
 
 
 def share(*members: Member) -> Member:
-    """Have members that have joined sync; who leads is returned."""
+    """Let joined members sync. Return the leader."""
     (leader,) = (member for member in members if member.leads)
     assignments = {member.member_id: f"for {member.who}".encode() for member in members}
     for member in members:

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a log begins and ends, and what is where in it."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: start and end of a log, and offsets by time and epoch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SPECIAL = {
 def list_offsets(
     topic: str, timestamp: int, *, partition: int = 0, epoch: int = -1, isolation_level: int = 0
 ) -> ListOffsetsRequest:
-    """One partition's."""
+    """Return a request about one partition."""
     asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
     topics = [ListOffsetsTopic(name=topic, partitions=[asked])]
     return ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics, timeout_ms=5000)
 
 
 def delete_records(talk: Talk, topic: str, number: int, *, partition: int = 0) -> DeleteRecordsRequest:
-    """Everything before a record, by its number; negative numbers are told as they are."""
+    """Return a request to delete everything before a record, by its number; negative numbers are sent unchanged."""
     offset = talk.offset(topic, number, partition) if number >= 0 else number
     deleted = DeleteRecordsPartition(partition_index=partition, offset=offset)
     topics = [DeleteRecordsTopic(name=talk.name(topic), partitions=[deleted])]
@@ -50,7 +50,7 @@ def delete_records(talk: Talk, topic: str, number: int, *, partition: int = 0) -
 def ends_of_epochs(
     topic: str, epoch: int, *, partition: int = 0, current: int = -1
 ) -> OffsetForLeaderEpochRequest:
-    """Where an epoch of one partition ended."""
+    """Return a request for the end offset of an epoch of one partition."""
     asked = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     return OffsetForLeaderEpochRequest(
         replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]

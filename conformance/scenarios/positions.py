@@ -1,4 +1,4 @@
-"""Positions of groups: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""Committed offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def positions_on_a_topic_that_is_deleted(talk: Talk, _version: int) -> None:
 
 
 def forget(group: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest:
-    """Positions to be deleted."""
+    """Return a request to delete committed offsets."""
     topics = [
         OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index)])
         for name, index in partitions

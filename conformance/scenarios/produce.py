@@ -27,7 +27,7 @@ def produce(
     transactional_id: str | None = None,
     timeout_ms: int = 10_000,
 ) -> ProduceRequest:
-    """What is given as one partition's records; nothing stands for null."""
+    """Return a request with the given bytes as one partition's records; null if there are none."""
     data = PartitionProduceData(index=partition, records=list(records) or None)
     return ProduceRequest(
         transactional_id=transactional_id,
@@ -164,7 +164,9 @@ def broken_batches(talk: Talk, version: int) -> None:
             good[:-3], LENGTH_AT, struct.pack(">i", len(good) - 15)
         ),
     }
-    topic = talk.topic("orders", partitions=len(broken))  # so that one that is taken moves no other's offsets
+    topic = talk.topic(
+        "orders", partitions=len(broken)
+    )  # a batch that is accepted affects no other batch's offsets
     for partition, (label, records) in enumerate(broken.items()):
         talk.ask(produce(topic, records, partition=partition), version, label)
 

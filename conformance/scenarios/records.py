@@ -24,7 +24,7 @@ def batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """A valid batch of these values; `producer` is id, epoch and first sequence."""
+    """Return a valid batch of these values; `producer` is id, epoch and first sequence."""
     records = [
         (
             delta,
@@ -49,7 +49,7 @@ def batch(
 
 
 def overwritten(whole: bytearray, at: int, data: bytes, *, seal: bool = True) -> bytearray:
-    """The batch with other bytes at a place; `seal` makes the checksum right again."""
+    """Return the batch with other bytes at a position; `seal` recomputes the checksum."""
     changed = bytearray(whole)
     changed[at : at + len(data)] = data
     if seal:

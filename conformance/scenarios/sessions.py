@@ -19,7 +19,7 @@ from korvet.protocol.record_batch import decode_records, parse_batches
 
 
 def until_rebalancing(talk: Talk, member: Member) -> None:
-    """Return once a member is told that others want to join, or were lost."""
+    """Return once a member's heartbeat gets an error, because others want to join or were lost."""
 
     def told() -> bool:
         request = heartbeat(member.group, member.member_id, member.generation, instance=member.instance)
@@ -217,7 +217,7 @@ def retention_by_time(talk: Talk, _version: int) -> None:
 
 
 def everything(talk: Talk, topic: str) -> list[str]:
-    """All records of a topic's first partition, by their numbers; however many fetches that takes."""
+    """Return the numbers of all records of a topic's first partition, with as many fetches as necessary."""
     found: list[str] = []
     offset = talk.offset(topic, 0)
     end = offset + 1
@@ -237,7 +237,7 @@ def everything(talk: Talk, topic: str) -> list[str]:
 
 @scenario()
 def compaction(talk: Talk, _version: int) -> None:
-    # Kafka compacts nothing of the segment that is written to: a record of a later time begins another one.
+    # Kafka does not compact the active segment; a record of a later time rolls a new one.
     topic = talk.topic(
         "orders", cleanup_policy="compact", segment_ms="1000", min_cleanable_dirty_ratio="0.01"
     )

@@ -32,7 +32,7 @@ BAD_NAMES = ("", ".", "..", "a b", "a/b", "ä", "x" * 250)
 
 
 def metadata(*names: str, create: bool = False, operations: bool = False) -> MetadataRequest:
-    """Topics by name."""
+    """Return a request for topics by name."""
     return MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in names],
         allow_auto_topic_creation=create,
@@ -48,7 +48,7 @@ def creatable(
     assignments: dict[int, list[int]] | None = None,
     **configs: str,
 ) -> CreatableTopic:
-    """A topic to be made; settings have `_` for `.`."""
+    """Return a topic to create; settings have `_` for `.`."""
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -62,17 +62,17 @@ def creatable(
 
 
 def config(key: str, value: str) -> CreatableTopicConfig:
-    """A setting; its name has `_` for `.`."""
+    """Return a setting; its name has `_` for `.`."""
     return CreatableTopicConfig(name=key.replace("_", "."), value=value)
 
 
 def create(*topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsRequest:
-    """Topics to be made."""
+    """Return a request to create topics."""
     return CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=validate_only)
 
 
 def delete(version: int, *names: str, topic_id: UUID | None = None) -> DeleteTopicsRequest:
-    """Topics to be deleted, as that version names them."""
+    """Return a request to delete topics, in the form of that version."""
     if version < DELETE_BY_ID:
         return DeleteTopicsRequest(topic_names=list(names), timeout_ms=10_000)
     topics = [DeleteTopicState(name=name) for name in names]
@@ -84,7 +84,7 @@ def delete(version: int, *names: str, topic_id: UUID | None = None) -> DeleteTop
 def partitions(
     name: str, count: int, *assignments: list[int], validate_only: bool = False
 ) -> CreatePartitionsRequest:
-    """More partitions for one topic."""
+    """Return a request to add partitions to one topic."""
     assigned = [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignments] or None
     topic = CreatePartitionsTopic(name=name, count=count, assignments=assigned)
     return CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=validate_only)
@@ -96,7 +96,7 @@ def partitions(
 @scenario(MetadataRequest, 1)
 def metadata_of_topics(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", partitions=3)
-    flag = {"create": version < 4}  # before, it cannot be said that none shall be made
+    flag = {"create": version < 4}  # earlier versions cannot turn creation off
     talk.ask(metadata(topic, **flag), version, "one")
     talk.ask(metadata(topic, topic, **flag), version, "one twice")
     talk.ask(MetadataRequest(topics=[], allow_auto_topic_creation=True), version, "none")
