@@ -1,4 +1,4 @@
-"""The two libraries' ways to administer topics, in one vocabulary; each is also the library's ordinary client."""
+"""Administration of topics with two libraries, through one interface; each is also the library's ordinary client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Changes = Mapping[str, tuple[str, str | None]]
 
 @frozen
 class Told:
-    """A setting as it was described."""
+    """A setting as described by the broker."""
 
     value: str | None
     source: str  # DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
@@ -34,29 +34,29 @@ class Told:
 
 
 class Administrator(AdminClient):
-    """What of administration both libraries have. What is refused raises, with the broker's words where it sent any."""
+    """The administration that both libraries support. Refusals raise, with the broker's message if it sent one."""
 
     @abstractmethod
     def settings(self, name: str, *, kind: str = "TOPIC") -> dict[str, Told]:
-        """Every setting of a topic, or a BROKER."""
+        """Return every setting of a topic, or a BROKER."""
 
     @abstractmethod
     def change(
         self, name: str, changes: Changes, *, kind: str = "TOPIC", validate_only: bool = False
     ) -> None:
-        """Change some settings: IncrementalAlterConfigs."""
+        """Change some settings (IncrementalAlterConfigs)."""
 
     @abstractmethod
     def replace(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Give a topic these settings and no others: AlterConfigs."""
+        """Replace all settings of a topic (AlterConfigs)."""
 
     @abstractmethod
     def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Let the topic have so many partitions in all."""
+        """Increase the number of a topic's partitions to `count`."""
 
     @abstractmethod
     def delete_records(self, topic: str, offset: int, *, partition: int = 0) -> int:
-        """Delete what lies below; where the log starts then."""
+        """Delete records below an offset. Return the new start offset."""
 
 
 class ConfluentAdministrator(Confluent, Administrator):
@@ -91,7 +91,7 @@ class ConfluentAdministrator(Confluent, Administrator):
     def replace(self, topic: str, settings: Mapping[str, str]) -> None:
         admin, resource = self._admin(), ConfigResource(ResourceType.TOPIC, topic, set_config=dict(settings))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the API is old, and that is why it is asked
+            warnings.simplefilter("ignore", DeprecationWarning)  # the test covers the deprecated API
             answers = admin.alter_configs([resource], request_timeout=LIMIT_S)
         answers[resource].result(LIMIT_S)
 
@@ -136,7 +136,7 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
             request = admin._alter_configs_request(
                 [KafkaPythonResource("TOPIC", topic, dict(settings))], incremental=False
             )
-            # Its own verb would add the settings there are.
+            # The library's own method would add the existing settings.
             (answer,) = admin._manager.run(admin._manager.send, request).responses
         if answer.error_code:
             raise ValueError(f"error {answer.error_code}: {answer.error_message}")
@@ -159,10 +159,10 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
             low_watermark: int = admin.delete_records({tp: offset})[tp]["low_watermark"]
         return low_watermark
 
-    # --- What this library alone has --------------------------------------------------------------------
+    # --- Methods of this library only -------------------------------------------------------------------
 
     def sizes(self, topic: str) -> tuple[str, dict[int, int]]:
-        """Where a topic is kept, and the bytes of its partitions."""
+        """Return the log directory of a topic, and the bytes of its partitions."""
         with self._admin() as admin:
             ((broker),) = admin.describe_log_dirs([topic])
         (directory,) = broker["log_dirs"]
@@ -172,7 +172,7 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
         }
 
     def partition_pages(self, topic: str, limit: int) -> list[list[int]]:
-        """The topic's partitions, a page at a time."""
+        """Return the topic's partitions, one page at a time."""
         pages: list[list[int]] = []
         cursor = None
         with self._admin() as admin:
@@ -185,7 +185,7 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
                     return pages
 
     def reassignments(self) -> dict[Any, Any]:
-        """The partitions that move."""
+        """Return the partitions that are being reassigned."""
         with self._admin() as admin:
             found: dict[Any, Any] = admin.list_partition_reassignments()
         return found

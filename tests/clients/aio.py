@@ -1,4 +1,4 @@
-"""aiokafka: its event loop runs for the length of each call."""
+"""aiokafka; its event loop runs for the duration of each call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, at most LIMIT_S."""
+    """Run a coroutine to its end, for at most LIMIT_S."""
 
     async def limited() -> T:
         return await asyncio.wait_for(work, LIMIT_S)
@@ -118,7 +118,7 @@ class AioKafka(AdminClient):
             async with self._consumer() as consumer:
                 consumer.assign([tp])
                 await consumer.seek_to_beginning(tp)
-                # The position is known once the broker said where the beginning is; fetching starts then.
+                # The position is known once the broker returned the first offset; fetching starts then.
                 await consumer.position(tp)
                 assert not await consumer.getmany(tp, timeout_ms=200)
                 await asyncio.to_thread(produce)
@@ -150,7 +150,7 @@ class AioKafka(AdminClient):
             tp = TopicPartition(topic, partition)
             async with self._consumer(group_id=group_id) as consumer:
                 consumer.assign([tp])
-                # The public `committed` answers only the offset; what it asks the coordinator holds both.
+                # The public `committed` returns only the offset; the internal request returns metadata as well.
                 found = (await consumer._coordinator.fetch_committed_offsets([tp])).get(tp)
                 offset = await consumer.committed(tp)
                 assert offset == (None if found is None else found.offset)
@@ -187,7 +187,7 @@ class AioKafka(AdminClient):
 
 
 def _raise_errors(errors: Sequence[Sequence[Any]]) -> None:
-    """aiokafka's admin client leaves errors in the answer."""
+    """Raise the errors that aiokafka's admin client leaves in the response."""
     for name, code, *message in errors:
         if code:
             raise AssertionError(f"{name}: error {code} {message}")

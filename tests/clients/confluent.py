@@ -31,7 +31,7 @@ class Confluent(AdminClient):
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(settings or {}))
-        admin = self._admin()  # held, since what it was asked for dies with it
+        admin = self._admin()  # keep a reference: pending requests are dropped with the client
         admin.create_topics([new], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
 
     def delete_topic(self, topic: str) -> None:
@@ -39,7 +39,7 @@ class Confluent(AdminClient):
         admin.delete_topics([topic], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
 
     def partitions(self, topic: str) -> set[int]:
-        # Asking for one topic by name would create it; a list of all does not.
+        # Requesting one topic by name would create it; listing all topics does not.
         found = self._admin().list_topics(timeout=LIMIT_S).topics.get(topic)
         return set() if found is None else set(found.partitions)
 

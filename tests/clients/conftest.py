@@ -25,7 +25,7 @@ CLIENTS: tuple[type[Client], ...] = (*ADMIN_CLIENTS, Kcat)
 
 @frozen
 class StorageCase:
-    """A storage as `korvet serve` is told about it."""
+    """A storage and its settings for `korvet serve`."""
 
     id: str
     embedded: bool
@@ -41,7 +41,7 @@ STORAGES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here, and keep the tests of a storage in one process: they share its broker."""
+    """Mark the tests of this folder, and keep the tests of a storage in one process, where they share its broker."""
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
@@ -75,14 +75,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.id)
 def client(request: pytest.FixtureRequest, broker: KorvetProcess) -> Client:
-    """Each client in turn."""
+    """Return each client in turn."""
     made: Client = request.param(broker.bootstrap_servers)
     return made
 
 
 @pytest.fixture(params=ADMIN_CLIENTS, ids=lambda client: client.id)
 def admin_client(request: pytest.FixtureRequest, broker: KorvetProcess) -> AdminClient:
-    """Each client that also deletes topics and commits."""
+    """Return each client that can delete topics and commit offsets."""
     made: AdminClient = request.param(broker.bootstrap_servers)
     return made
 
@@ -94,5 +94,5 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def topic(numbers: Iterator[int]) -> str:
-    """A name nobody has used."""
+    """Return a new topic name."""
     return f"topic-{os.getpid()}-{next(numbers)}"

@@ -1,7 +1,7 @@
-"""What the scenarios ask of a client, in one vocabulary for four very different ones.
+"""The interface that scenarios use for four very different clients.
 
-A client is made for one broker and holds no connection: every call makes what it needs and closes it, as short
-programs do. Consumers assign themselves partitions and never subscribe.
+A client is made for one broker and keeps no connection: every call opens what it needs and closes it, as short programs
+do. Consumers assign themselves partitions and never subscribe.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
-# Every wait in this folder ends here: far beyond what anything takes, near enough for a red test.
+# The limit of every wait in this folder: far longer than any operation takes.
 LIMIT_S = 20.0
 
-# How long consumers let the broker hold a fetch: longer than LIMIT_S, so that only a waking broker answers.
-# Not those of librdkafka: it tells that a partition is empty once a fetch has come back from there with nothing,
-# and asks for its group's coordinator on the connection on which that fetch waits.
+# Consumers' fetch.max.wait.ms. It exceeds LIMIT_S, so that only a broker that answers early passes. librdkafka is an
+# exception: it reports an empty partition only after an empty Fetch response, and sends the group's coordinator lookup
+# on the connection on which that Fetch waits.
 FETCH_WAIT_MS = 60_000
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -26,7 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @frozen
 class Record:
-    """What a test produces; without a timestamp the client puts its own."""
+    """A record to produce; without a timestamp the client sets one."""
 
     value: bytes | None
     key: bytes | None = None
@@ -37,7 +37,7 @@ class Record:
 
 @frozen
 class Received:
-    """What a consumer got."""
+    """A consumed record."""
 
     offset: int
     timestamp_ms: int
@@ -48,7 +48,7 @@ class Client(ABC):
     """One client library, talking to one broker."""
 
     id: str
-    # Some clients leave out, or refuse, what they think nobody means.
+    # Some clients omit or refuse unusual records.
     sends_empty_values_without_key = True
     sends_neither_key_nor_value = False
     sends_null_headers = True
@@ -60,11 +60,11 @@ class Client(ABC):
     def create_topic(
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, by the client's own means, and return when it can be used."""
+        """Create a topic with the client's own API, and return when it can be used."""
 
     @abstractmethod
     def partitions(self, topic: str) -> set[int]:
-        """The topic's partitions by the cluster's metadata; empty when there is no such topic."""
+        """Return the topic's partitions from the cluster's metadata; empty if there is no such topic."""
 
     @abstractmethod
     def produce(
@@ -76,51 +76,51 @@ class Client(ABC):
         acks: str = "all",
         idempotent: bool = False,
     ) -> None:
-        """Produce and wait until everything is acknowledged; raises when something was not."""
+        """Produce and wait until everything is acknowledged; raise if a record was not."""
 
     @abstractmethod
     def consume(
         self, topic: str, count: int, *, partition: int = 0, start: int | None = None
     ) -> list[Received]:
-        """The next `count` records from that offset, by default from the beginning."""
+        """Return the next `count` records from an offset, by default from the beginning."""
 
     @abstractmethod
     def offset_at(self, topic: str, timestamp_ms: int, *, partition: int = 0) -> int | None:
-        """The offset of the first record with that timestamp or a later one; None without one."""
+        """Return the offset of the first record with that timestamp or a later one, or None."""
 
     @abstractmethod
     def consume_first(self, topic: str, produce: Callable[[], None]) -> Received:
-        """Wait at the beginning of an empty partition, call `produce` while waiting, give what arrives."""
+        """Wait at the beginning of an empty partition, call `produce` while waiting, and return the record."""
 
 
 class AdminClient(Client):
-    """A client that also deletes topics and commits positions."""
+    """A client that also deletes topics and commits offsets."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic and return when the broker says that it is gone."""
+        """Delete the topic and return when the broker confirms the deletion."""
 
     @abstractmethod
     def bounds(self, topic: str, *, partition: int = 0) -> tuple[int, int]:
-        """The earliest and the latest offset, as the client asks for them."""
+        """Return the earliest and the latest offset, as the client requests them."""
 
     @abstractmethod
     def commit(
         self, group_id: str, topic: str, offset: int, *, metadata: str = "", partition: int = 0
     ) -> None:
-        """Commit a position for a consumer that assigned itself the partition."""
+        """Commit an offset for a consumer that assigned itself the partition."""
 
     @abstractmethod
     def committed(self, group_id: str, topic: str, *, partition: int = 0) -> tuple[int, str] | None:
-        """The committed position and its metadata."""
+        """Return the committed offset and its metadata."""
 
     @abstractmethod
     def resume(self, group_id: str, topic: str, count: int, *, partition: int = 0) -> list[Received]:
-        """The next `count` records from the group's committed position."""
+        """Return the next `count` records from the group's committed offset."""
 
 
 def eventually(ask: Callable[[], object], expected: object) -> None:
-    """Ask until the answer is the one expected, which it has to be before LIMIT_S is over."""
+    """Repeat a call until it returns the expected value; fail after LIMIT_S."""
     deadline = time.monotonic() + LIMIT_S
     while (answer := ask()) != expected and time.monotonic() < deadline:
         pass
@@ -128,5 +128,5 @@ def eventually(ask: Callable[[], object], expected: object) -> None:
     assert expected == answer
 
 
-class Timeout(Exception):  # noqa: N818  what did not come is in the message
-    """A client waited LIMIT_S in vain."""
+class Timeout(Exception):  # noqa: N818  the message names what is missing
+    """A client waited for LIMIT_S without success."""

@@ -92,7 +92,7 @@ class KafkaPython(AdminClient):
         with self._consumer() as consumer:
             consumer.assign([tp])
             consumer.seek_to_beginning(tp)
-            # The position is known once the broker said where the beginning is; the next poll sends the fetch.
+            # The position is known once the broker returned the first offset; the next poll sends the Fetch.
             consumer.position(tp)
             assert not consumer.poll(200)
             produce()

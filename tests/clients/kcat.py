@@ -1,4 +1,4 @@
-"""kcat, the command line client: every call is a process."""
+"""kcat, the command line client: every call starts a process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from tests.clients.interface import LIMIT_S, Client, Received, Record
 
-# Neither occurs in what the scenarios produce; a newline does.
+# No record of the scenarios contains it; some contain newlines.
 RECORD_END = "\x1e"
 KEY_END = "\x1f"
 
 
 class Kcat(Client):
-    """Cannot set timestamps, delete topics or commit positions; creates topics by asking for them."""
+    """Client that cannot set timestamps, delete topics or commit offsets; it creates topics by requesting metadata."""
 
     id = "kcat"
     sends_empty_values_without_key = False
@@ -48,7 +48,7 @@ class Kcat(Client):
         idempotent: bool = False,
     ) -> None:
         settings = ["-z", codec, "-X", f"acks={acks}", "-X", f"enable.idempotence={str(idempotent).lower()}"]
-        # What options say holds for a whole run of kcat: so many runs as the options change.
+        # Options apply to a whole run of kcat, so each change of options requires another run.
         for options, alike in groupby(records, _options):
             lines = (_line(record) for record in alike)
             self._run("-P", "-t", topic, *settings, *options, "-D", RECORD_END, stdin=b"".join(lines))
@@ -64,7 +64,7 @@ class Kcat(Client):
 
     def offset_at(self, topic: str, timestamp_ms: int, *, partition: int = 0) -> int | None:
         output = self._run("-Q", "-t", f"{topic}:{partition}:{timestamp_ms}")
-        # "topic [0] offset 7"; where there is none kcat shows what librdkafka makes of -1: the end
+        # "topic [0] offset 7"; without such a record kcat shows what librdkafka makes of -1: the end
         offset = int(output.rpartition(b" ")[2])
         return offset if offset >= 0 else None
 

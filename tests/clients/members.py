@@ -1,7 +1,7 @@
-"""Members of groups: a consumer of each library that subscribes, in a thread of its own.
+"""Members of groups: for each library, a consumer that subscribes and runs in its own thread.
 
-What happens to it is noted in `events` ("assigned 0, 1", "revoked 1") and `received`. Whoever waits for something waits
-on the condition that all members of a `Party` share, so that nothing is polled for.
+`events` lists rebalances ("assigned 0, 1", "revoked 1"), and `received` lists records. All members of a `Party` share a
+condition, which they notify of changes, so that tests need not poll.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Member(ABC):
         """Subscribe and poll until `_stopping` is set; then leave and return."""
 
     def standing(self) -> str:
-        """Where it is just now, for whoever waits for it in vain."""
+        """Return the current stack, for the message of a timeout."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
 
@@ -77,7 +77,7 @@ class Member(ABC):
         with self.party.changed:
             self.party.changed.notify_all()
 
-    # --- What happens to it -----------------------------------------------------------------------------
+    # --- Events -----------------------------------------------------------------------------------------
 
     def note_assigned(self, partitions: Iterable[int], *, incremental: bool = False) -> None:
         given = set(partitions)
@@ -165,7 +165,7 @@ class KafkaPythonMember(Member):
 
         consumer.subscribe([self.party.topic], listener=Listener())
         while not self._stopping.is_set():
-            # Now and then it tells of a broker that is away, rather than trying again by itself.
+            # It sometimes raises when a broker is unavailable, instead of retrying.
             with suppress(KafkaConnectionError):
                 for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
                     self.note_received(record.value for record in records)
@@ -180,7 +180,7 @@ class AioKafkaMember(Member):
         asyncio.run(self._consume())
 
     def standing(self) -> str:
-        """Its tasks; the thread itself is nearly always in the event loop's select."""
+        """Return the stacks of the tasks; the thread itself is nearly always in the event loop's select."""
         return "\n".join(" > ".join(frames_of(task)) for task in asyncio.all_tasks(self._loop))
 
     async def _consume(self) -> None:
@@ -216,7 +216,7 @@ class AioKafkaMember(Member):
 
 
 def frames_of(task: asyncio.Task[Any]) -> Iterator[str]:
-    """Where a task waits, from its outermost coroutine in; `Task.print_stack` tells the outermost alone."""
+    """Yield the coroutines of a waiting task, the outermost first; `Task.print_stack` shows only the outermost."""
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
@@ -228,7 +228,7 @@ COOPERATIVE: tuple[type[Member], ...] = (ConfluentMember, KafkaPythonMember)
 
 
 class Party:
-    """The members of one group. Closes those that are left at its end."""
+    """The members of one group. It closes the remaining members on exit."""
 
     def __init__(self, bootstrap_servers: str, topic: str, *, session_ms: int = 10_000) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -248,7 +248,7 @@ class Party:
         member.close()
 
     def wait_until(self, condition: Callable[[], bool], *, limit_s: float = 2 * LIMIT_S) -> None:
-        """Return once it holds; raises with everything that happened when it never does."""
+        """Return once the condition holds; on timeout, raise with all events."""
 
         def decided() -> bool:
             return condition() or any(member.error is not None for member in self.members)
@@ -262,7 +262,7 @@ class Party:
         raise Timeout(f"it never came to that: {happened}")
 
     def share(self, partitions: int) -> bool:
-        """Whether the partitions are shared out among the members, each to one of them."""
+        """Return True if every partition is assigned to exactly one member, and every member has partitions."""
         given = [partition for member in self.members for partition in member.assignment]
         return sorted(given) == list(range(partitions)) and all(m.assignment for m in self.members)
 
@@ -278,11 +278,11 @@ class Party:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        """Close every one of them. What went wrong first is what is raised."""
+        """Close all members. Raise the first error."""
         for member in self.members:
             try:
                 member.close()
-            except Exception as failure:  # noqa: BLE001  raised below, or told beside what came before
+            except Exception as failure:  # noqa: BLE001  raised below, or printed if there was an earlier error
                 if error is None:
                     error = failure
                 else:

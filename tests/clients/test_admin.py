@@ -1,7 +1,7 @@
-"""Settings, partitions and records administered by unmodified clients; and that altered settings count at once.
+"""Administration of settings, partitions and records by unmodified clients; settings take effect immediately.
 
-What is altered through one broker counts for the next record there, and a moment later in another broker on the same
-Redis, without either being started anew.
+A change through one broker applies to the next record there, and shortly afterwards in another broker on the same
+Redis, without a restart of either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEN = [Record(value=b"%d" % number) for number in range(10)]
 
 @pytest.fixture(params=ADMINISTRATORS, ids=lambda administrator: administrator.id)
 def admin(request: pytest.FixtureRequest, broker: KorvetProcess) -> Administrator:
-    """Each client in turn."""
+    """Return each client in turn."""
     made: Administrator = request.param(broker.bootstrap_servers)
     return made
 
@@ -39,7 +39,7 @@ def kafka_python(broker: KorvetProcess) -> KafkaPythonAdministrator:
 
 @pytest.fixture(scope="module")
 def other(broker: KorvetProcess) -> Iterator[KorvetProcess]:
-    """Another broker on the same Redis; in memory there can be none, and it is the same."""
+    """Run another broker on the same Redis; in memory, return the same broker."""
     if not is_shared(broker):
         yield broker
         return
@@ -49,7 +49,7 @@ def other(broker: KorvetProcess) -> Iterator[KorvetProcess]:
 
 @pytest.fixture(scope="module")
 def hasty(broker: KorvetProcess) -> Iterator[KorvetProcess]:
-    """Another such broker, that keeps nothing just because it was appended a moment ago."""
+    """Run another such broker, whose retention also deletes records that were just appended."""
     settings = {**broker.settings, "log.retention.check.interval.ms": "1"}
     storage = shared_storage(broker) if is_shared(broker) else "memory://"
     with KorvetProcess(storage=storage, settings=settings) as process:
@@ -57,12 +57,12 @@ def hasty(broker: KorvetProcess) -> Iterator[KorvetProcess]:
 
 
 def is_shared(broker: KorvetProcess) -> bool:
-    """Whether other brokers can have the same storage."""
+    """Return True if other brokers can use the same storage."""
     return broker.storage.startswith("embedded:")
 
 
 def shared_storage(broker: KorvetProcess) -> str:
-    """The URL of the server that a broker has started for itself."""
+    """Return the URL of the broker's private server."""
     return f"unix://{broker.storage.removeprefix('embedded:')}/redis.sock"
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_ever_reassigned(kafka_python: KafkaPythonAdministrator) -> N
     assert {} == kafka_python.reassignments()
 
 
-# --- Altered settings count at once -------------------------------------------------------------------------
+# --- Altered settings take effect immediately ---------------------------------------------------------------
 
 
 def produce(
@@ -275,7 +275,7 @@ def produce(
     timestamp_ms: int | None = None,
     timeout_ms: int = 30_000,
 ) -> int:
-    """Append a record, with acks=all; its offset."""
+    """Append a record with acks=all. Return its offset."""
     now_ms = time.time_ns() // 1_000_000
     batch = build_batch([(0, now_ms if timestamp_ms is None else timestamp_ms, None, value, ())])
     with Wire(broker.port) as wire:
@@ -284,9 +284,9 @@ def produce(
 
 
 def refusal(broker: KorvetProcess, topic: str, **record: object) -> ErrorCode:
-    """How a record is answered."""
+    """Return the error code of the response to a record."""
     try:
-        produce(broker, topic, **record)  # type: ignore[arg-type]  # what a test gives is what `produce` takes
+        produce(broker, topic, **record)  # type: ignore[arg-type]  # tests pass arguments of `produce`
     except KafkaError as error:
         return error.error_code
     return ErrorCode.NONE
@@ -361,7 +361,7 @@ def test_whose_time_records_bear_counts_at_once(
 
 
 def codec(broker: KorvetProcess, topic: str, offset: int) -> Codec:
-    """How the batch at an offset is compressed when it is fetched."""
+    """Return the compression of the batch at an offset when it is fetched."""
     with Wire(broker.port) as wire:
         wire.send(frame_of(fetch_request(topic, offset, max_wait_ms=0)))
         return parse_batches(fetched(wire.receive()))[0].compression

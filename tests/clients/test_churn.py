@@ -1,6 +1,6 @@
-"""Consumers of one group that are killed and replaced while a broker is, too: nothing is lost, nobody is stuck.
+"""Consumers of one group are killed and replaced, and so is a broker: no record is lost and no member is stuck.
 
-Half a minute of what `tests/soak` does for longer.
+The test takes half a minute; `tests/soak` runs the same for longer.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def positions_of(client: Confluent, topic: str) -> list[int]:
 
 
 def sorted_each(rows: list[list[int]]) -> list[list[int]]:
-    """The same rows with every column in order: equal where none of them goes back."""
+    """Return the rows with every column sorted; they are equal to the rows if no column decreases."""
     return [list(row) for row in zip(*(sorted(column) for column in zip(*rows, strict=True)), strict=True)]
 
 
 def wait_until_stable(bootstrap_servers: str, members: int) -> bool:
-    """Whether the group is Stable with that many members, within a session and a rebalance."""
+    """Return True if the group becomes Stable with that many members, within a session and a rebalance."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def is_stable() -> bool:
@@ -96,7 +96,7 @@ def wait_until_stable(bootstrap_servers: str, members: int) -> bool:
 
 
 def within(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Ask again and again, as an administrator would; there is nothing that would tell."""
+    """Poll a condition, as an administrator would, and return whether it held within the limit."""
     pause, asked = threading.Event(), 0.0
     while not condition():
         if asked > limit_s:

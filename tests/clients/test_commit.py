@@ -1,4 +1,4 @@
-"""Positions of consumers that assign themselves partitions."""
+"""Committed offsets of consumers that assign themselves partitions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_client_sees_what_every_other_committed(broker: KorvetProcess, top
         committer.commit("shared", topic, offsets[index + 1], metadata=committer.id)
         found = [reader.committed("shared", topic) for reader in clients]
 
-        # confluent-kafka commits the zero byte that ends a string in C, too, and others show it.
+        # confluent-kafka also commits the zero byte that ends a string in C, and other clients show it.
         assert [(offsets[index + 1], committer.id)] * 3 == [
             position and (position[0], position[1].removesuffix("\0")) for position in found
         ]

@@ -1,4 +1,4 @@
-"""A topic is compacted while it is written to and read: by Kafka clients, and by plain Redis ones beside them."""
+"""A topic is compacted while Kafka clients and plain Redis clients write to it and read it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.processes import KorvetProcess
 KEYS = 100
 BATCHES = 1000
 GROUP = "plain"
-# A thousand small batches on a machine that has other things to do.
+# Time for a thousand small batches on a busy machine.
 PATIENCE_S = 120.0
 
 
 class Writer:
-    """Writes batches of the same keys, with ever higher numbers as values."""
+    """Writes batches of the same keys, with increasing numbers as values."""
 
     def __init__(self, broker: KorvetProcess, topic: str) -> None:
         self.topic = topic
@@ -56,7 +56,7 @@ class Writer:
 
 
 class Reader:
-    """Reads from the first offset on, where no position is ever made up: auto.offset.reset is "error", Java's none."""
+    """Reads from the first offset on with auto.offset.reset "error" (Java's none), so that no offset is skipped."""
 
     def __init__(self, broker: KorvetProcess, topic: str) -> None:
         self.offsets: list[int] = []
@@ -92,7 +92,7 @@ class Reader:
 
 
 class PlainGroup:
-    """A consumer group of Redis on the stream, where there is one, that acknowledges every other entry."""
+    """A Redis consumer group on the stream, if there is one, that acknowledges every other entry."""
 
     def __init__(self, broker: KorvetProcess, topic: str) -> None:
         self.key = f"korvet:{topic}:0"
@@ -115,7 +115,7 @@ class PlainGroup:
             self.read(20)
 
     def check(self) -> None:
-        """All came once and in order, and what is still pending is still there."""
+        """Check that all entries came once and in order, and that pending entries still exist."""
         if self.client is None:
             return
         pending: Any = self.client.xpending_range(self.key, GROUP, "-", "+", 10_000)
@@ -129,14 +129,14 @@ class PlainGroup:
 
 
 def redis_of(broker: KorvetProcess) -> redis.Redis | None:
-    """The server that the broker has started, where it has."""
+    """Return a client of the broker's private server, if it has one."""
     if not is_shared(broker):
         return None
     return redis.Redis.from_url(shared_storage(broker))
 
 
 def memory_of(broker: KorvetProcess, topic: str) -> int:
-    """What Redis needs for the stream; 0 where there is none."""
+    """Return the memory of the stream in Redis; 0 without Redis."""
     client = redis_of(broker)
     if client is None:
         return 0
@@ -152,7 +152,7 @@ def write_until(writer: Writer, is_over: threading.Event) -> None:
 
 @contextmanager
 def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Runs `work`, which ends when it is told to, beside the block; what it raised is raised at the end."""
+    """Run `work` in a thread during the block, then set its event; raise its error at the end."""
     is_over = threading.Event()
     failures: list[BaseException] = []
 
@@ -174,7 +174,7 @@ def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def read_all(broker: KorvetProcess, topic: str) -> Reader:
-    """Everything there is now."""
+    """Read all records that the topic has now."""
     reader = Reader(broker, topic)
     _, end = reader._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=LIMIT_S)
     reader.read(lambda: bool(reader.offsets) and reader.offsets[-1] >= end - 1)

@@ -1,4 +1,4 @@
-"""Where clients begin to read: the beginning, an offset, a time, and before anything was written."""
+"""Start positions of consumers: the beginning, an offset, a timestamp, and an empty partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_MS = 1_700_000_000_000
 
 
 def timed_records(count: int) -> list[Record]:
-    """Ten seconds lie between each and the next."""
+    """Return records whose timestamps are ten seconds apart."""
     return [Record(value=b"%d" % number, timestamp_ms=FIRST_MS + 10_000 * number) for number in range(count)]
 
 
@@ -33,7 +33,7 @@ def test_offsets_rise_and_reading_can_begin_at_each(client: Client, topic: str) 
 
 
 def test_a_time_leads_to_the_first_record_that_is_not_older(client: Client, topic: str) -> None:
-    # kcat cannot set timestamps, so one client writes for all.
+    # kcat cannot set timestamps, so one client writes the records for all.
     client.create_topic(topic)
     Confluent(client.bootstrap_servers).produce(topic, timed_records(20))
     offsets = [one.offset for one in client.consume(topic, 20)]

@@ -1,4 +1,4 @@
-"""Consumers that subscribe: they share partitions, come, go, crash, and outlive the broker."""
+"""Consumers that subscribe: they share partitions, join, leave, crash, and outlive the broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.processes import KorvetProcess
 PARTITIONS = 4
 SETTINGS = {"group.initial.rebalance.delay.ms": "500", "group.min.session.timeout.ms": "1000"}
 
-# kafka-python forgets to close sockets on which it could not connect; `collected` keeps that out of other tests.
+# kafka-python does not close sockets that failed to connect; `collected` collects them before other tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
@@ -47,7 +47,7 @@ def new_party(broker: KorvetProcess, topic: str, *, session_ms: int = 10_000) ->
 
 
 def produce(party: Party, numbers: range) -> list[bytes]:
-    """Spread these numbers over all partitions; their values."""
+    """Produce these numbers to all partitions in turn. Return their values."""
     records = [Record(b"%d" % number, partition=number % PARTITIONS) for number in numbers]
     Confluent(party.bootstrap_servers).produce(party.topic, records)
     return sorted(record.value or b"" for record in records)
@@ -62,11 +62,9 @@ def described(party: Party) -> ConsumerGroupDescription:
 
 
 def wait_until_committed(party: Party) -> None:
-    """Return once the members have committed all there is: those with partitions have found their coordinator again.
-
-    aiokafka that is closed before it has never ends: to commit one last time it looks for its coordinator, which a
-    closed one does not do any more, and tries again.
-    """
+    """Return once the members have committed everything, which also means that they have found their coordinator."""
+    # aiokafka's close never ends before that: its last commit waits for a coordinator lookup, which a closed client no
+    # longer makes.
     consumer = Consumer({"bootstrap.servers": party.bootstrap_servers, "group.id": party.group_id})
     partitions = [TopicPartition(party.topic, number) for number in range(PARTITIONS)]
     try:
@@ -180,7 +178,7 @@ def test_what_a_killed_consumer_had_goes_to_the_others(broker: KorvetProcess, to
 
 
 def killable_consumer(party: Party) -> subprocess.Popen[str]:
-    """Another process that is a member, and says so once it has partitions."""
+    """Start a member in another process, which prints a line once it has partitions."""
     program = (
         "from confluent_kafka import Consumer\n"
         f"consumer = Consumer({{'bootstrap.servers': {party.bootstrap_servers!r},"
@@ -220,7 +218,7 @@ def test_administrators_see_reset_and_delete_groups(party: Party) -> None:
 
 @pytest.fixture
 def killable_broker() -> Iterator[KorvetProcess]:
-    """A broker of the test's own, whose store survives it."""
+    """Run a separate broker, whose storage survives it."""
     folder = tempfile.mkdtemp(prefix="kg-")
     try:
         with KorvetProcess(storage=f"embedded:{folder}/data", settings=SETTINGS) as process:

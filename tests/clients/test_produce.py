@@ -1,4 +1,4 @@
-"""What clients produce in all their ways is what they consume, byte for byte."""
+"""Records that clients produce in all their ways are consumed unchanged, byte for byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE = (
 
 
 def sample(client: Client) -> list[Record]:
-    """What this client can send of the sample."""
+    """Return the records of the sample that this client can send."""
     left_out = set()
     if not client.sends_empty_values_without_key:
         left_out.add(ONLY_EMPTY)

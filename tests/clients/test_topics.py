@@ -1,4 +1,4 @@
-"""Topics made, described, made by themselves, and deleted."""
+"""Topics are created, described, auto-created and deleted."""
 
 from __future__ import annotations
 

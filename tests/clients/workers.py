@@ -1,6 +1,6 @@
-"""Consumers of one group in processes of their own, since only those can be killed.
+"""Consumers of one group in separate processes, which tests can kill.
 
-Each prints what it has processed, and commits it then; SIGTERM lets it leave the group.
+Each prints what it has processed and then commits it. On SIGTERM it leaves the group.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ consumer.close()
 
 @define
 class Workers:
-    """Those that are alive, and what all that ever lived have printed."""
+    """The running consumers, and the output of all consumers so far."""
 
     bootstrap_servers: str
     topic: str
     strategy: str
     session_ms: int
     alive: list[subprocess.Popen[str]] = field(factory=list)
-    client_ids: list[str] = field(factory=list)  # of those
+    client_ids: list[str] = field(factory=list)  # of the running consumers
     processed: set[str] = field(factory=set)
-    repeated: int = 0  # how many lines said what another had said
+    repeated: int = 0  # lines that repeat an earlier line
     _started: int = 0
     _changed: threading.Condition = field(factory=threading.Condition)
 
@@ -98,7 +98,7 @@ class Workers:
         assert -signal.SIGKILL == process.wait(LIMIT_S)
 
     def let_leave(self, number: int) -> None:
-        """Have a consumer leave the group and end by itself."""
+        """Let a consumer leave the group and exit."""
         process = self._take(number)
         process.terminate()
         assert 0 == process.wait(3 * LIMIT_S)
@@ -112,7 +112,7 @@ class Workers:
             self.kill(0)
 
     def wait_for(self, values: set[str]) -> None:
-        """Return once all of these were processed; raise when for long nothing is."""
+        """Return once all of these are processed; raise if there is no progress for long."""
         with self._changed:
             while missing := len(values - self.processed):
                 before = len(self.processed)

@@ -1,6 +1,6 @@
-"""A table's content told by nobody but the Delta protocol and DuckDB: its log is replayed, its files are read.
+"""Read a table with only the Delta protocol and DuckDB: replay its log, read its files.
 
-Nothing of korvet's or deltalake's own code has a say in it.
+It uses no code of korvet or deltalake, so it verifies both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import duckdb
 
 
 class Row(NamedTuple):
-    """What an archived record is compared by."""
+    """The columns by which archived records are compared."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def live_files(table: Path) -> list[str]:
-    """The files that the log's commits have added, and not removed, one after the other."""
+    """Return the files that the log's commits have added and not removed."""
     alive: dict[str, None] = {}
     commits = sorted((table / "_delta_log").glob("*.json"))
     assert [int(commit.stem) for commit in commits] == list(range(len(commits))), "the log is not whole"
@@ -41,7 +41,7 @@ def live_files(table: Path) -> list[str]:
 
 
 def numbers(table: Path) -> dict[str, int]:
-    """The last version of each application id."""
+    """Return the last version of each application id."""
     found = {}
     for commit in sorted((table / "_delta_log").glob("*.json")):
         for line in commit.read_text(encoding="utf-8").splitlines():
@@ -52,7 +52,7 @@ def numbers(table: Path) -> dict[str, int]:
 
 
 def rows_of(table: Path) -> list[Row]:
-    """All rows of the last version, by partition and offset, each as often as it is there."""
+    """Return all rows of the last version by partition and offset, including duplicates."""
     files = live_files(table)
     if not files:
         return []

@@ -1,6 +1,6 @@
-"""moto as an S3 store, a process of its own: deltalake holds the interpreter while it waits for some answers.
+"""moto as an S3 store in a separate process, because deltalake holds the interpreter lock in some requests.
 
-`python -m tests.lake.s3` honours If-None-Match; with `--ignore-conditions` it is a store that does not know it.
+`python -m tests.lake.s3` honours If-None-Match; with `--ignore-conditions` it ignores the header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BUCKET = "lake"
 
 
 def options(port: int) -> dict[str, str]:
-    """How the store on this port is reached."""
+    """Return the options for the store on this port."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "testing",
@@ -27,7 +27,7 @@ def options(port: int) -> dict[str, str]:
 
 @contextmanager
 def s3_store(*, conditional: bool) -> Iterator[dict[str, str]]:
-    """A running store with the bucket `lake`; how it is reached."""
+    """Run a store with the bucket `lake`, and yield the options for it."""
     command = [sys.executable, "-m", "tests.lake.s3", *([] if conditional else ["--ignore-conditions"])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
@@ -41,11 +41,11 @@ def s3_store(*, conditional: bool) -> Iterator[dict[str, str]]:
 
 def serve(*, conditional: bool) -> None:
     import boto3  # noqa: PLC0415
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  a process of its own
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  only this process needs it
     from werkzeug.serving import make_server  # noqa: PLC0415
 
     application = DomainDispatcherApplication(create_backend_app)
-    # moto looks whether a key is there and then writes it; in S3 that is one step.
+    # moto checks for a key and then writes it; in S3 this is one atomic step.
     one_at_a_time = threading.Lock()
 
     def store(environment: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -33,7 +33,7 @@ def rows(
     topic: str = TOPIC,
     key: bytes | None = None,
 ) -> pa.Table:
-    """Records whose values tell their offsets."""
+    """Return records whose values are their offsets."""
     count = len(offsets)
     return archive_table(
         topic,
@@ -58,7 +58,7 @@ def written(
     covered: int | None = None,
     key: bytes | None = None,
 ) -> ArchivedRange:
-    """A range in files, ready to be committed: all offsets from `start` to `end`, or those given."""
+    """Write a range, to be committed: all offsets in [start, end), or those given."""
     there = range(start, end) if offsets is None else offsets
     covered = table.covered(partition) if covered is None else covered
     writer = RangeWriter(table.location, partition, start if covered is None else covered)

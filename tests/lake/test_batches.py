@@ -1,4 +1,4 @@
-"""Rows of a table as record batches: what comes out is what the plain decoder finds in them."""
+"""Rows of a table as record batches: the plain decoder finds the same records in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ steps = st.integers(1, 3) | st.sampled_from([2**31 - 1, 2**31, 2**40])
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[Row]:
-    """Rows with rising offsets, timestamps of both clocks."""
+    """Generate rows with increasing offsets, and timestamps of both types."""
     offset, rows = 0, []
     for _ in range(draw(st.integers(1, 20))):
         offset += draw(steps)

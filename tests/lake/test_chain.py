@@ -80,7 +80,7 @@ def test_an_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
 
 
 def optimized(table: LakeTable) -> LakeTable:
-    """The table after somebody else's OPTIMIZE, which knows nothing of our names."""
+    """Return the table after another writer's OPTIMIZE, which does not follow our file names."""
     table.delta.optimize.compact()
     after = table.reopened()
     assert all(file.held is None for file in after.files)

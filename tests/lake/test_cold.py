@@ -29,7 +29,7 @@ def committed(table: LakeTable, start: int, end: int, **rows: Sequence[int]) -> 
 
 
 def records_in(data: bytes) -> list[tuple[int, int, bytes | None]]:
-    """(offset, timestamp, value) of all records; CRCs are checked."""
+    """Return (offset, timestamp, value) of all records, after checking CRCs."""
     found = []
     for batch in parse_batches(data):
         validate(batch)
@@ -39,7 +39,7 @@ def records_in(data: bytes) -> list[tuple[int, int, bytes | None]]:
 
 
 def offsets_from(reader: ColdReader, offset: int, end: int, *, max_bytes: int = MB) -> list[int]:
-    """What a consumer gets that reads on and on."""
+    """Return the offsets that a consumer gets with repeated reads."""
     found: list[int] = []
     while offset < end:
         data, next_offset = reader.read(TOPIC, TOPIC_ID, 0, offset, end, max_bytes)

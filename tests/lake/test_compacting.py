@@ -38,7 +38,7 @@ def folder(table: LakeTable) -> Path:
 
 
 def archived(table: LakeTable, *days: Sequence[int | None], size: int = 10) -> LakeTable:
-    """The table with a range for each of these, whose records are of these days in turn; None is no date."""
+    """Return the table with a range for each of `days`; its records have these days in turn, None for no date."""
     for chosen in days:
         start = table.archived_up_to.get(0, 0)
         picked = [chosen[index % len(chosen)] for index in range(size)]
@@ -48,7 +48,7 @@ def archived(table: LakeTable, *days: Sequence[int | None], size: int = 10) -> L
 
 
 def compacted(table: LakeTable, target_bytes: int = 100 * MB) -> LakeTable:
-    """The table after a compaction that has changed nothing but its files; a second one finds nothing to do."""
+    """Compact a table, check that only its files changed and that a second run finds nothing, and return it."""
     before = rows_of(folder(table)), numbers(folder(table)), chained_up_to(table, 0), table.gaps
     compaction = Compaction(table, target_bytes)
     assert compaction.run().errors == []
@@ -59,7 +59,7 @@ def compacted(table: LakeTable, target_bytes: int = 100 * MB) -> LakeTable:
 
 
 def names(table: LakeTable) -> list[tuple[int, int, int, int, str | None]]:
-    """Start, end, piece, pieces and date of the files."""
+    """Return start, end, piece, pieces and date of the files."""
     found = [(f.held.start, f.held.end, f.held.piece, f.held.pieces, f.date) for f in table.files if f.held]
     assert len(found) == len(table.files)
     return sorted(found, key=str)
@@ -190,7 +190,7 @@ def test_records_that_are_not_those_that_were_committed_are_not_joined(table: La
     assert [name[:2] for name in names(compaction.table)] == [(0, 10), (10, 20), (20, 40)]
 
 
-# --- Others at the same time ------------------------------------------------------------------------------
+# --- Concurrent writers -----------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_not_there_is_named_and_all_others_are_joined(table: LakeTable) -> None:
@@ -283,7 +283,7 @@ def die_afterwards(*arguments: Any, **options: Any) -> None:
 
 
 def killed(place: Path, step: str) -> None:
-    """Compact, and end this very process at a step."""
+    """Compact, and kill this process at a step."""
     compaction = Compaction(LakeTable.open(lake(place), TOPIC))
     if step == "writing":
         compaction.on_progress = die

@@ -47,7 +47,7 @@ def folder(table: LakeTable) -> Path:
 def keyed(
     table: LakeTable, keys: Sequence[str | None], *, days: Sequence[int] = (0,), partition: int = 0
 ) -> Any:
-    """A range with a record of each of these keys, of these days in turn, ready to be committed."""
+    """Write a range, to be committed, with a record for each key; their days take turns."""
     start = table.archived_up_to.get(partition, 0)
     offsets = np.arange(start, start + len(keys))
     covered = table.covered(partition)
@@ -72,7 +72,7 @@ def archived(table: LakeTable, *keys: Sequence[str | None], days: Sequence[int] 
 
 
 def erased(table: LakeTable, keys: pa.Array = ADA) -> LakeTable:
-    """The table after an erasure, which is as it was but for these keys; audits find nothing wrong with it."""
+    """Erase keys, check that other rows are unchanged and that audits find no fault, and return the table."""
     wanted = [row for row in rows_of(folder(table)) if row.key not in keys.to_pylist()]
     before = numbers(folder(table)), chained_up_to(table, 0), len(live_files(folder(table)))
     erasure = Erasure(table, keys)
@@ -308,7 +308,7 @@ def die_afterwards(*arguments: Any, **options: Any) -> None:
 
 
 def killed(place: Path, step: str) -> None:
-    """Erase, and end this very process at a step."""
+    """Erase, and kill this process at a step."""
     vars(erasing)["replace"] = die if step == "before commit" else die_afterwards
     Erasure(LakeTable.open(lake(place), TOPIC), ADA).run()
 

@@ -24,7 +24,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def erase(lake: Lake, *more: str) -> str:
-    """What the command says, of a lake whose typed tables are elsewhere."""
+    """Run the command on a lake whose typed tables are elsewhere, and return its output."""
     places = ["--at", str(lake.folder / "raw"), "--typed", str(lake.folder / "typed")]
     result = CliRunner().invoke(command, [*places, "-t", "orders", "-k", "ada", "--offline", *more])
     assert result.exit_code == 0, result.output

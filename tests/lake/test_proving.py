@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> LakeTable:
 
 
 def told(table: LakeTable) -> list[tuple[int, int, int, str]]:
-    """What is wrong, without where the table is."""
+    """Return the faults, without the table's location."""
     found = [*absent(table), *wrongs(table)]
     return [
         (each.partition, each.start, each.end, each.what.replace(str(table.location), "")) for each in found

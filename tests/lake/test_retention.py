@@ -15,7 +15,7 @@ from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
 
 
 def days_of(folder: Path, *days: tuple[int, ...]) -> LakeTable:
-    """A table of ranges of ten offsets, whose records are of these days in turn."""
+    """Return a table of ranges of ten offsets, whose records have these days in turn."""
     table = LakeTable.open_or_create(lake(folder), TOPIC, TOPIC_ID)
     for number, chosen in enumerate(days):
         timestamps = [NOON + DAY_MS * chosen[index % len(chosen)] for index in range(10)]

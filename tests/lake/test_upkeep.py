@@ -1,4 +1,4 @@
-"""All that is done to a table, in any order: what it holds is what a model says, told by DuckDB over its log."""
+"""All operations on a table in any order; DuckDB reads the table's log and finds the same rows as a model."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PARTITIONS = st.integers(0, 1)
 KEYS = st.sampled_from([None, b"ada", b"bob", b"eve"])
 DAYS = st.sampled_from([0, 0, 0, 1, 2, None])
 TARGETS = st.sampled_from([2_000, 5_000, 100_000_000])
-# Of each record: how many offsets it is behind the one before, its key, its day.
+# For each record: the offsets skipped before it, its key, its day.
 RECORDS = st.lists(st.tuples(st.integers(0, 3), KEYS, DAYS), max_size=8)
 
 
 def archived_range(
     table: LakeTable, partition: int, records: list[tuple[int, bytes | None, int | None]], tail: int
 ) -> tuple[ArchivedRange, list[Row]]:
-    """A range in files, ready to be committed, and its rows."""
+    """Write a range, to be committed. Return it with its rows."""
     start = table.archived_up_to.get(partition, 0)
     offset = start - 1
     rows = []
@@ -70,7 +70,7 @@ def archived_range(
 
 
 class Upkeep(RuleBasedStateMachine):
-    """Archives, compacts, erases and retains, one after the other and on snapshots that are old by then."""
+    """Archives, compacts, erases and retains, also on snapshots that are outdated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Upkeep(RuleBasedStateMachine):
     @rule()
     def optimize_as_somebody_else_would(self) -> None:
         if self.newest().delta.optimize.compact()["numFilesRemoved"]:
-            self.erased_is_known = False  # what somebody else has written does not say it
+            self.erased_is_known = False  # files of another writer do not state it
 
     @precondition(lambda self: self.rows)
     @rule()
@@ -180,18 +180,18 @@ def test_whatever_is_done_in_whatever_order_no_row_is_lost_doubled_or_left() -> 
             max_examples=12,
             stateful_step_count=15,
             deadline=None,
-            phases=[Phase.explicit, Phase.generate],  # to shrink a failure would take minutes
+            phases=[Phase.explicit, Phase.generate],  # shrinking a failure would take minutes
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
 
 
-# --- At the same time -------------------------------------------------------------------------------------
+# --- Concurrently -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def archiving(place: Path, rows: list[Row]) -> Iterator[threading.Event]:
-    """An archiver commits one range after the other until the block ends; set is the event after its third."""
+    """Commit one range after the other in a thread until the block ends; set the event after the third."""
     ended, begun = threading.Event(), threading.Event()
 
     def archive() -> None:
