@@ -1,7 +1,8 @@
-"""Altering what is there: what AlterConfigs, IncrementalAlterConfigs and CreatePartitions have in common.
+"""The common part of AlterConfigs, IncrementalAlterConfigs and CreatePartitions: alter topics by compare-and-set.
 
-Several brokers, or clients of one, may alter a topic at once. Each alteration is made of the topic as it is and stored
-only if it still is that; otherwise it is made anew of what it has become. So none is lost, and each sees all before.
+Several brokers, or clients of one broker, may alter a topic concurrently. Each alteration is computed from the current
+topic and stored only if the topic has not changed meanwhile. Otherwise it is computed again from the changed topic. So
+no alteration is lost, and each is based on all previous ones.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from korvet.config import Config
 from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError
 from korvet.storage.interface import DocumentConflict, Topic
 
-# How often in a row somebody else may be faster.
+# Limit of successive conflicts with other alterations.
 ATTEMPTS = 100
 
 Alter = Callable[[Topic], Topic]
-# A topic with its settings altered, given the changes and the broker's configuration.
+# Returns the topic with altered settings, given the changes and the broker's configuration.
 AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
 Resource = tuple[int, str]  # its type and name
 
@@ -40,7 +41,7 @@ async def alter_topic(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Store what `alter` makes of the topic, which raises when it may not be altered so."""
+    """Store the topic that `alter` returns. Raises the errors of `alter`."""
     for _ in range(ATTEMPTS):
         topic = await broker.topic(context, name, operation)
         altered = alter(topic)
@@ -51,7 +52,7 @@ async def alter_topic(
         except DocumentConflict:
             continue
         return
-    raise KafkaStorageError(f"topic {name!r} is being altered all the time by others")
+    raise KafkaStorageError(f"topic {name!r}: {ATTEMPTS} attempts conflicted with other alterations")
 
 
 async def alter_settings(
@@ -62,7 +63,7 @@ async def alter_settings(
     *,
     validate_only: bool,
 ) -> list[KafkaError | None]:
-    """Alter the settings of resources, each by itself and whole or not at all; the error that each met."""
+    """Alter the settings of each resource, all or none per resource. Return the error of each, or None."""
     times = Counter(resource for resource, _ in wanted)
     outcomes: list[KafkaError | None] = []
     for resource, changes in wanted:
@@ -86,7 +87,7 @@ async def _alter(
     *,
     validate_only: bool,
 ) -> None:
-    """Alter one resource. Raises InvalidRequest for types that have no settings here."""
+    """Alter the settings of one resource. Raises InvalidRequest for resource types without settings in korvet."""
     kind, name = resource
     validate_changes(changes)
     if kind == ResourceType.TOPIC:

@@ -1,8 +1,8 @@
-"""What altering a topic, or a broker, amounts to, by Kafka's rules: settings replaced or changed, partitions added.
+"""Kafka's rules for altering topics and brokers: replacing or changing settings, adding partitions.
 
-AlterConfigs gives all settings of a resource anew; IncrementalAlterConfigs changes some of them, lists by element too
-(KIP-339). Nothing of a resource is changed when any of its changes is refused. The settings that are fixed when a topic
-is created may be named, as tools do that copy what they were told, as long as they say what holds anyway.
+AlterConfigs replaces all settings of a resource. IncrementalAlterConfigs changes some of them, and can append elements
+to lists and remove them (KIP-339). If any change of a resource is invalid, none is made. A request may contain settings
+that are fixed when a topic is created, as tools send that copy a description, but only with their current values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from korvet.topics import SETTINGS, validate_brokers, validate_name, validate_se
 
 
 class ResourceType(IntEnum):
-    """What has settings, as the protocol numbers it; Kafka has more, which are unknown here."""
+    """The types of resources that have settings, with the protocol's numbers. korvet supports only these of Kafka's."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class SettingOperation(IntEnum):
-    """What is done with a setting."""
+    """The operations on a setting, with the protocol's numbers."""
 
     SET = 0
     DELETE = 1
@@ -40,7 +40,7 @@ OPERATIONS = frozenset(SettingOperation)
 
 @frozen
 class SettingChange:
-    """One of a resource's settings, and what somebody wants of it; the operation may be one that is none."""
+    """A requested change of a setting. `operation` is not validated and may be unknown."""
 
     name: str
     value: str | None
@@ -51,7 +51,7 @@ class SettingChange:
 
 
 def validate_changes(changes: Sequence[SettingChange]) -> None:
-    """Raise InvalidRequest for changes that make no sense, of whatever resource."""
+    """Raise InvalidRequest for duplicate names, unknown operations, and null values except for DELETE."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise InvalidRequest("Error due to duplicate config keys")
@@ -68,14 +68,14 @@ def validate_changes(changes: Sequence[SettingChange]) -> None:
 
 
 def with_settings_replaced(topic: Topic, changes: Sequence[SettingChange], config: Config) -> Topic:
-    """The topic with these settings and no others, but for the fixed ones. Raises InvalidConfig."""
+    """Return the topic with only these settings and its fixed ones. Raises InvalidConfig."""
     fixed = {name: value for name, value in topic.settings.items() if _is_fixed(name)}
     given = {change.name: change.value for change in changes}
     return _with_settings(topic, fixed, given, config)
 
 
 def with_settings_changed(topic: Topic, changes: Sequence[SettingChange], config: Config) -> Topic:
-    """The topic with some settings changed, and the others as they are. Raises InvalidConfig."""
+    """Return the topic with some settings changed and the others unchanged. Raises InvalidConfig."""
     kept = dict(topic.settings)
     given: dict[str, str | None] = {}
     for change in changes:
@@ -113,10 +113,10 @@ def _check_deletable(name: str) -> None:
 
 
 def _changed_list(change: SettingChange, settings: Mapping[str, str]) -> str:
-    """The elements that are there, or those of the default, with some more or less."""
+    """Return the elements of a list setting, or of its default, with some appended or removed."""
     name = change.name
     if name not in SETTINGS:
-        validate_settings([(name, change.value)])  # says which names are near
+        validate_settings([(name, change.value)])  # raises InvalidConfig with similar names
     if SETTINGS[name].kind.type != "list":
         verb = SettingOperation(change.operation).name
         raise InvalidConfig(f"Can't {verb} to key {name} because its type is not LIST.")
@@ -151,10 +151,8 @@ def validate_broker_id(name: str, config: Config) -> None:
 
 
 def refuse_broker_changes(changes: Sequence[SettingChange]) -> None:
-    """Raise for every change of a broker's setting: all of them are read once, when it starts.
-
-    To delete what was changed is no change, since nothing can have been.
-    """
+    """Raise for changes of a broker's settings, except DELETE: the broker reads all settings once, at its start."""
+    # DELETE removes a dynamic value and restores the default. There are no dynamic values, so it changes nothing.
     names = [change.name for change in changes if change.operation != SettingOperation.DELETE]
     known = broker_settings()
     if unknown := [name for name in names if name not in known]:
@@ -170,7 +168,7 @@ def refuse_broker_changes(changes: Sequence[SettingChange]) -> None:
 
 
 def validate_topic_resource(name: str) -> None:
-    """Raise unless a topic may have that name: InvalidRequest for the empty one, which Kafka has for brokers only."""
+    """Raise unless it is a valid topic name. Raises InvalidRequest for the empty name, which only brokers may have."""
     if not name:
         raise InvalidRequest("Default topic resources are not allowed.")
     validate_name(name)
@@ -179,7 +177,7 @@ def validate_topic_resource(name: str) -> None:
 def with_partitions(
     topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None, config: Config
 ) -> Topic:
-    """The topic with `count` partitions. Raises InvalidPartitions, InvalidReplicaAssignment."""
+    """Return the topic with `count` partitions. Raises InvalidPartitions, InvalidReplicaAssignment."""
     there = topic.partitions
     if count == there:
         raise InvalidPartitions(f"Topic already has {there} partition(s).")

@@ -1,7 +1,8 @@
-"""Archived records as the broker reaches them: a process that reads the tables, and questions to it.
+"""The broker's access to archived records: RPC to a process that reads the tables.
 
-The process (`korvet.lake.cold_worker`) is started with the first question, and anew when it has died; what was asked
-then is answered by KafkaStorageError, which clients try again. A broker without archived topics never starts it.
+The process (`korvet.lake.cold_worker`) is started by the first request. If it ends, requests in flight raise
+KafkaStorageError, which clients retry, and the next request starts it again. A broker without archived topics never
+starts it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from korvet.storage.interface import OffsetAndTimestamp, Topic
 logger = logging.getLogger(__name__)
 
 ANSWER_LIMIT_S = 30.0
-# Questions that wait for an answer at once; more wait for their turn.
+# Limit of requests in flight; further requests wait until one is answered.
 QUESTIONS_AT_ONCE = 16
 RECEIVE_BYTES = 1 << 20
-GONE = "the process that reads archived records has ended; it is started anew"
+GONE = "the process that reads archived records has ended; the next request starts it again"
 
 
 @define(eq=False)
 class Question:
-    """What was asked and is not answered yet."""
+    """A request in flight, and then its response."""
 
     answered: trio.Event = field(factory=trio.Event)
     result: Any = None
@@ -44,7 +45,7 @@ class Question:
 
 @define(eq=False)
 class ColdStore:
-    """All tables of the lake at `url`. Made by `open_cold_store`."""
+    """The tables of the lake at `url`. Created by `open_cold_store`."""
 
     url: str
     _nursery: trio.Nursery
@@ -61,38 +62,41 @@ class ColdStore:
     # --- Verbs: all raise KafkaStorageError when the table cannot be read -----------------------------------
 
     async def refresh(self, topic: Topic) -> dict[int, ArchivedLog]:
-        """What the topic's table has by now, by partition; nothing where there is no table."""
+        """Return the archived log of each partition; an empty dict if the topic has no table."""
         rows, _ = await self._ask("refresh", topic.name, str(topic.topic_id))
         return {partition: ArchivedLog(start, end, chained) for partition, start, end, chained in rows}
 
     async def read(
         self, topic: Topic, partition: int, offset: int, end: int, max_bytes: int
     ) -> tuple[bytes, int]:
-        """Record batches of [offset, end), one at least if there is any, and where to go on."""
+        """Return record batches of [offset, end) and the next offset to read.
+
+        The size is about `max_bytes`, but at least one batch is returned if there is any.
+        """
         next_offset, data = await self._ask("read", *_address(topic, partition), offset, end, max_bytes)
         return data, next_offset
 
     async def first(self, topic: Topic, partition: int, offset: int, end: int) -> OffsetAndTimestamp | None:
-        """The first record of [offset, end)."""
+        """Return the first record of [offset, end)."""
         return await self._find("first", *_address(topic, partition), offset, end)
 
     async def seek_ts(
         self, topic: Topic, partition: int, timestamp: int, start: int, end: int
     ) -> OffsetAndTimestamp | None:
-        """The first record of [start, end), in offset order, whose timestamp (ms) is at least `timestamp`."""
+        """Return the first record of [start, end), in offset order, whose timestamp (ms) is at least `timestamp`."""
         return await self._find("seek_ts", *_address(topic, partition), timestamp, start, end)
 
     async def seek_max_ts(
         self, topic: Topic, partition: int, start: int, end: int
     ) -> OffsetAndTimestamp | None:
-        """The first record of [start, end) that bears the largest timestamp."""
+        """Return the first record of [start, end) that has the largest timestamp."""
         return await self._find("seek_max_ts", *_address(topic, partition), start, end)
 
     async def _find(self, verb: str, *arguments: str | int) -> OffsetAndTimestamp | None:
         found, _ = await self._ask(verb, *arguments)
         return None if found is None else OffsetAndTimestamp(*found)
 
-    # --- Questions and answers ------------------------------------------------------------------------------
+    # --- Requests and responses -----------------------------------------------------------------------------
 
     async def _ask(self, verb: str, *arguments: str | int) -> tuple[Any, bytes]:
         async with self._room:
@@ -111,12 +115,13 @@ class ColdStore:
         return question.result, question.data
 
     async def _send(self, message: bytes) -> None:
-        """Send it whole: half a frame of somebody who was cancelled would be the end of all others."""
+        """Send a whole frame, even if the caller is cancelled."""
+        # An incomplete frame would make all later frames unreadable.
         async with self._writing:
             with trio.move_on_after(ANSWER_LIMIT_S, shield=True) as limit:
                 if self._process is None:
                     self._process = await self._start()
-                assert self._process.stdin is not None  # noqa: S101  it was asked for
+                assert self._process.stdin is not None  # noqa: S101  `_start` requests a pipe
                 try:
                     await self._process.stdin.send_all(message)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -135,7 +140,7 @@ class ColdStore:
         return process
 
     async def _serve(self, process: trio.Process) -> None:
-        """Take the answers of a process until it ends, and end it when this is cancelled."""
+        """Receive a process's responses until it ends. If cancelled, kill it."""
         try:
             await self._receive(process)
         finally:
@@ -151,7 +156,7 @@ class ColdStore:
         )
 
     async def _receive(self, process: trio.Process) -> None:
-        assert process.stdout is not None  # noqa: S101  it was asked for
+        assert process.stdout is not None  # noqa: S101  `_start` requests a pipe
         received = bytearray()
         while chunk := await process.stdout.receive_some(RECEIVE_BYTES):
             received += chunk
@@ -163,7 +168,7 @@ class ColdStore:
         body_bytes, _ = HEAD.unpack_from(message)
         answer = json.loads(message[HEAD.size : HEAD.size + body_bytes])
         question = self._waiting.get(answer["id"])
-        if question is None:  # whoever asked was cancelled
+        if question is None:  # its caller was cancelled
             return
         question.error = answer.get("message", "")
         question.result = answer.get("result")
@@ -172,7 +177,7 @@ class ColdStore:
 
 
 def _frame_bytes(received: bytearray) -> int:
-    """How long the first frame is, more than there is while that is not known."""
+    """Return the size of the first frame, or more than was received while its head is incomplete."""
     if len(received) < HEAD.size:
         return len(received) + 1
     body_bytes, data_bytes = HEAD.unpack_from(received)
@@ -185,6 +190,6 @@ def _address(topic: Topic, partition: int) -> tuple[str, str, int]:
 
 @asynccontextmanager
 async def open_cold_store(url: str) -> AsyncIterator[ColdStore]:
-    """The tables at `url` for the block; the process that reads them, if there was need of one, ends with it."""
+    """Yield the tables at `url`. Kill the process that reads them, if it was started, at the end of the block."""
     async with background_nursery() as nursery:
         yield ColdStore(url, nursery)

@@ -1,8 +1,8 @@
-"""The worker that compacts: topics with `cleanup.policy=compact` keep the last record of each key.
+"""The compaction worker: topics with `cleanup.policy=compact` keep the last record of each key.
 
-Every `log.cleaner.backoff.ms` it goes through these topics, under a lease; whether a partition is dirty enough, and all
-that compaction does, is the store's business (`Storage.compact`). When it begins it asks for the other topics, too: of
-a broker that died in the middle something may be left in one that is not compacted any more.
+Every `log.cleaner.backoff.ms` the worker goes through these topics, under a lease. The storage decides whether a
+partition is dirty enough, and compacts it (`Storage.compact`). The first round includes the other topics: a broker that
+was killed during a compaction may have left data in a topic whose `cleanup.policy` was changed since.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LEASE = "compaction"
 
 @define(eq=False)
 class CompactionWorker:
-    """`run` goes on for ever, and belongs under `korvet.tasks.supervise`."""
+    """Compacts partitions. `run` never returns; start it under `korvet.tasks.supervise`."""
 
     storage: Storage
     config: Config
     leases: Leases
-    # What was said last of a partition that cannot be compacted: it is tried again and again.
+    # The last logged error of each partition. Each round retries the partition but logs only a different error.
     _failures: dict[TopicPartition, str] = field(factory=dict)
 
     async def run(self) -> None:
-        """Compact now and then, for as long as the lease is ours."""
+        """Compact partitions periodically while this broker holds the lease."""
         while True:
             await self.leases.while_held(LEASE, self._compact_now_and_then)
 
@@ -49,7 +49,7 @@ class CompactionWorker:
             await trio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     async def compact_all(self, *, everywhere: bool = False) -> None:
-        """Compact every partition that is due."""
+        """Compact every dirty partition of compacted topics; with `everywhere`, of all topics."""
         topics = await self.storage.topics()
         for topic in list(topics.values()):
             if not everywhere and not topic.config.is_compacted:
@@ -67,7 +67,7 @@ class CompactionWorker:
             return
         self._failures.pop(tp, None)
         if result is not None:
-            # A log that shrank is news; one that had nothing to remove may even grow by its entries' fields.
+            # Only a smaller log is worth a line: without records to remove, new fields of the entries can enlarge it.
             logger.log(
                 logging.INFO if result.size_after < result.size_before else logging.DEBUG,
                 "compaction: %s-%d: every key once up to offset %d; %s bytes have become %s in %.1f s",

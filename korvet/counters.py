@@ -1,30 +1,30 @@
-"""Where a request's phases begin and end, for whoever wants to count or time them.
+"""Hooks at the phases of a request, for counting and timing.
 
-A request is *received* (its bytes are here), *queued* (it waited for its turn, or for memory), *handled* (its
-answer is made), *stored* (what it appended is kept) and *sent* (its answer has left). Nothing is counted by
-default; metrics are a subclass, given to the server when it starts.
+A request is *received* (the broker has read its bytes), *queued* (it waited for an earlier request, or for memory),
+*handled* (its response is complete), *stored* (its records are appended) and *sent* (its response is written). The
+default implementation does nothing; metrics are a subclass, passed to the server when it starts.
 """
 
 from __future__ import annotations
 
 
 class Counters:
-    """Does nothing. Called on every request, so implementations are quick and never raise."""
+    """The hooks, which do nothing. Subclasses must be quick and never raise: every request calls the hooks."""
 
     def received(self, api: str, size: int) -> None:
-        """A request of `size` bytes was read."""
+        """Count a request of `size` bytes that was read."""
 
     def queued(self, api: str, seconds: float) -> None:
-        """A request began to be worked on, `seconds` after it could have been."""
+        """Count a request whose handling begins, `seconds` after it was ready to be handled."""
 
     def handled(self, api: str) -> None:
-        """The answer to a request is made."""
+        """Count a request whose response is complete."""
 
     def stored(self, records: int, size: int) -> None:
-        """Records were appended, `size` bytes in batches."""
+        """Count appended records, with the `size` of their batches in bytes."""
 
     def sent(self, api: str, size: int) -> None:
-        """An answer of `size` bytes was handed to the system."""
+        """Count a response of `size` bytes that was passed to the operating system."""
 
     def connected(self, connections: int) -> None:
-        """A connection began or ended; so many are open now."""
+        """Record the number of open connections after one was opened or closed."""

@@ -1,10 +1,10 @@
-"""Memory that large requests and answers took, given back to the system once they are gone.
+"""Malloc trimming: return the memory of large requests and responses to the system after the load has ended.
 
-glibc gives back what becomes free at the end of its heap, in the midst of whatever frees it: of 50 MB that takes 5 ms,
-during which nobody is served, and the next request takes them anew. What is free in the middle it keeps for ever. So it
-is told to keep all of it (`keep_what_is_free`), and where much less is in use than there was, it is told to give back
-what it can (`Heap`), in a thread, when the load that needed it is over. Having every large buffer mapped by itself
-would do as well, and costs twice the time a large produce takes. Elsewhere than with glibc nothing is done.
+By default glibc trims free memory at the end of its heap inside the call to free. For 50 MB that takes 5 ms, during
+which no request is served, and the next request has to allocate the memory again. Free memory in the middle of the
+heap is never returned. So the broker disables this trimming (`keep_what_is_free`), and calls malloc_trim in a thread
+when much less memory is in use than before (`Heap`). Allocating every large buffer with mmap would have the same
+effect, but doubles the time of a large produce. Without glibc, this module does nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 import trio
 from attrs import define
 
-# Giving back takes some tenths of a millisecond a megabyte, during which nobody gets memory.
+# Trimming takes some tenths of a millisecond per megabyte, and blocks all allocations meanwhile.
 WORTH_BYTES = 2 * 1024 * 1024
-# What glibc keeps at the end of its heap, and the size from which on it maps a buffer by itself: the largest it takes.
+# M_TRIM_THRESHOLD: free memory that glibc keeps at the end of its heap. M_MMAP_THRESHOLD: size from which glibc
+# allocates a buffer with mmap; this is the largest value that glibc accepts.
 KEPT_BYTES = 256 * 1024 * 1024
 MAPPED_FROM_BYTES = 32 * 1024 * 1024
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -25,13 +26,16 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 @define
 class Heap:
-    """Looked after now and then; remembers how much was in use since memory was last given back."""
+    """Trims memory after a peak. It stores the largest number of bytes in use since the last trim."""
 
     trim: Callable[[], object] | None = None
     _highest: int = 0
 
     async def look(self, highest: int) -> None:
-        """Give memory back, if since the last look at most `highest` bytes were in use, and much more before."""
+        """Trim if `highest`, the peak number of bytes in use since the last call, is much less than before.
+
+        "Much" means at least WORTH_BYTES less, and at most half.
+        """
         self._highest = max(self._highest, highest)
         if self._highest - highest < WORTH_BYTES or 2 * highest > self._highest:
             return
@@ -40,7 +44,7 @@ class Heap:
 
 
 def keep_what_is_free() -> None:
-    """Have glibc keep what is freed, to be used again."""
+    """Configure glibc to keep freed memory for later allocations."""
     mallopt = c_function("mallopt")
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
@@ -48,14 +52,14 @@ def keep_what_is_free() -> None:
 
 
 def trim() -> None:
-    """Have glibc give back whole pages that are free, wherever they are."""
+    """Return all free pages of glibc's heap to the system."""
     malloc_trim = c_function("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def c_function(name: str) -> Any:
-    """A function of the C library; None where it does not have it."""
-    import ctypes  # noqa: PLC0415  before the broker serves, nobody needs it
+    """Return a function of the C library, or None if the library does not have it."""
+    import ctypes  # noqa: PLC0415  not needed before the broker serves
 
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,20 +1,20 @@
-"""Leases: of several brokers on one store, one does what one is enough for.
+"""Leases: elect one of the brokers that share a store to run a singleton job.
 
-A lease is a document in the store. Whoever holds it writes it anew every third of `LEASE_S`, by compare-and-set, so its
-version rises for as long as the holder is well. Nobody compares clocks: whoever wants the lease watches the version,
-and takes it over, by compare-and-set on that very version, when it has not risen for `LEASE_S` by the watcher's own
-clock. The holder goes by its own, too, and counts from before the renewal that succeeded last; it stops when three
-quarters of the time are over, so it has stopped before anybody can have taken over.
+A lease is a document in the store. The holder rewrites it every third of `LEASE_S`, by compare-and-set, so the version
+of the document rises while the holder is alive. Brokers do not compare clocks. A broker that waits for the lease
+watches the version. If the version has not risen for `LEASE_S` on the watcher's clock, the watcher takes the lease by
+compare-and-set on that version. The holder uses its own clock as well, and counts from the start of its last successful
+renewal. It stops after three quarters of `LEASE_S`, so it has stopped before another broker can take the lease.
 
-Unless it was paused. A process that stood still (a laptop's lid, SIGSTOP, a virtual machine that moved) may have sent
-a command that arrives when the lease is long another's, and finds out only afterwards. No lease can prevent that, so
-what is done under one has to bear it: every step is fenced by the store itself, or does no harm when two do it.
+The exception is a holder that was paused (a closed laptop, SIGSTOP, a virtual machine that moved). It may have sent a
+command that arrives after another broker took the lease, and detects the loss only afterwards. No lease can prevent
+that. So every step of a job under a lease is either fenced by the store itself or harmless when two brokers do it:
 
-    retention           each step drops what retention gives up by the store's clock; twice is as once
-    compaction          each step names its run, and is refused once another run has begun (`Storage.compact`)
-    expired positions   each group's document is saved by compare-and-set; positions that expired are expired for both
+    retention           each step drops the records that are expired by the store's clock; repeating it drops no others
+    compaction          each step names its run, and is rejected once another run has begun (`Storage.compact`)
+    expired positions   each group's document is saved by compare-and-set; an expired offset is expired for both brokers
 
-In memory there is one broker, which gets its lease at once.
+With the storage in memory there is one broker, which gets its leases immediately.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ RELEASE_LIMIT_S = 1.0
 
 @define(eq=False)
 class Lease:
-    """One that is held: what stands in its document, and which version of that is ours."""
+    """A lease that this broker holds: the value of its document, and the version that this broker wrote."""
 
     name: str
     token: bytes
     version: int
-    renewed_s: float  # on Trio's clock: when the renewal began that succeeded last
+    renewed_s: float  # Trio time at which the last successful renewal began
 
 
 @define(eq=False)
@@ -61,11 +61,11 @@ class Leases:
         work: Callable[[], Awaitable[None]],
         found_rival: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until the lease of that name is ours, run `work`, and give the lease back.
+        """Wait until this broker has the lease of that name, run `work`, and release the lease.
 
-        Calls `found_rival` once if another broker renews the lease while this one waits.
+        Call `found_rival` once if another broker renews the lease while this one waits.
 
-        Returns when `work` does, and when the lease is lost: `work` is then cancelled. What `work` raises arrives in an
+        Return when `work` does. If the lease is lost, cancel `work` and return. An exception of `work` is raised in an
         exception group.
         """
         lease = await self._acquire(name, found_rival)
@@ -103,11 +103,11 @@ class Leases:
             except DocumentConflict:
                 continue
             except KafkaError as error:
-                logger.debug("lease %r cannot be asked for: %s", name, error.message)
+                logger.debug("lease %r cannot be read or acquired: %s", name, error.message)
             await trio.sleep(self.lease_s / 3)
 
     async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
-        """Renew it for as long as that succeeds; end `scope` before anybody else can have it."""
+        """Renew the lease while that succeeds. Cancel `scope` before another broker can take the lease."""
         while True:
             scope.deadline = lease.renewed_s + self.lease_s * 3 / 4
             await trio.sleep_until(lease.renewed_s + self.lease_s / 3)
@@ -116,7 +116,8 @@ class Leases:
                 return
 
     async def _renew(self, lease: Lease) -> bool:
-        """Whether it is still ours. Tries for as long as the store is away: the deadline ends that."""
+        """Renew the lease once. Return False if another broker has taken it."""
+        # Retry while the store is unavailable; the deadline of the scope in `_keep` limits that.
         while True:
             began_s = trio.current_time()
             try:
@@ -124,7 +125,7 @@ class Leases:
                     KIND, lease.name, lease.token, expected_version=lease.version
                 )
             except DocumentConflict:
-                # By ourselves, perhaps: a renewal may have arrived although its answer did not.
+                # The conflict may be with an earlier renewal of this broker whose response was lost.
                 if not await self._is_ours(lease):
                     return False
             except KafkaError:
@@ -137,15 +138,16 @@ class Leases:
         try:
             document = await self.storage.load(KIND, lease.name)
         except KafkaError:
-            return True  # nobody knows; the next attempt will tell
+            return True  # unknown; the next attempt finds out
         if document is None or document.value != lease.token:
             return False
         lease.version = document.version
         return True
 
     async def _release(self, lease: Lease) -> None:
-        """Let others have it at once. The document stays: its versions must never come again."""
+        """Mark the lease as free, so that another broker can take it without waiting."""
+        # Do not delete the document: versions would start again, and the command of a paused holder could match one.
         try:
             await self.storage.save(KIND, lease.name, FREE, expected_version=lease.version)
         except (DocumentConflict, KafkaError) as error:
-            logger.debug("lease %r was not given back: %s", lease.name, error)
+            logger.debug("lease %r was not released: %s", lease.name, error)

@@ -1,19 +1,20 @@
-"""Questions between the processes of one broker, over Unix sockets in a folder that nobody else may enter.
+"""RPC between the worker processes of a broker, over Unix sockets in a private folder.
 
-Whoever asks has a `Link` to each of the others, connected when it is first needed and again after it broke. Many
-questions are under way at once, and are answered in any order. A frame, as those of the protocol are, holds
+A process has a `Link` to each of the others, which connects on first use and reconnects after it broke. Many requests
+can be in flight on a link, and responses come in any order. A frame, delimited as in the protocol, holds
 
-    8 bytes   number of the question     1 byte   kind     payload
+    8 bytes   number of the request      1 byte   kind     payload
 
-and a payload is a pickle: both ends are the same program, started by the same parent, in a folder of mode 700.
+and the payload is a pickle. Pickle is safe here: both ends are the same program, started by the same parent, and the
+folder has mode 700.
 
-No question is left without an answer. The kernel tells at once when the other process ends, and for one that stands
-still there is a PING every few seconds: where nothing has come back for `SILENCE_LIMIT_S` the link is given up, and
-with it whatever was asked, by LinkBroken. Who asked may have been heard all the same.
+Every request ends with a response or LinkBroken. The kernel reports immediately that the other process has ended. A
+process that hangs is detected with a PING every few seconds: if nothing has arrived for `SILENCE_LIMIT_S`, the link is
+closed and its requests raise LinkBroken. The other process may have executed them nevertheless.
 
-A question may take as long as it likes at the other end. One whose answer may be waited for (`Parked`) has these waits
-ended when the asker's wait is: by a drain, or since the client has gone. The answer, as the other end then gives it,
-is still awaited.
+A request has no time limit. If it may wait (`Parked`), its waits at the other end are ended when the wait of the
+requester is ended: by a drain, or because the client has disconnected. The requester still waits for the response that
+the other end sends then.
 """
 
 from __future__ import annotations
@@ -43,39 +44,39 @@ CONNECT_LIMIT_S = 1.0
 PING_EVERY_S = 3.0
 SILENCE_LIMIT_S = 10.0
 
-# Something that bounds a wait: entered with the seconds it may take at most, and ended from outside.
+# A context manager that bounds a wait. The argument is the maximum in seconds; it can also be ended from outside.
 Parked = Callable[[float], AbstractContextManager[object]]
 
 
-class LinkBroken(Exception):  # noqa: N818  what happened to it, not a fault of ours
-    """The other process is not there, or has gone before it answered."""
+class LinkBroken(Exception):  # noqa: N818  names the event
+    """The other process does not run, or has ended before it answered."""
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kinds of frames."""
 
     QUESTION = 0
     ANSWER = 1
-    END_WAITS = 2  # of the question with that number
+    END_WAITS = 2  # end the waits of the request with that number
     PING = 3
     PONG = 4
 
 
 @frozen
 class Question:
-    """A verb of the other process, and what it is called with."""
+    """A request: a verb of the other process, and its arguments."""
 
     verb: str
     arguments: tuple[Any, ...] = ()
 
 
-# Answers questions; the waits of one that may take long are entered through its second argument.
+# Handles a request. It enters `Parked`, the second argument, around long waits.
 Answering = Callable[[Question, Parked], Awaitable[object]]
 
 
 @define(eq=False)
 class Wire:
-    """Frames over one connection. Sending never waits: `run` writes what has come up."""
+    """Frames over one connection. `send` only queues a frame; `run` writes the queue."""
 
     stream: trio.SocketStream
     _outgoing: list[Buffer] = field(factory=list)
@@ -83,19 +84,22 @@ class Wire:
     _heard: float = field(factory=trio.current_time)
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame, soon."""
+        """Queue a frame."""
         self._outgoing += framed([HEAD.pack(number, kind), payload])
         self._has_outgoing.set()
 
     async def run(self, take: Callable[[Kind, int, bytes], None]) -> None:
-        """Send, and hand over what arrives, until the other side closes. Raises what a broken connection does."""
+        """Write queued frames and pass received ones to `take`, until the other side closes.
+
+        Raises Trio's errors of broken connections, in a group.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             await self._read(take)
             nursery.cancel_scope.cancel()
 
     async def ping(self) -> None:
-        """Ask now and then whether the other process lives, and return when it does not."""
+        """Send a PING every PING_EVERY_S. Return when nothing has arrived for SILENCE_LIMIT_S."""
         while trio.current_time() - self._heard < SILENCE_LIMIT_S:
             self.send(Kind.PING)
             await trio.sleep(PING_EVERY_S)
@@ -117,20 +121,20 @@ class Wire:
                 take(Kind(kind), number, bytes(frame[HEAD.size :]))
 
 
-# --- Asking --------------------------------------------------------------------------------------------------
+# --- Requesting ----------------------------------------------------------------------------------------------
 
 
 @define(eq=False)
 class Asked:
-    """A question that is under way."""
+    """A request in flight."""
 
     done: trio.Event = field(factory=trio.Event)
-    answer: bytes | None = None  # None once it is done: it will never come
+    answer: bytes | None = None  # None after `done` is set: the link broke
 
 
 @define(eq=False)
 class Link:
-    """The way to another process, which listens at `path`. Lives in `nursery`."""
+    """The RPC client for another process, which listens at `path`. Its tasks run in `nursery`."""
 
     path: Path
     _nursery: trio.Nursery
@@ -144,7 +148,7 @@ class Link:
         return f"<Link {self.path.name} {state} asked={len(self._asked)}>"
 
     async def ask(self, question: Question, parked: Parked | None = None) -> Any:
-        """The answer. Raises LinkBroken; when cancelled, the waits at the other end are ended."""
+        """Send a request and return its response. If cancelled, end the waits at the other end. Raises LinkBroken."""
         wire = await self._connected()
         number, asked = next(self._numbers), Asked()
         self._asked[number] = asked
@@ -160,7 +164,7 @@ class Link:
             if self._asked.pop(number, None) is not None and not asked.done.is_set():
                 wire.send(Kind.END_WAITS, number)
         if asked.answer is None:
-            raise LinkBroken(f"the process at {self.path.name} has gone before it answered")
+            raise LinkBroken(f"the link to the process at {self.path.name} broke before it answered")
         return pickle.loads(asked.answer)  # noqa: S301  see the module
 
     async def _connected(self) -> Wire:
@@ -175,12 +179,12 @@ class Link:
             with trio.fail_after(CONNECT_LIMIT_S):
                 wire = Wire(await trio.open_unix_socket(str(self.path)))
         except (OSError, trio.TooSlowError):
-            raise LinkBroken(f"there is no process at {self.path.name} just now") from None
+            raise LinkBroken(f"no process is listening at {self.path.name}") from None
         self._nursery.start_soon(self._run, wire)
         return wire
 
     async def _run(self, wire: Wire) -> None:
-        """Take answers until the link breaks; then nothing that was asked through it is answered any more."""
+        """Receive responses until the link breaks, then end the requests that are in flight."""
         try:
             async with wire.stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_when_silent, wire, nursery.cancel_scope)
@@ -196,7 +200,7 @@ class Link:
 
     async def _end_when_silent(self, wire: Wire, scope: trio.CancelScope) -> None:
         await wire.ping()
-        logger.warning("the process at %s says nothing; the link to it is given up", self.path.name)
+        logger.warning("the process at %s does not respond; closing the link to it", self.path.name)
         scope.cancel()
 
     def _take(self, kind: Kind, number: int, payload: bytes) -> None:
@@ -211,7 +215,7 @@ class Link:
 
 @define(eq=False)
 class Waits:
-    """Those of one question: entered by whoever answers it, ended by whoever asked."""
+    """The waits of one request: entered by the process that answers, ended by the one that sent the request."""
 
     bound: Parked
     are_ended: bool = False
@@ -219,7 +223,7 @@ class Waits:
 
     @contextmanager
     def parked(self, wait_s: float) -> Iterator[None]:
-        """Wait inside this block, at most `wait_s`; ended from here, and by what bounds waits in this process."""
+        """Bound a wait inside the block by `wait_s`, by `end`, and by the limits on waits in this process."""
         with trio.move_on_after(0 if self.are_ended else math.inf) as scope:
             self._scopes.add(scope)
             try:
@@ -229,7 +233,7 @@ class Waits:
                 self._scopes.discard(scope)
 
     def end(self) -> None:
-        """End those there are, and let no new ones begin."""
+        """End current waits, and let later ones return immediately."""
         self.are_ended = True
         for scope in self._scopes:
             scope.cancel()
@@ -237,7 +241,7 @@ class Waits:
 
 @define(eq=False)
 class AnsweredLink:
-    """A link as the process that is asked has it. Answers are worked on in `answering`, which outlives the link."""
+    """The RPC server's side of a link. Requests are handled in `answering`, a nursery that outlives the link."""
 
     wire: Wire
     answer: Answering
@@ -247,7 +251,7 @@ class AnsweredLink:
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     async def serve(self) -> None:
-        """Take questions until the link breaks. What was asked is still done, without waiting any longer."""
+        """Receive requests until the link breaks. Requests received before are completed, but their waits end."""
         try:
             with self._scope:
                 async with self.wire.stream:
@@ -273,7 +277,7 @@ class AnsweredLink:
             answer = await self.answer(question, waits.parked)
             self.wire.send(Kind.ANSWER, number, pickle.dumps(answer))
         except Exception:
-            logger.exception("a link is given up for an error in korvet")
+            logger.exception("closing a link because of an error in korvet")
             self._scope.cancel()
         finally:
             del self._waits[number]
@@ -286,9 +290,9 @@ async def answer_links(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen at `path` for ever, and answer what is asked there. `bound` bounds all waits.
+    """Listen at `path` forever and answer requests. `bound` bounds all waits.
 
-    `answer` is to raise nothing: an error is logged, and breaks the link it came by.
+    `answer` must not raise: an exception is logged and closes the link of the request.
     """
     await trio.Path(path).unlink(missing_ok=True)
     listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)

@@ -1,11 +1,11 @@
-"""Sockets that listen, and the addresses clients are told.
+"""Listening sockets, and the addresses that the broker advertises to clients.
 
 `localhost` is loopback on IPv4 and on IPv6, since clients try either first; an empty host is every address of both
-families. A family the machine does not have is left out. Port 0 takes any free port, the same one in both.
+families. A family that the machine does not support is left out. Port 0 takes any free port, the same one in both.
 
-Where several processes listen at one port (SO_REUSEPORT), the kernel gives each connection to one of them, by a hash of
-its addresses. One more process, which accepts nothing, holds the port for them: it has seen that nobody else has it,
-and keeps it while none of them runs.
+If several processes listen on one port (SO_REUSEPORT), the kernel assigns each connection to one of them by a hash of
+its addresses. The parent process binds the port as well but does not listen: it has checked that no other program has
+the port, and keeps it while no worker runs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from korvet.config import Config, Listener
 LOOPBACK = (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6))
 EVERYWHERE = (("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6))  # noqa: S104  asked for by name
 NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
-# How often a port that was free in one family may be found taken in the other.
+# Attempts to find a port that is free in both families.
 ATTEMPTS = 20
 
 Address = tuple[str, socket.AddressFamily]
 
 
 class ListenError(Exception):
-    """An address that cannot be listened on; the message is one line for the operator."""
+    """The broker cannot listen on an address. The message is one line for the operator."""
 
 
-class PortInUse(ListenError):  # noqa: N818  what is the matter with it
-    """Somebody else has the port."""
+class PortInUse(ListenError):  # noqa: N818  names the condition
+    """Another program has the port."""
 
 
 @frozen
 class BoundListener:
-    """A listener with the port it got, its sockets, and what its clients are told to connect to."""
+    """A listener with its actual port, its sockets, and the advertised address."""
 
     listener: Listener
     sockets: Sequence[socket.socket]
@@ -48,7 +48,7 @@ class BoundListener:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone can reach it."""
+        """True if only this machine can connect to it."""
         return is_loopback(self.listener.host)
 
     def close(self) -> None:
@@ -57,16 +57,16 @@ class BoundListener:
 
 
 class Use(Enum):
-    """What a port is wanted for."""
+    """The purpose of binding a port."""
 
-    ALONE = auto()  # to listen, and nobody else may
-    SHARED = auto()  # to listen beside others
-    HELD = auto()  # to keep it for those who share it
-    PROBED = auto()  # to see whether anybody has it
+    ALONE = auto()  # listen exclusively
+    SHARED = auto()  # listen, as other processes do on the same port
+    HELD = auto()  # reserve it for the processes that listen
+    PROBED = auto()  # check that no other program has it
 
 
 def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
-    """Listen on everything the settings name. Raises ListenError, and then nothing is left open."""
+    """Bind all configured listeners for that use. Raises ListenError, and closes all sockets in that case."""
     bound: list[BoundListener] = []
     try:
         for listener in config.listeners:
@@ -82,11 +82,11 @@ def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
 
 @contextmanager
 def held_ports(config: Config) -> Iterator[Config]:
-    """Hold the ports of the settings, for processes that share them; the settings that name the ports they are.
+    """Reserve the configured ports for processes that share them. Yield the settings with the actual ports.
 
-    Raises PortInUse where somebody else has one, and ListenError.
+    Raises PortInUse if another program has a port, and ListenError.
     """
-    # That a port is taken shows only to those who do not offer to share it.
+    # A bind with SO_REUSEPORT can succeed although the port is in use. Only a bind without it detects that.
     probed = open_listeners(config, Use.PROBED)
     found = evolve(config, listeners=tuple(bound.listener for bound in probed))
     for bound in probed:
@@ -100,7 +100,7 @@ def held_ports(config: Config) -> Iterator[Config]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address means the machine it is used on."""
+    """Return True if a host name or address is loopback."""
     if host == "localhost":
         return True
     try:
@@ -110,17 +110,17 @@ def is_loopback(host: str) -> bool:
 
 
 def peer_name(address: tuple[str, int]) -> str:
-    """A client's address as logs write it."""
+    """Return a client's address for log lines."""
     host, port, *_ = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _advertised(config: Config, listener: Listener) -> Listener:
-    told = config.advertised(listener)
-    if told is None:
+    advertised = config.advertised(listener)
+    if advertised is None:
         host = socket.gethostname() if listener.is_wildcard else listener.host
         return evolve(listener, host=host)
-    return evolve(told, port=told.port or listener.port)
+    return evolve(advertised, port=advertised.port or listener.port)
 
 
 def _open(listener: Listener, config: Config, use: Use) -> list[socket.socket]:
@@ -151,7 +151,7 @@ def _addresses(listener: Listener) -> Sequence[Address]:
 
 
 def _bind_all(addresses: Sequence[Address], port: int, config: Config, use: Use) -> list[socket.socket]:
-    """A socket for each address. Where there are several, those of a family this machine lacks are left out."""
+    """Bind a socket for each address. If there are several, leave out those of unsupported families."""
     sockets: list[socket.socket] = []
     try:
         for number, (host, family) in enumerate(addresses, 1):
@@ -175,7 +175,7 @@ def _bind(
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(0)
-        # Without it a port is taken for minutes after the last connection of the process before.
+        # Without SO_REUSEADDR, a port stays in use for minutes after the last connection of the previous process.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if use in (Use.SHARED, Use.HELD):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -192,7 +192,8 @@ def _bind(
 
 
 def _size_buffers(sock: socket.socket, config: Config) -> None:
-    """Set what accepted connections inherit. The receive buffer has to be set before a connection is there."""
+    """Set the socket buffer sizes, which accepted connections inherit."""
+    # The receive buffer has to be set before the connection exists: it determines the TCP window scale.
     for option, size in (
         (socket.SO_SNDBUF, config.socket_send_buffer_bytes),
         (socket.SO_RCVBUF, config.socket_receive_buffer_bytes),

@@ -1,8 +1,8 @@
-"""The worker that trims partitions nobody writes to; those that are written to are trimmed as they grow.
+"""The retention worker: trims partitions that receive no records. Other partitions are trimmed by appends.
 
-Every `log.retention.check.interval.ms`, under a lease. What is dropped is the store's to say, by the settings of the
-topic and its own clock; a partition that cannot be trimmed is logged, and does not hold up the others. Of a tiered
-topic only what is archived is dropped, and nothing while the lake cannot tell what that is.
+It runs every `log.retention.check.interval.ms`, under a lease. The storage decides which records are dropped, by the
+settings of the topic and its own clock. If a partition cannot be trimmed, the worker logs it and continues with the
+others. Only archived records of a tiered topic are dropped, and none while the lake's archived offsets are unknown.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from korvet.tiers import Tiers
 logger = logging.getLogger(__name__)
 
 LEASE = "retention"
-# An append does not look more often, either.
+# The storage also checks retention at most this often during appends.
 SHORTEST_INTERVAL_S = 1.0
 
 
 @define(eq=False)
 class RetentionWorker:
-    """`run` goes on for ever, and belongs under `korvet.tasks.supervise`."""
+    """Enforces retention. `run` never returns; start it under `korvet.tasks.supervise`."""
 
     storage: Storage
     config: Config
     leases: Leases
-    log: Tiers  # knows what is archived
+    log: Tiers  # has the archived offsets
 
     async def run(self) -> None:
-        """Trim now and then, for as long as the lease is ours."""
+        """Trim all partitions periodically while this broker holds the lease."""
         while True:
             await self.leases.while_held(LEASE, self._trim_now_and_then)
 
@@ -66,12 +66,12 @@ class RetentionWorker:
                 logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)
             return
         if start is not None:
-            logger.info("retention: %s-%d begins at offset %d now", *tp, start)
+            logger.info("retention: %s-%d: new log start offset %d", *tp, start)
         await trio.lowlevel.checkpoint()
 
 
 async def is_still_there(storage: Storage, topic: Topic) -> bool:
-    """Whether a topic that something failed in was not simply deleted meanwhile."""
+    """Return False if the topic has been deleted, which explains an error; True if it exists or that is unknown."""
     try:
         found = await storage.topic(topic.name)
     except KafkaError:

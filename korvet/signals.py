@@ -29,7 +29,7 @@ class Ending:
     """Cancel the block on a signal; once `tell` is set, call it instead, for each signal."""
 
     tell: Callable[[], Awaitable[None]] | None = None
-    number: signal.Signals | None = None  # of the signal that the block was given up for
+    number: signal.Signals | None = None  # the signal that cancelled the block
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     async def obey(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -51,15 +51,15 @@ class Ending:
                     self.number = signal.Signals(number)
                     self.scope.cancel()
                 else:
-                    logger.info("%s: ending; once more ends at once", name)
+                    logger.info("%s: ending; a second signal ends the broker immediately", name)
                     await self.tell()
 
 
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[Ending]:
-    """Have signals end this block, which says whom to tell once it serves. In the main thread only.
+    """Let signals end the block, which sets `tell` once it serves. Use it in the main thread only.
 
-    Raises SystemExit where it never served, with the status of a process that a signal has ended.
+    Raises SystemExit, with the status of a process ended by a signal, if a signal arrived before `tell` was set.
     """
     ending = Ending()
     async with background_nursery() as nursery:

@@ -1,10 +1,10 @@
-"""Tasks that go on in the background, and tasks that go on side by side.
+"""Background tasks, and concurrent calls.
 
-`supervise` is the one supervisor of background tasks: a task that fails is logged and started again, ever later.
+`supervise` is the only supervisor of background tasks. It logs the exception of a task that fails and restarts the
+task after a pause that doubles each time.
 
-Background tasks run beside the requests and are nobody's caller: an error that left one of them would end the
-broker, or, worse, nothing would, and the task would silently be gone. They end by cancellation, with the
-nursery that they were started in.
+No caller handles the exceptions of a background task. Without a supervisor, an exception would end the broker, or the
+task would end unnoticed. Background tasks end by cancellation of the nursery that they were started in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
-# A task that ran this long before it failed has recovered in between.
+# A task that ran for this long had recovered: its pause starts again at FIRST_PAUSE_S.
 RECOVERED_AFTER_S = 60.0
 
 
@@ -32,7 +32,7 @@ async def supervise(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run `task` until it returns or is cancelled, again after every error. Started by `nursery.start`."""
+    """Run `task` until it returns or is cancelled, and restart it after an exception. For `nursery.start`."""
     task_status.started()
     pause_s = FIRST_PAUSE_S
     while True:
@@ -52,7 +52,7 @@ async def supervise(
 async def in_parallel(
     function: Callable[[T], Awaitable[R]], arguments: Sequence[T], *, at_once: int = 50
 ) -> list[R]:
-    """`function` of each argument, in order; so many wait for the store together as `at_once` says."""
+    """Return the results of `function` for each argument, in order, with at most `at_once` concurrent calls."""
     if len(arguments) < 2:
         return [await function(argument) for argument in arguments]
     results: dict[int, R] = {}

@@ -78,7 +78,7 @@ async def test_a_process_that_was_killed_is_started_anew(table: LakeTable, store
     failed = trio.Event()
 
     async def ask() -> None:
-        with pytest.raises(KafkaStorageError, match="started anew"):
+        with pytest.raises(KafkaStorageError, match="starts it again"):
             await store.refresh(TOPIC_OF_TABLE)
         failed.set()
 

@@ -59,7 +59,7 @@ async def test_a_partition_that_nobody_writes_to_is_trimmed(
             nursery.cancel_scope.cancel()
 
     assert [0, 3, 0] == [before, await log_start(storage, old), await log_start(storage, kept)]
-    assert ["retention: old-0 begins at offset 3 now"] == [each.getMessage() for each in caplog.records]
+    assert ["retention: old-0: new log start offset 3"] == [each.getMessage() for each in caplog.records]
 
 
 async def test_one_that_cannot_be_trimmed_does_not_hold_up_the_others(

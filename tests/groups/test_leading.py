@@ -275,7 +275,7 @@ async def test_whoever_waits_for_a_process_that_ends_is_told_to_try_again(storag
                 await trio.lowlevel.checkpoint()
             processes.ends[OWNER]()
 
-        assert [f"the process at {OWNER}.sock has gone before it answered"] == told
+        assert [f"the link to the process at {OWNER}.sock broke before it answered"] == told
         for ask in (
             lambda: groups.heartbeat(GROUP, "m", None, 1),
             lambda: groups.commit(GROUP, {T0: OffsetAndMetadata(1)}),
