@@ -64,15 +64,15 @@ REFUSED: Mapping[str, tuple[str, dict[str, str], str]] = {
         },
         "does not accept the login (SCRAM-SHA-256)",
     ),
-    "TLS without the login": ("SASL_SSL", {"security.protocol": "SSL"}, "wants another security.protocol"),
+    "TLS without the login": ("SASL_SSL", {"security.protocol": "SSL"}, "requires another security.protocol"),
     "a login without TLS": (
         "SASL_SSL",
         {"security.protocol": "SASL_PLAINTEXT"},
-        "wants another security.protocol",
+        "requires another security.protocol",
     ),
-    "neither": ("SASL_PLAINTEXT", {"security.protocol": "PLAINTEXT"}, "wants another security.protocol"),
-    "TLS where there is none": ("SASL_PLAINTEXT", {}, "wants another security.protocol"),
-    "no certificate of the client's": ("MUTUAL", {"security.protocol": "SSL"}, "wants one"),
+    "neither": ("SASL_PLAINTEXT", {"security.protocol": "PLAINTEXT"}, "requires another security.protocol"),
+    "TLS where there is none": ("SASL_PLAINTEXT", {}, "requires another security.protocol"),
+    "no certificate of the client's": ("MUTUAL", {"security.protocol": "SSL"}, "requires one"),
     "trust in nobody there": ("SASL_SSL", {"ssl.truststore.location": ""}, "its certificate is not trusted"),
 }
 

@@ -5,7 +5,7 @@
         async for record in client.consume({TopicPartition("orders", 0): 0}):
             ...
 
-It has what those need, and no more: no groups, no transactions, no idempotent producer.
+Not supported: group membership, transactions, idempotent producers.
 """
 
 from korvet.client.authentication import REFUSALS as REFUSALS

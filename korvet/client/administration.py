@@ -1,6 +1,7 @@
-"""Settings described and altered, partitions added: what the command line needs of administration.
+"""Describe and alter settings, and add partitions: the administration that the command line needs.
 
-Nothing is repeated: who alters something wants to know how it went. Errors are KafkaErrors, in the broker's words.
+Requests are not retried, so that the caller learns the outcome of an alteration. Errors are KafkaErrors with the
+broker's message.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ TIMEOUT_MS = 30_000
 
 @frozen
 class Resource:
-    """What has settings: a topic, or a broker by its id."""
+    """A resource that has settings: a topic, or a broker by its id."""
 
     kind: int
     name: str
 
     def node_id(self, client: Client) -> int | None:
-        """The one broker that can tell, where it is about a broker. Raises BrokerNotAvailable."""
+        """Return the id of the broker to ask if the resource is a broker, else None. Raises BrokerNotAvailable."""
         if self.kind != BROKER:
             return None
         if int(self.name) not in client.brokers:
@@ -62,7 +63,7 @@ class Resource:
 
 @frozen
 class DescribedSetting:
-    """A setting as a broker tells it; no value where there is none, or where it is a secret."""
+    """A setting as a broker describes it. `value` is None if the setting has none or is sensitive."""
 
     name: str
     value: str | None
@@ -75,7 +76,10 @@ class DescribedSetting:
 async def describe_settings(
     client: Client, resource: Resource, names: Sequence[str] | None = None
 ) -> list[DescribedSetting]:
-    """A resource's settings, or those of these names, sorted. Raises UnknownTopicOrPartition, InvalidRequest, …"""
+    """Return a resource's settings, all or those named, sorted by name.
+
+    Raises UnknownTopicOrPartition, InvalidRequest, …
+    """
     asked = DescribeConfigsResource(
         resource_type=resource.kind,
         resource_name=resource.name,
@@ -109,7 +113,7 @@ async def alter_settings(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set, delete, append to or subtract from single settings. Raises InvalidConfig, …, and then alters none."""
+    """Set, delete, append to or subtract from settings, all or none. Raises InvalidConfig, …"""
     asked = AlterConfigsResource(
         resource_type=resource.kind,
         resource_name=resource.name,
@@ -128,7 +132,7 @@ async def alter_settings(
 
 
 async def add_partitions(client: Client, topic: str, count: int, *, validate_only: bool = False) -> None:
-    """Let a topic have so many partitions in all. Raises InvalidPartitions, UnknownTopicOrPartition, …"""
+    """Increase the number of a topic's partitions to `count`. Raises InvalidPartitions, UnknownTopicOrPartition, …"""
     asked = CreatePartitionsTopic(name=topic, count=count, assignments=None)
     answer = await client.request(
         CreatePartitionsRequest(topics=[asked], timeout_ms=TIMEOUT_MS, validate_only=validate_only),

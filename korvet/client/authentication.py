@@ -18,34 +18,34 @@ from korvet.protocol.errors import (
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-# From this version of SaslHandshake on, the mechanism's messages are in requests with error codes of their own.
+# From this version of SaslHandshake on, the mechanism's messages are in SaslAuthenticate requests with error codes.
 WITH_ERROR_CODES = 1
 
-#: What a broker raises that does not let us in, and would not the next time.
+#: Errors of connecting to a broker that a retry cannot resolve.
 REFUSALS = (TlsRefused, SaslAuthenticationFailed, UnsupportedSaslMechanism, IllegalSaslState)
 
 R = TypeVar("R")
 
 
 class Ask(Protocol):
-    """A connection's `request`."""
+    """The type of a connection's `request`."""
 
     async def __call__(self, message: object, response: type[R], *, min_version: int = 0) -> R: ...
 
 
 class NotAuthenticated(SaslAuthenticationFailed):
-    """The broker does not take who we say we are; its words are in the message."""
+    """The broker rejected the login. The message contains the broker's."""
 
 
 async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
-    """Prove who we are to a broker that is asked by `ask`, a connection's `request`.
+    """Authenticate to a broker, using `ask`, a connection's `request`.
 
-    Returns for how many seconds that holds (KIP-368), 0 for as long as the connection does. Raises
-    UnsupportedSaslMechanism, IllegalSaslState for a listener without SASL, NotAuthenticated, and whatever `ask` does.
+    Return the lifetime of the session in seconds (KIP-368), or 0 if it lasts as long as the connection. Raises
+    UnsupportedSaslMechanism, IllegalSaslState for a listener without SASL, NotAuthenticated, and the errors of `ask`.
     """
     await _choose(sasl, ask, broker)
     if sasl.mechanism == "PLAIN":
-        # RFC 4616: whom to act for, which is ourselves, who we are, and the password.
+        # RFC 4616: authorization identity (empty: the same as the user name), user name, and password.
         answer = await _step(f"\0{sasl.username}\0{sasl.password}".encode(), sasl, ask, broker)
     else:
         scram = ScramClient(sasl.mechanism, sasl.username, sasl.password)
@@ -70,12 +70,14 @@ async def _choose(sasl: Sasl, ask: Ask, broker: object) -> None:
         raise error_for(answer.error_code)
 
 
-NO_SASL = "takes no SASL there; security.protocol=PLAINTEXT and SSL do without."
+NO_SASL = "does not accept SASL on this listener; security.protocol=PLAINTEXT and SSL do without."
 
 
 async def _step(data: bytes, sasl: Sasl, ask: Ask, broker: object) -> SaslAuthenticateResponse:
     answer = await ask(SaslAuthenticateRequest(auth_bytes=data), SaslAuthenticateResponse)
     if answer.error_code:
-        said = answer.error_message or error_for(answer.error_code).message
-        raise NotAuthenticated(f"{broker} does not accept the login ({sasl.mechanism}): {said.rstrip('.')}.")
+        message = answer.error_message or error_for(answer.error_code).message
+        raise NotAuthenticated(
+            f"{broker} does not accept the login ({sasl.mechanism}): {message.rstrip('.')}."
+        )
     return answer

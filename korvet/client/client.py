@@ -1,8 +1,8 @@
-"""The client's verbs. They speak to any Kafka: every request goes out in the newest version both sides know.
+"""The client's methods. They work with any Kafka broker: each request uses the newest version that both sides support.
 
-What goes wrong is a KafkaError whose message says about what. Errors that may pass (a broker that restarts, a leader
-that moved, a topic that is just being created) are waited out for `retry_timeout_s`, connections that broke are
-opened again. Any call may be cancelled; what it had asked for may or may not have happened.
+Errors are KafkaErrors whose message names the topic, partition, group or broker. The client retries retriable errors
+(a broker that restarts, a leader that moved, a topic that is being created) for `retry_timeout_s`, and replaces broken
+connections. Any call may be cancelled; whether the broker has executed its request is then unknown.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from korvet.protocol.schema import MAX_VERSION
 R = TypeVar("R")
 T = TypeVar("T")
 
-# The versions that know a special timestamp; older brokers would take it for a time.
+# The first version that supports each special timestamp; an older broker would take it as a time.
 LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
-# In the newer versions of these several things are asked for at once; one is all that is ever asked for here.
+# The last versions in which a request has a single key, group, or list of names, which is all this client needs.
 FIND_ONE_COORDINATOR = 3
 FETCH_ONE_GROUP = 7
 DELETE_BY_NAME = 5
@@ -69,10 +69,10 @@ async def open_client(
     request_timeout_s: float = 30.0,
     retry_timeout_s: float = 30.0,
 ) -> AsyncIterator[Client]:
-    """Connect to a cluster, given some of its brokers as "host:port,…" or a list; closed with the block.
+    """Connect to a cluster for the block, given some of its brokers as "host:port,…" or a list.
 
-    Raises ValueError for what is no address, and a KafkaError when none of the brokers answers, or the first of them
-    does not want our TLS or login; that is not tried again.
+    Raises ValueError for an invalid address, and a KafkaError if no broker answers, or if the first one rejects the TLS
+    connection or the login; this is not retried.
     """
     texts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
     addresses = tuple(map(parse_address, texts))
@@ -86,7 +86,7 @@ async def open_client(
 
 @define
 class Client:
-    """A cluster to talk to, made by `open_client`. May be used by several tasks at once."""
+    """A client of one cluster, created by `open_client`. Several tasks may use it concurrently."""
 
     _cluster: Cluster
     _partitioners: dict[str, Partitioner] = field(factory=dict, init=False)
@@ -103,16 +103,16 @@ class Client:
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """The brokers by node id, as the cluster named them last."""
+        """The brokers by node id, from the last Metadata response."""
         return self._cluster.brokers
 
     async def topics(self) -> dict[str, Topic]:
-        """All topics by name, without those whose description is not to be had at the moment."""
+        """Return all topics by name, except those for which the broker returned an error."""
         answer = await self._cluster.retrying(lambda: self._cluster.refresh(None))
         return {name: topic for name, topic in sorted(answer.items()) if isinstance(topic, Topic)}
 
     async def topic(self, name: str) -> Topic:
-        """One topic as it is now. Raises UnknownTopicOrPartition at once, or whatever else is wrong with it."""
+        """Return the current description of a topic. Raises UnknownTopicOrPartition immediately, and its errors."""
 
         async def attempt() -> Topic | KafkaError:
             topic = (await self._cluster.refresh([name]))[name]
@@ -134,7 +134,7 @@ class Client:
         settings: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Create a topic; -1 leaves a number to the broker. Raises TopicAlreadyExists, InvalidConfig, …"""
+        """Create a topic; -1 stands for the broker's default. Raises TopicAlreadyExists, InvalidConfig, …"""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -174,10 +174,10 @@ class Client:
         codec: Codec = Codec.NONE,
         create_topic: bool = False,
     ) -> list[Produced]:
-        """Store records, and return where each of them went.
+        """Store records, and return the partition and offset of each.
 
-        Whole batches at a time, so give it many records at once. With `create_topic` the broker may create the
-        topic, if it is configured to. When this raises, some of the records may have been stored nevertheless.
+        A call sends whole batches, so pass many records in one call. With `create_topic`, the broker may create the
+        topic, if it is configured to. If this raises, some of the records may be stored nevertheless.
         """
         production = Production(self._cluster, topic, acks, codec)
         described = await production.describe(create_topic=create_topic)
@@ -193,15 +193,15 @@ class Client:
         max_wait_ms: int = MAX_WAIT_MS,
         min_bytes: int = 1,
     ) -> Consumer:
-        """Read partitions from these offsets on; see `Consumer`."""
+        """Return a consumer that reads partitions from these offsets on; see `Consumer`."""
         return Consumer(self._cluster, dict(positions), until, max_wait_ms, min_bytes)
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first record of each partition at or after a time (ms), or at one of the special timestamps.
+        """Return the first offset of each partition at or after a time (ms), or for a special timestamp.
 
-        Raises UnsupportedVersion where a broker does not know a special timestamp.
+        Raises UnsupportedVersion if a broker does not support a special timestamp.
         """
         found: dict[TopicPartition, ListedOffset] = {}
         min_version = max(LIST_OFFSETS_VERSIONS.get(timestamp, 0) for timestamp in (0, *timestamps.values()))
@@ -240,10 +240,10 @@ class Client:
         await self._cluster.retrying(lambda: self._cluster.each_leader(timestamps.keys() - found.keys(), ask))
         return {tp: found[tp] for tp in timestamps}
 
-    # --- Groups' positions ------------------------------------------------------------------------------
+    # --- Committed offsets ------------------------------------------------------------------------------
 
     async def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Set a group's positions, from outside of it: possible while the group has no members."""
+        """Commit offsets of a group without being a member, which is possible while the group has no members."""
         request = OffsetCommitRequest(
             group_id=group_id,
             topics=[
@@ -279,7 +279,7 @@ class Client:
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """A group's positions, for `tps` or all there are; nothing stands for a partition without one."""
+        """Return a group's committed offsets, all or those of `tps`, without partitions that have none."""
         topics = None
         if tps is not None:
             topics = [
@@ -309,7 +309,7 @@ class Client:
         }
 
     async def find_coordinator(self, group_id: str) -> Address:
-        """The broker that coordinates a group."""
+        """Return the address of the broker that coordinates a group."""
         return await self._cluster.retrying(lambda: self._coordinator(group_id))
 
     # --- Anything else ----------------------------------------------------------------------------------
@@ -323,9 +323,9 @@ class Client:
         group_id: str | None = None,
         min_version: int = 0,
     ) -> R:
-        """Ask one broker, or a group's coordinator, or any, something that no verb stands for.
+        """Send any request to one broker, a group's coordinator, or any broker, and return the response.
 
-        Nothing is repeated, no answer checked.
+        The request is not retried, and the response is not checked for errors.
         """
         if group_id is not None:
             return await self._ask_coordinator(group_id, message, response)
@@ -334,7 +334,7 @@ class Client:
         return await self._cluster.request(self.brokers[node_id], message, response, min_version=min_version)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Run `attempt` until it succeeds, or raises an error that will not pass, or time is up."""
+        """Call `attempt` until it succeeds, raises an error that is not retriable, or the retry timeout has passed."""
         return await self._cluster.retrying(attempt)
 
     async def _ask_controller(

@@ -1,8 +1,8 @@
-"""What the client knows of a cluster: its brokers, the topics' leaders, and connections that are not in use.
+"""The client's state of a cluster: its brokers, the topics' leaders, and a pool of idle connections.
 
-There are no background tasks: a request takes a free connection to its broker, or opens one, and puts it back. So
-several requests may be under way at once, each on a connection of its own (a Fetch that waits holds up
-nobody), and cancelling one closes its connection only.
+There are no background tasks. A request takes an idle connection to its broker, or opens one, and puts it back. So
+concurrent requests use separate connections: a Fetch that waits does not delay other requests, and cancelling a request
+closes only its connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
-# Brokers hear of a new topic one after the other. Nobody wants to wait longer to be told of a slip of the pen.
+# Brokers learn of a new topic one after the other, so UNKNOWN_TOPIC_OR_PARTITION is retried, but only for a short time:
+# the usual cause is a misspelled name.
 UNKNOWN_TOPIC_PATIENCE_S = 3.0
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @define
 class Cluster:
-    """Routes requests to the brokers they belong to, and repeats what may succeed when repeated."""
+    """Routes requests to brokers, and retries them after retriable errors."""
 
     bootstrap: tuple[Address, ...]
     client_id: str
@@ -63,7 +64,7 @@ class Cluster:
     cluster_id: str | None = field(default=None, init=False)
     controller_id: int = field(default=-1, init=False)
     brokers: dict[int, Address] = field(factory=dict, init=False)
-    # Those asked for lately; forgotten whenever an error hints that it may not be so any more.
+    # Cached descriptions, cleared after each retriable error, since it may mean that they are outdated.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     _free: dict[Address, list[BrokerConnection]] = field(factory=dict, init=False)
 
@@ -72,7 +73,7 @@ class Cluster:
             self._context = self.security.tls.context()
 
     async def close(self) -> None:
-        """Close the connections that are not in use; those in use end with their requests."""
+        """Close the idle connections."""
         for connections in self._free.values():
             while connections:
                 await connections.pop().close()
@@ -89,9 +90,9 @@ class Cluster:
         max_version: int = MAX_VERSION,
         wait_s: float = 0.0,
     ) -> R:
-        """Ask one broker; whatever happens to the connection becomes a KafkaError naming the broker.
+        """Send a request to one broker and return its response. Connection errors become KafkaErrors with its address.
 
-        `wait_s` is how long the broker was told to wait, beyond the time requests may take.
+        `wait_s` is the time that the request lets the broker wait; it is added to the request timeout.
         """
         async with self._connection(address, type(message).__name__, wait_s) as connection:
             return await connection.request(
@@ -99,12 +100,12 @@ class Cluster:
             )
 
     async def send(self, address: Address, message: object) -> None:
-        """Send one broker a request that it does not answer."""
+        """Send a request that has no response to one broker."""
         async with self._connection(address, type(message).__name__, 0.0) as connection:
             await connection.send(message)
 
     async def ask_any(self, message: object, response: type[R], *, max_version: int = MAX_VERSION) -> R:
-        """Ask the first broker that answers, of those known and of those we were told to begin with."""
+        """Send a request to the first broker that answers, among the known brokers and the bootstrap addresses."""
         error: KafkaError | None = None
         for address in dict.fromkeys((*self.brokers.values(), *self.bootstrap)):
             try:
@@ -114,9 +115,9 @@ class Cluster:
         raise error or BrokerNotAvailable("No broker was named.")
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Run `attempt` until it succeeds, for as long as its errors are retriable and there is time.
+        """Call `attempt` until it succeeds, raises an error that is not retriable, or the retry timeout has passed.
 
-        After each of them what is known of the cluster is asked for anew: there may be other leaders.
+        Each retriable error clears the cached topics and the controller, because the leaders may have changed.
         """
         started = trio.current_time()
         backoff_s = FIRST_BACKOFF_S
@@ -162,7 +163,7 @@ class Cluster:
             raise BrokerNotAvailable(f"{address} does not speak Kafka's protocol: {error}.") from error
 
     async def _connected(self, address: Address, free: list[BrokerConnection]) -> BrokerConnection:
-        """A connection that was not in use, or another."""
+        """Return an idle connection, or a new one."""
         while free:
             connection = free.pop()
             if not connection.is_over:
@@ -175,12 +176,12 @@ class Cluster:
     async def refresh(
         self, names: Collection[str] | None, *, allow_auto_topic_creation: bool = False
     ) -> dict[str, Topic | KafkaError]:
-        """Ask for the brokers and for topics by name (None: all); each topic, or what is wrong with it."""
+        """Request Metadata: update the brokers, and return the topics of these names (None: all), or their errors."""
         request = MetadataRequest(
             topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=allow_auto_topic_creation,
         )
-        # Before version 4 a broker creates what is asked for as it likes.
+        # Before version 4 of Metadata, the broker's configuration alone decides whether a topic is created.
         answer = await self.ask_any(request, MetadataResponse)
         self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         self.cluster_id = answer.cluster_id
@@ -190,7 +191,7 @@ class Cluster:
         return topics
 
     async def topic(self, name: str, *, allow_auto_topic_creation: bool = False) -> Topic:
-        """One topic, as known or asked for; raises what is wrong with it."""
+        """Return a topic from the cache, or request it. Raises the topic's error."""
         known = self._topics.get(name)
         if known is not None:
             return known
@@ -201,7 +202,7 @@ class Cluster:
         return topic
 
     async def controller(self) -> Address:
-        """The broker that creates and deletes topics; any of them where none says it is the one."""
+        """Return the address of the controller, or of any broker if the controller is unknown."""
         if self.controller_id not in self.brokers:
             await self.refresh([])
         return self.brokers.get(self.controller_id) or next(iter(self.brokers.values()))
@@ -211,7 +212,7 @@ class Cluster:
         tps: Iterable[TopicPartition],
         ask: Callable[[Address, list[TopicPartition]], Awaitable[None]],
     ) -> None:
-        """Run `ask` for every broker that leads some of `tps`, all at once; then raise the worst of their errors."""
+        """Call `ask` concurrently for every broker that leads some of `tps`, then raise the worst of their errors."""
         led: dict[Address, list[TopicPartition]] = {}
         for tp in tps:
             led.setdefault(await self._leader(tp), []).append(tp)
@@ -243,19 +244,19 @@ class Cluster:
 
 
 def raise_for(code: int, subject: object, message: str | None = None) -> None:
-    """Raise what an error code means, in the broker's words where there are any, and about what; 0 means nothing."""
+    """Raise the error of an error code other than 0, with the subject and the broker's message if there is one."""
     if code:
         raise error_about(code, subject, message)
 
 
 def error_about(code: int, subject: object, message: str | None = None) -> KafkaError:
-    """The error that a code other than 0 means, saying what it is about."""
+    """Return the error of an error code other than 0, with the subject in its message."""
     error = error_for(code)
     return type(error)(f"{subject}: {message or error.message}")
 
 
 def raise_worst(errors: Collection[KafkaError]) -> None:
-    """Raise one of the errors, rather one that will not go away; nothing where there are none."""
+    """Raise one of the errors, preferably one that is not retriable. Do nothing if there are none."""
     if errors:
         raise min(errors, key=lambda error: error.retriable)
 
@@ -282,15 +283,15 @@ def _topic_or_error(topic: MetadataResponseTopic) -> Topic | KafkaError:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, from below the layers that tried several addresses."""
+    """Return the system's message for a connection error, without the exceptions that wrap it."""
     while error.__cause__ is not None:
         error = error.__cause__
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, ssl.SSLError):  # an OSError with numbers of its own
+    if isinstance(error, ssl.SSLError):  # an OSError whose errno is OpenSSL's
         return CLOSED_AT_ONCE if isinstance(error, ssl.SSLEOFError) else str(error)
     if isinstance(error, OSError):
-        # Trio's own words repeat the address. Errors of name resolution have negative numbers and words.
+        # Trio's message repeats the address. Errors of name resolution have negative numbers and a strerror.
         number = error.errno or 0
         return os.strerror(number) if number > 0 else error.strerror or str(error)
     return str(error) or type(error).__name__

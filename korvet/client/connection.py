@@ -1,7 +1,7 @@
-"""One connection of a client to one broker: versions are negotiated once, then it serves one request at a time.
+"""A client's connection to one broker: it negotiates versions once, then handles one request at a time.
 
-A connection on which anything went wrong, or whose answer was not awaited to the end, is of no more use: who waits
-next would read somebody else's answer. Its owner closes it and opens another.
+After an error or a cancelled request, the connection cannot be used any more: the next request would read the previous
+one's response. Its owner closes it and opens another one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 256 * 1024
 CLOSED = "the broker closed the connection"
-# A listener says no more than that to those who come without the TLS or the login that it wants.
-CLOSED_AT_ONCE = f"{CLOSED} without an answer; if it does so always, it wants another security.protocol"
-# Of the time that a login holds, the part in which requests are begun.
+# A listener closes connections without the TLS or the login that it requires, and gives no reason.
+CLOSED_AT_ONCE = f"{CLOSED} without an answer; if this repeats, it requires another security.protocol"
+# The part of a session's lifetime in which the connection is used for new requests.
 SESSION_SHARE = 0.8
-# More than a Fetch is ever told to bring, since a first batch may exceed what was asked for.
+# Larger than the limit of any Fetch, since the first batch of a response may exceed that limit.
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The host and port of a broker."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read `host:port`, `[::1]:port`, or a host alone. Raises ValueError saying what was expected."""
+    """Parse `host:port`, `[::1]:port`, or a host alone. Raises ValueError with the accepted forms."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or port.endswith("]"):
         host, port = text.strip(), str(DEFAULT_PORT)
@@ -61,7 +61,7 @@ def parse_address(text: str) -> Address:
 
 @define
 class BrokerConnection:
-    """Made by `connect`; ends with `close`. Requests raise OSError and Trio's stream errors as they come."""
+    """See the module. Created by `connect`, ended by `close`. Requests raise OSError and Trio's stream errors."""
 
     address: Address
     _stream: trio.abc.Stream
@@ -80,9 +80,9 @@ class BrokerConnection:
         security: Security = PLAINTEXT,
         context: ssl.SSLContext | None = None,
     ) -> Self:
-        """Connect, ask which versions the broker speaks, and log in. `context` is of the security's TLS.
+        """Connect, request the versions that the broker supports, and log in. `context` is for the security's TLS.
 
-        Nothing stays open when this fails or is cancelled.
+        The connection is closed if this fails or is cancelled.
         """
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
@@ -106,19 +106,20 @@ class BrokerConnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether the broker is about to want another login; then another connection is simpler (KIP-368)."""
+        """True if the broker will soon require a new login (KIP-368)."""
+        # The client does not log in again on the same connection: a new connection is simpler.
         return trio.current_time() >= self._ends_at
 
     async def close(self) -> None:
-        """Close at once, also when cancelled."""
+        """Close immediately, without a checkpoint that cancellation could interrupt."""
         await trio.aclose_forcefully(self._stream)
 
     async def request(
         self, message: object, response: type[R], *, min_version: int = 0, max_version: int = MAX_VERSION
     ) -> R:
-        """Send a request in the newest version both sides speak, within the given ones, and return its answer.
+        """Send a request in the newest version that both sides support, within the limits, and return its response.
 
-        Raises UnsupportedVersion when there is none, before anything is sent.
+        Raises UnsupportedVersion before sending if there is no such version.
         """
         version = self._version(type(message), min_version, max_version)
         frame = await self._exchange(message, version)
@@ -151,7 +152,7 @@ class BrokerConnection:
         version = versions_of(ApiVersionsRequest)[-1]
         frame = await self._exchange(message, version)
         if _error_code(frame) == ErrorCode.UNSUPPORTED_VERSION:
-            # A broker that does not know the version answers in version 0, with those it does know (KIP-511).
+            # A broker that does not support the version answers in version 0, with its versions (KIP-511).
             answer = self._decode(ApiVersionsResponse, 0, frame)
             known = (api.max_version for api in answer.api_keys if api.api_key == API_VERSIONS)
             version = min(version, next(known, 0))
@@ -172,7 +173,7 @@ class BrokerConnection:
         except trio.BrokenResourceError as error:
             if self._is_proven or explain(error):
                 raise
-            data = b""  # it was reset: another way to say nothing
+            data = b""  # a reset connection is handled like a closed one
         if not data:
             raise trio.EndOfChannel(CLOSED if self._is_proven else CLOSED_AT_ONCE)
         return data
@@ -190,5 +191,5 @@ class BrokerConnection:
 
 
 def _error_code(frame: Frame) -> int:
-    """Return the error code of an ApiVersions answer, which in every version stands behind the correlation id."""
+    """Return the error code of an ApiVersions response, which in every version follows the correlation id."""
     return int.from_bytes(frame[4:6], "big", signed=True)

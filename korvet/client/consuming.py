@@ -1,7 +1,7 @@
-"""Consuming: partitions are read from given offsets on, without a group.
+"""Consuming: read partitions from given offsets on, without a group.
 
-Every `poll` is one Fetch to each of the leaders, which wait for records as long as they are told. Where there are
-several leaders, none may wait long, or records of one would be late because another has none.
+Each `poll` sends one Fetch to each leader, which waits for records up to `max_wait_ms`. If there are several leaders,
+the limit is shorter, because the records of one leader would otherwise wait for another one that has none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from korvet.protocol.schema import MAX_VERSION, ZERO_UUID
 MAX_BYTES = 8 * 1024 * 1024
 MAX_PARTITION_BYTES = 1024 * 1024
 MAX_WAIT_MS = 500
-# While others are waited for.
+# The limit of a Fetch's wait if there are several leaders.
 MAX_WAIT_AMONG_LEADERS_MS = 50
 LAST_VERSION_WITH_NAMES = 12
 MAX_OFFSET = 2**63 - 1
@@ -37,21 +37,21 @@ MAX_OFFSET = 2**63 - 1
 
 @define
 class Consumer:
-    """Reads on from `positions`. Iterate over it for records, or call `poll` for as many as one round brings.
+    """Reads partitions from `positions` on. Iterate over it for records, or call `poll` for those of one round.
 
         async for record in client.consume({TopicPartition("orders", 0): 0}, until=ends):
 
-    With `until` the iteration ends when every partition has been read up to its offset there (which is not read);
-    otherwise it goes on for ever. Raises OffsetOutOfRange at a position that is not in the log; `positions` may be
-    changed, and reading resumed, after that or any other error. Nothing needs to be closed.
+    With `until`, the iteration ends when every partition has been read up to, and without, its offset there; otherwise
+    it is endless. Raises OffsetOutOfRange if a position is not in the log. After this or any other error, the caller
+    may change `positions` and continue. A consumer needs no close.
     """
 
     _cluster: Cluster
-    positions: dict[TopicPartition, int]  # the next offset to be read, of each partition
+    positions: dict[TopicPartition, int]  # the next offset of each partition to be read
     until: Mapping[TopicPartition, int] | None = None
     max_wait_ms: int = MAX_WAIT_MS
     min_bytes: int = 1
-    #: What the last answers said the logs' ends were.
+    #: High watermarks in the last responses.
     high_watermarks: dict[TopicPartition, int] = field(factory=dict, init=False)
     _polled: deque[ConsumedRecord] = field(factory=deque, init=False)
 
@@ -66,16 +66,16 @@ class Consumer:
         return self._polled.popleft()
 
     def unfinished(self) -> list[TopicPartition]:
-        """The partitions that are to be read further."""
+        """Return the partitions that have not been read up to `until`."""
         until = self.until
         if until is None:
             return list(self.positions)
         return [tp for tp, position in self.positions.items() if position < until.get(tp, position + 1)]
 
     async def poll(self) -> list[ConsumedRecord]:
-        """What one round of Fetches brings, in each partition's order; nothing, where nothing came in time.
+        """Return the records of one round of Fetches, in order within each partition; none if none came in time.
 
-        Positions move on when it returns, not when it raises or is cancelled.
+        The positions advance when this returns, not if it raises or is cancelled.
         """
         records: list[ConsumedRecord] = []
         moved: dict[TopicPartition, int] = {}
@@ -94,13 +94,14 @@ class Consumer:
             try:
                 await self._cluster.each_leader(self.unfinished(), fetch)
             except KafkaError:
-                # Whatever it is, it will be met again when nothing else is left to be read.
+                # Return the records first. The error occurs again, and is raised when a round has no records.
                 if not records:
                     moved.clear()
                     raise
 
         await self._cluster.retrying(attempt)
-        # What was read goes to the end, or a broker that finds enough in the first would never get to the last.
+        # Move partitions with records to the end of the next request: a broker that fills its response from the first
+        # partitions would otherwise never reach the last ones.
         rest = {tp: position for tp, position in self.positions.items() if tp not in moved}
         self.positions = rest | moved
         return records
@@ -169,7 +170,7 @@ class Consumer:
                     records += _records_within(tp, batch, position, end)
                 position = max(position, batch.last_offset + 1)
         except KafkaError:
-            # A batch that cannot be read does not take those before it along.
+            # Return the batches before an invalid one; the next round raises its error.
             if position == self.positions[tp]:
                 raise
         if position > self.positions[tp]:
@@ -182,7 +183,7 @@ def _batches_of(data: PartitionData) -> list[RecordBatch]:
 
 
 def _records_within(tp: TopicPartition, batch: RecordBatch, start: int, end: int) -> list[ConsumedRecord]:
-    """The batch's records from offset `start` on: a batch may begin before the offset that was asked for."""
+    """Return the batch's records in [start, end). A batch may begin before the requested offset."""
     base_offset = batch.base_offset
     return [
         ConsumedRecord(tp.topic, tp.partition, base_offset + delta, timestamp, key, value, headers)

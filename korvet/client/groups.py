@@ -1,7 +1,7 @@
-"""Groups listed, described and deleted: what the command line needs of them beside their positions.
+"""List, describe and delete groups, for the command line. `Client` has their committed offsets.
 
-Whoever coordinates a group is asked about it. Errors that may pass are waited out as everywhere in the client;
-others are KafkaErrors that name the group.
+Requests go to the group's coordinator. Retriable errors are retried as everywhere in the client; others are KafkaErrors
+that name the group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILTERS_TYPES = 5
 
 @frozen
 class ListedGroup:
-    """A group in a list; state and type are empty where the broker is too old to tell."""
+    """A group in a list. `state` and `kind` are empty if the broker's version does not return them."""
 
     group_id: str
     protocol_type: str
@@ -45,7 +45,7 @@ class ListedGroup:
 
 @frozen
 class GroupMember:
-    """A member. `assignment` is empty, too, where only the members themselves can read it (Kafka Connect's)."""
+    """A member. `assignment` is also empty if its format is unknown (Kafka Connect)."""
 
     member_id: str
     group_instance_id: str | None
@@ -56,7 +56,7 @@ class GroupMember:
 
 @frozen
 class Group:
-    """A group as its coordinator describes it; `assignor` is the protocol its members agreed on, once Stable."""
+    """A group as its coordinator describes it. `assignor` is the selected protocol while the group is Stable."""
 
     group_id: str
     state: str
@@ -69,7 +69,7 @@ class Group:
 async def list_groups(
     client: Client, *, states: Collection[str] = (), kinds: Collection[str] = ()
 ) -> list[ListedGroup]:
-    """The groups of all brokers, by id. Raises UnsupportedVersion where a broker cannot filter."""
+    """Return the groups of all brokers, sorted by id. Raises UnsupportedVersion if a broker cannot filter."""
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
     min_version = FILTERS_TYPES if kinds else FILTERS_STATES if states else 0
 
@@ -89,7 +89,7 @@ async def list_groups(
 
 
 async def describe_group(client: Client, group_id: str) -> Group:
-    """One group. Raises GroupIdNotFound, also where an old broker calls what is not there Dead."""
+    """Return one group. Raises GroupIdNotFound, also if the broker describes a missing group as Dead."""
 
     async def ask() -> DescribedGroup:
         answer = await client.request(
@@ -114,7 +114,7 @@ async def describe_group(client: Client, group_id: str) -> Group:
 
 
 async def delete_group(client: Client, group_id: str) -> None:
-    """Delete a group without members, and its positions. Raises GroupIdNotFound, NonEmptyGroup."""
+    """Delete a group without members, and its committed offsets. Raises GroupIdNotFound, NonEmptyGroup."""
 
     async def ask() -> None:
         answer = await client.request(
@@ -127,7 +127,7 @@ async def delete_group(client: Client, group_id: str) -> None:
 
 
 async def delete_groups(client: Client, group_ids: Sequence[str]) -> dict[str, KafkaError | None]:
-    """Delete groups, each on its own; what became of each."""
+    """Delete groups, each separately. Return the error of each, or None."""
     outcomes: dict[str, KafkaError | None] = {}
     for group_id in group_ids:
         try:
@@ -141,7 +141,9 @@ async def delete_groups(client: Client, group_ids: Sequence[str]) -> dict[str, K
 def _member(described: DescribedGroupMember, *, is_consumer: bool) -> GroupMember:
     assignment: tuple[TopicPartition, ...] = ()
     if is_consumer:
-        with suppress(ValueError):  # some put words of their own in there; who they are is still to be told
+        with suppress(
+            ValueError
+        ):  # some consumers use another format; the rest of the member is still described
             assignment = assigned_partitions(described.member_assignment)
     return GroupMember(
         described.member_id,
@@ -153,9 +155,9 @@ def _member(described: DescribedGroupMember, *, is_consumer: bool) -> GroupMembe
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """A consumer's partitions, sorted: int16 version, then an array of topic and array of int32, then user data.
+    """Return a consumer's partitions, sorted. An empty assignment, as during a rebalance, has none.
 
-    None at all while a rebalance goes on. Raises ValueError for what is no assignment.
+    The format is an int16 version, an array of topic and array of int32, then user data. Raises ValueError.
     """
     if not assignment:
         return ()

@@ -1,4 +1,4 @@
-"""What the client is given and what it answers: plain values, in Kafka's words."""
+"""The data types of the client's arguments and results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from attrs import frozen
 
 from korvet.protocol.record import Headers
 
-# Timestamps with a meaning of their own in ListOffsets.
+# Special timestamps of ListOffsets.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 
 
 class TopicPartition(NamedTuple):
-    """One partition's address."""
+    """The name of a topic and the number of a partition."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class TopicPartition(NamedTuple):
 
 @frozen
 class Partition:
-    """Who has a partition. Without a leader, `leader_id` is -1."""
+    """A partition's leader and replicas. Without a leader, `leader_id` is -1."""
 
     partition: int
     leader_id: int
@@ -38,7 +38,7 @@ class Partition:
 
 @frozen
 class Topic:
-    """A topic as Metadata describes it; the id is zero where the broker is too old for ids."""
+    """A topic as Metadata describes it. The id is zero if the broker's version does not return ids."""
 
     name: str
     topic_id: UUID
@@ -48,7 +48,7 @@ class Topic:
 
 @frozen
 class Record:
-    """A record to be produced. Without timestamp: now (ms). Without partition: as the key says, or any."""
+    """A record to be produced. Defaults: the current time (ms), and the partition of the key, or any without a key."""
 
     value: bytes | None
     key: bytes | None = None
@@ -58,14 +58,16 @@ class Record:
 
 
 class Produced(NamedTuple):
-    """Where a record went; with acks=0 nobody says which offset, and it is -1."""
+    """The partition and offset of a produced record. With acks=0 the offset is -1."""
 
     partition: int
     offset: int
 
 
 class ConsumedRecord(NamedTuple):
-    """A record as it is stored. A NamedTuple, since there may be hundreds of thousands a second."""
+    """A stored record."""
+
+    # A NamedTuple, since a consumer may create hundreds of thousands per second.
 
     topic: str
     partition: int
@@ -78,7 +80,7 @@ class ConsumedRecord(NamedTuple):
 
 @frozen
 class ListedOffset:
-    """What ListOffsets found: -1 and -1 where no record is that late; timestamp -1 for a log's end."""
+    """A result of ListOffsets. Offset and timestamp are -1 if no record matches; the timestamp of a log's end is -1."""
 
     offset: int
     timestamp: int
@@ -87,7 +89,7 @@ class ListedOffset:
 
 @frozen
 class OffsetAndMetadata:
-    """A group's position: the next offset to read, and the words its committer left with it."""
+    """A committed offset: the next offset to read, and the metadata of the commit."""
 
     offset: int
     leader_epoch: int = -1

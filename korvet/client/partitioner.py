@@ -1,7 +1,7 @@
-"""Which partition a record goes to, as in Kafka's Java client.
+"""The partitioner, as in Kafka's Java client.
 
-A key decides by its murmur2 hash, so every client that does so puts a key's records into the same partition.
-Records without a key stick to one partition until a batch for it is full: few large batches, not many small ones.
+The murmur2 hash of the key selects the partition, so that all clients that use it put the records of a key into the
+same partition. Records without a key go to one partition until a batch is full, which makes few large batches.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ MULTIPLIER = 0x5BD1E995
 
 @define
 class Partitioner:
-    """Remembers which partition of a topic keyless records go to; starts anywhere."""
+    """Selects the partition of a topic for records without a key, starting with a random one."""
 
     _next: int = field(factory=lambda: random.randrange(2**16), init=False)  # noqa: S311  not a secret
 
     def sticky(self, count: int) -> int:
-        """The partition, of `count`, that keyless records stick to."""
+        """Return the current partition, of `count`, for records without a key."""
         return self._next % count
 
     def move_on(self) -> None:
-        """Let keyless records go to the next partition from now on."""
+        """Use the next partition for records without a key from now on."""
         self._next += 1
 
 
-# Keys repeat, mostly.
+# Keys usually repeat.
 @lru_cache(maxsize=4096)
 def partition_of_key(key: bytes, count: int) -> int:
-    """The partition, of `count`, that records with this key go to."""
+    """Return the partition, of `count`, for records with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 

@@ -1,7 +1,7 @@
-"""Producing: records are dealt out to partitions, packed into batches, and sent, one batch per partition at a time.
+"""Producing: assign records to partitions, pack them into batches, and send one batch per partition at a time.
 
-So records of a partition are stored in the order they were given, also when some had to be sent again. There are no
-producer ids: a batch whose answer was lost is sent again and may then be stored twice.
+So the records of a partition are stored in order, also if a batch had to be sent again. There are no producer ids: if
+the response for a batch is lost, the batch is sent again and may be stored twice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from korvet.protocol.messages.produce import (
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import build_batch
 
-# Below the 1,048,588 bytes that Kafka's topics take unless told otherwise. Larger records travel alone.
+# Below 1,048,588 bytes, the default of max.message.bytes in Kafka. A larger record gets its own batch.
 MAX_BATCH_BYTES = 1_000_000
-# At most what a record takes beside key, value and headers; and each header.
+# Upper bounds of a record's size without key, value and headers, and of a header's without name and value.
 RECORD_OVERHEAD_BYTES = 32
 HEADER_OVERHEAD_BYTES = 10
 
 
 @define
 class Batch:
-    """Records on their way, and where their results go."""
+    """Records to be sent, and the indexes of their results."""
 
     records: list[RawRecord] = field(factory=list)
     indexes: list[int] = field(factory=list)
@@ -60,7 +60,7 @@ class Batch:
 
 @define
 class Production:
-    """One call of `Client.produce`: what is still to be sent, and the results so far."""
+    """One call of `Client.produce`: the batches still to be sent, and the results so far."""
 
     cluster: Cluster
     topic: str
@@ -70,7 +70,7 @@ class Production:
     results: list[Produced] = field(factory=list, init=False)
 
     async def describe(self, *, create_topic: bool) -> Topic:
-        """The topic, once at least one of its partitions has a leader."""
+        """Return the topic, once at least one of its partitions has a leader."""
 
         async def attempt() -> Topic:
             topic = await self.cluster.topic(self.topic, allow_auto_topic_creation=create_topic)
@@ -81,7 +81,7 @@ class Production:
         return await self.cluster.retrying(attempt)
 
     def deal(self, records: Iterable[Record], topic: Topic, partitioner: Partitioner) -> None:
-        """Assign every record to a batch of some partition."""
+        """Assign every record to a batch of a partition."""
         count = len(topic.partitions)
         with_leader = [p.partition for p in topic.partitions if p.leader_id >= 0]
         now_ms = time.time_ns() // 1_000_000
@@ -100,7 +100,7 @@ class Production:
         partitioner.move_on()
 
     async def send(self) -> None:
-        """Send what is left, as far as that succeeds; then raise the worst of the errors. May be called again."""
+        """Send the remaining batches, then raise the worst of their errors. It may be called again after an error."""
         while self.queues:
             await self.cluster.each_leader(list(self.queues), self._send_to)
 
@@ -137,7 +137,7 @@ class Production:
         error = error_about(answer.error_code, tp, answer.error_message)
         queue = self.queues[tp]
         if isinstance(error, MessageTooLarge) and len(queue[0].records) > 1:
-            # The topic takes less than we thought.
+            # The topic's max.message.bytes is smaller than MAX_BATCH_BYTES.
             queue.extendleft(reversed(queue.popleft().halves()))
             return None
         return error
@@ -166,7 +166,7 @@ class Production:
 
 
 def _size(record: Record) -> int:
-    """Return at most how many bytes a record takes in a batch, before compression."""
+    """Return an upper bound of a record's bytes in a batch, before compression."""
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += HEADER_OVERHEAD_BYTES + 4 * len(name) + len(value or b"")

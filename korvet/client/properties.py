@@ -1,6 +1,6 @@
-"""What Java users configure clients with: files of properties, and the login module in `sasl.jaas.config`.
+"""Parsers for the configuration of Java clients: properties files, and the login module in `sasl.jaas.config`.
 
-Errors never quote what was given: there are passwords in it.
+Error messages never quote the input, because it contains passwords.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ OPTION = re.compile(
 
 @frozen
 class LoginModule:
-    """What `sasl.jaas.config` says: a class's name without its package, and its options."""
+    """The value of `sasl.jaas.config`: the name of a class without its package, and its options."""
 
     name: str
     options: dict[str, str] = field(repr=False)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""The settings of a file as `java.util.Properties` reads it.
+    r"""Return the settings of a file in the format of `java.util.Properties`.
 
     A line is `name=value`, `name: value` or `name value`; `#` and `!` begin comments, a backslash at the end of a line
-    goes on with the next one, and `\t`, `\n`, `\u0041` and so on stand for characters.
+    continues it on the next line, and `\t`, `\n`, `\u0041` and so on are escape sequences.
     """
     settings: dict[str, str] = {}
     lines = iter(text.splitlines())
@@ -47,7 +47,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_login_module(text: str) -> LoginModule:
-    """Read `org.apache.kafka.….PlainLoginModule required username="…" password="…";`. Raises ValueError."""
+    """Parse `org.apache.kafka.….PlainLoginModule required username="…" password="…";`. Raises ValueError."""
     match = MODULE.match(text)
     if match is None:
         raise ValueError(ACCEPTED_LOGIN)

@@ -1,7 +1,7 @@
-"""SCRAM, the client's side (RFC 5802, RFC 7677), as Kafka speaks it.
+"""The client's side of SCRAM (RFC 5802, RFC 7677), as Kafka implements it.
 
-Kafka takes user names and passwords as the bytes they are in UTF-8, where the RFC and libraries after it would first
-prepare them (SASLprep): "ª" is another password than "a". So this is done here, over the standard library.
+Kafka uses the UTF-8 bytes of user names and passwords without the preparation (SASLprep) that the RFC requires and that
+libraries do: for Kafka, "ª" and "a" are different passwords. So this module implements SCRAM with the standard library.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from attrs import define, field
 from korvet.protocol.errors import SaslAuthenticationFailed
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-# No channel binding, in the first message and, as base64, in the last.
+# The header for no channel binding, in the first message and, as base64, in the last.
 GS2_HEADER, GS2_HEADER_BASE64 = "n,,", "biws"
-# Kafka's are 4,096 to 16,384. Each costs half a microsecond, which a server must not ask for without end.
+# Kafka uses 4,096 to 16,384. Each iteration takes half a microsecond, so a server must not request unlimited work.
 MOST_ITERATIONS = 1_000_000
 
 
 @define
 class ScramClient:
-    """One exchange: `first`, then `final` with the server's answer to it, then `verify` with its last one.
+    """One exchange: `first`, then `final` with the server's first message, then `verify` with its final message.
 
-    Raises SaslAuthenticationFailed for what a server must not say, one that does not know the password included.
+    Raises SaslAuthenticationFailed for invalid messages of the server, and if the server does not have the password.
     """
 
     mechanism: str
@@ -40,7 +40,7 @@ class ScramClient:
         return (GS2_HEADER + self._first_bare()).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof that the password is known."""
+        """Return the final message, which proves that the client has the password."""
         values = _values(server_first)
         nonce, iterations = values.get("r", ""), values.get("i", "")
         if not nonce.startswith(self.nonce) or nonce == self.nonce or not iterations.isdecimal():
@@ -60,7 +60,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Have the server prove that it knows the password, too."""
+        """Check the server's proof that it has the password."""
         values = _values(server_final)
         if "e" in values:
             raise _fault(f"the broker says {values['e']}")
@@ -73,7 +73,7 @@ class ScramClient:
 
 
 def _values(message: bytes) -> dict[str, str]:
-    """`r=…,s=…,i=…` by letters."""
+    """Parse `r=…,s=…,i=…` into a dict by letter."""
     try:
         pairs = [pair.partition("=") for pair in message.decode().split(",")]
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""How connections are secured: Kafka's settings for TLS and SASL, checked all at once, and what they come to.
+"""Connection security: parse and validate Kafka's settings for TLS and SASL.
 
-Files are read where the settings are: what is in them travels with a Security to Spark's workers, which need no
-files of their own. Nothing of it is in a `repr`, and errors name settings, never what they hold.
+Certificate files are read when the settings are parsed. Security holds their contents, so that Spark's workers, which
+receive it, do not need the files. No `repr` contains secrets, and error messages name settings, never their values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROTOCOLS = {
     "SASL_PLAINTEXT": (False, True),
     "SASL_SSL": (True, True),
 }
-#: Each mechanism with the login module that Java's clients have for it.
+#: The mechanisms, and the login module of Java's clients for each.
 MECHANISMS = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
 }
-#: The settings that have an effect; names of Kafka's Java clients, then those of librdkafka's that Java has not.
+#: The settings that have an effect: names of Kafka's Java clients, then those that only librdkafka has.
 SETTINGS = (
     "security.protocol",
     "sasl.mechanism",
@@ -51,7 +51,7 @@ SETTINGS = (
     "ssl.certificate.location",
     "ssl.key.location",
 )
-#: Java's own providers and algorithms, and renewal of logins that expire: no mechanism here has one.
+#: Ignored settings: Java's providers and algorithms, and the renewal of logins, which no supported mechanism has.
 IGNORED = (
     "security.providers",
     "ssl.protocol",
@@ -68,7 +68,7 @@ IGNORED = (
     "sasl.login.retry.backoff.max.ms",
     "sasl.login.retry.backoff.ms",
 )
-#: Settings of mechanisms that are refused: without the mechanism they have no effect in Kafka's clients either.
+#: Settings of unsupported mechanisms: without the mechanism they have no effect in Kafka's clients either.
 OF_OTHER_MECHANISMS = ("sasl.kerberos.", "sasl.oauthbearer.")
 KEYS = ("ssl.key.location", "ssl.keystore.key")
 CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -77,7 +77,7 @@ PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*
 
 @frozen
 class Sasl:
-    """Who a client is, and how it proves it."""
+    """The credentials of a client."""
 
     mechanism: str
     username: str = field(repr=False)
@@ -86,19 +86,19 @@ class Sasl:
 
 @frozen
 class Security:
-    """What is done to a connection before the first request: TLS, SASL, both, or nothing."""
+    """The security of a connection: TLS, SASL, both, or none."""
 
     tls: Tls | None = None
     sasl: Sasl | None = None
 
     @property
     def protocol(self) -> str:
-        """Kafka's name for it."""
+        """Kafka's name of the security protocol."""
         wanted = (self.tls is not None, self.sasl is not None)
         return next(name for name, has in PROTOCOLS.items() if has == wanted)
 
     def settings(self) -> dict[str, str]:
-        """Settings that say the same without naming a file. They hold secrets."""
+        """Return equivalent settings without file names. They contain secrets."""
         settings = {"security.protocol": self.protocol}
         if self.sasl is not None:
             settings["sasl.mechanism"] = self.sasl.mechanism
@@ -121,19 +121,19 @@ PLAINTEXT = Security()
 
 
 def is_about_security(name: str) -> bool:
-    """Whether a setting's name is one of those that `security_of` looks at, or refuses."""
+    """Return True if `security_of` accepts or rejects a setting of that name."""
     return name.startswith(("security.", "sasl.", "ssl."))
 
 
 def is_without_effect(name: str) -> bool:
-    """Return True if a setting of security is accepted and ignored."""
+    """Return True if a security setting is accepted and ignored."""
     return name in IGNORED or name.startswith(OF_OTHER_MECHANISMS)
 
 
 def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
-    """What settings under Kafka's names come to; those of another kind are left alone.
+    """Return the Security of settings with Kafka's names, ignoring settings that are not about security.
 
-    `prefix` stands before names in errors. Raises ValueError that says which setting is wrong, and what is accepted.
+    Raises ValueError with the name of the wrong setting, preceded by `prefix`, and the accepted values.
     """
     given = _Settings(settings, prefix)
     given.refuse_unknown()
@@ -146,13 +146,13 @@ def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
 
 @frozen
 class _Settings:
-    """Settings while they are being read."""
+    """The settings while they are parsed."""
 
     values: Mapping[str, str] = field(repr=False)
     prefix: str
 
     def get(self, name: str, default: str = "") -> str:
-        """As Kafka takes it: spaces around it are not meant, but in a password."""
+        """Return the value of a setting. As in Kafka, surrounding spaces are removed, except from passwords."""
         text = self.values.get(name, default)
         return text if name.endswith(".password") else text.strip()
 
@@ -166,14 +166,14 @@ class _Settings:
                 self.fail(name, f"is not supported; accepted are {accepted}")
 
     def one_of(self, *names: str) -> str:
-        """Which of the names is given, the first where none is. Raises ValueError where several are."""
+        """Return the one of the names that is set, or the first if none is. Raises ValueError if several are."""
         chosen = [name for name in names if self.get(name)]
         if len(chosen) > 1:
             self.fail(chosen[0], f"is given, and {self.prefix}{chosen[1]} as well; accepted is one of them")
         return chosen[0] if chosen else names[0]
 
     def pem(self, *names: str, blocks: re.Pattern[str], what: str) -> str:
-        """The blocks of PEM in the setting that is given, or in the file it names; empty where none is given."""
+        """Return the PEM blocks in the setting that is set, or in the file that it names; "" if none is set."""
         name = self.one_of(*names)
         text = self.get(name)
         if not text:
@@ -203,7 +203,7 @@ CONVERSIONS = {
 
 
 def _kind_of_keystore(data: bytes) -> str:
-    """JKS (or JCEKS) and PKCS12 by their first bytes; else nothing."""
+    """Return "JKS" (also for JCEKS) or "PKCS12" by the first bytes of a file, or "" for other files."""
     if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
         return "JKS"
     return "PKCS12" if data[:1] == b"\x30" and b"-----BEGIN" not in data else ""
@@ -244,7 +244,7 @@ def _tls(given: _Settings) -> Tls:
 
 
 def _check_store(given: _Settings, store: str) -> None:
-    """Say what Java knows of a store and PEM has not."""
+    """Raise ValueError for settings of a store that PEM does not support: other types, and a store password."""
     kind = given.get(f"ssl.{store}.type", "PEM").upper()
     if kind != "PEM":
         what = CONVERSIONS.get(kind, "certificates and keys as text")
@@ -274,8 +274,8 @@ def _versions(given: _Settings) -> tuple[str, ...]:
 def _sasl(given: _Settings) -> Sasl:
     mechanism = given.get("sasl.mechanism").upper()
     if mechanism not in MECHANISMS:
-        said = f"is {mechanism!r}" if mechanism else "is missing"
-        given.fail("sasl.mechanism", f"{said}; accepted are {', '.join(MECHANISMS)}")
+        fault = f"is {mechanism!r}" if mechanism else "is missing"
+        given.fail("sasl.mechanism", f"{fault}; accepted are {', '.join(MECHANISMS)}")
     if given.one_of("sasl.jaas.config", "sasl.username") == "sasl.username":
         username, password = given.get("sasl.username"), given.get("sasl.password")
     else:

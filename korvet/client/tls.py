@@ -1,4 +1,4 @@
-"""TLS between a client and a broker, and in words why there is none."""
+"""TLS between a client and a broker, and explanations of TLS errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from korvet.protocol.errors import ErrorCode, KafkaError
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 #: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL.
 NAME_MISMATCHES = {62, 64}
-#: What OpenSSL says of answers that are no TLS, and of alerts that are about the client's certificate.
+#: OpenSSL's reasons for responses that are not TLS, and for alerts about the client's certificate.
 NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}
 WITHOUT_CERTIFICATE = {"TLSV13_ALERT_CERTIFICATE_REQUIRED"}
 ABOUT_CERTIFICATE = {
@@ -27,15 +27,15 @@ ABOUT_CERTIFICATE = {
 }
 
 
-class TlsRefused(KafkaError):  # noqa: N818  it says what happened
-    """One of the two does not want the other's TLS; trying again would not change its mind."""
+class TlsRefused(KafkaError):  # noqa: N818  names the event
+    """The client or the broker rejected the other's TLS. A retry does not help."""
 
     error_code = ErrorCode.NETWORK_EXCEPTION
 
 
 @frozen
 class Tls:
-    """Whom a client trusts, and what it shows of itself, all as PEM; empty is the system's trust, and nothing."""
+    """The certificates that a client trusts (default: the system's), and its own (default: none), as PEM."""
 
     trusted: str = field(default="", repr=False)
     chain: str = field(default="", repr=False)
@@ -45,7 +45,7 @@ class Tls:
     versions: tuple[str, ...] = tuple(VERSIONS)
 
     def context(self) -> ssl.SSLContext:
-        """What Python wants to know. Raises ValueError that begins with the name of the setting that is wrong."""
+        """Return an SSLContext. Raises ValueError whose message begins with the name of the wrong setting."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.checks_host_name
         context.minimum_version = VERSIONS[self.versions[0]]
@@ -62,12 +62,12 @@ class Tls:
         return context
 
     def _load_key(self, context: ssl.SSLContext) -> None:
-        # Python takes keys from files only; this one is its owner's alone, and gone at once.
+        # Python loads keys only from files. This one is readable only by its owner, and deleted immediately.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(self.chain + self.key)
             file.flush()
             try:
-                # Without a password, even an empty one, OpenSSL would ask at the terminal.
+                # Without a password argument, OpenSSL would ask at the terminal; an empty one prevents that.
                 context.load_cert_chain(file.name, password=self.key_password)
             except ssl.SSLError as error:
                 what = "ssl.key.password does not open the key" if self._is_encrypted else _words(error)
@@ -81,9 +81,9 @@ class Tls:
 
 
 async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -> trio.abc.Stream:
-    """Shake hands over a stream; what is sent and received from then on is encrypted.
+    """Do the TLS handshake over a stream and return the encrypted stream. Closing it closes the other.
 
-    Raises Trio's stream errors, which `explain` knows to read. Closing the one returned closes the other.
+    Raises Trio's stream errors, which `explain` can describe.
     """
     encrypted = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
     await encrypted.do_handshake()
@@ -91,15 +91,15 @@ async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -
 
 
 def explain(error: BaseException) -> str:
-    """Why there is no TLS, where that is the reason of an error and will be next time, too; else nothing."""
+    """Return the reason why TLS failed, or "" if the error is not about TLS or a retry may help."""
     found = _ssl_error(error)
     if found is None or isinstance(found, ssl.SSLEOFError):
         return ""
     if isinstance(found, ssl.SSLCertVerificationError):
         if found.verify_code in NAME_MISMATCHES:
             return (
-                f"its certificate is for others: {found.verify_message} "
-                "(an empty ssl.endpoint.identification.algorithm would not look)"
+                f"its certificate is for other hosts: {found.verify_message} "
+                "(an empty ssl.endpoint.identification.algorithm disables this check)"
             )
         return (
             f"its certificate is not trusted: {found.verify_message} "
@@ -109,17 +109,19 @@ def explain(error: BaseException) -> str:
     if reason in NO_TLS:
         return "it does not speak TLS there (security.protocol=PLAINTEXT and SASL_PLAINTEXT do without)"
     if reason in WITHOUT_CERTIFICATE:
-        return "it wants a certificate of the client's (ssl.keystore.location names a PEM file with one, and its key)"
+        return (
+            "it requires a client certificate (ssl.keystore.location names a PEM file with one, and its key)"
+        )
     if reason in ABOUT_CERTIFICATE:
         return (
-            f"it does not accept the client's certificate, or wants one: {_words(found)} "
+            f"it does not accept the client's certificate, or requires one: {_words(found)} "
             "(ssl.keystore.location names a PEM file with one, and its key)"
         )
     return f"no TLS: {_words(found)}"
 
 
 def _ssl_error(error: BaseException) -> ssl.SSLError | None:
-    """The one of OpenSSL among an error and its causes."""
+    """Return the SSLError among an error and its causes, or None."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__
@@ -127,5 +129,5 @@ def _ssl_error(error: BaseException) -> ssl.SSLError | None:
 
 
 def _words(error: ssl.SSLError) -> str:
-    """OpenSSL's reason as it is spoken."""
+    """Return OpenSSL's reason in lower case words."""
     return (error.reason or str(error)).replace("_", " ").lower()
