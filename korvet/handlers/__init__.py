@@ -1,15 +1,13 @@
-"""What korvet speaks: one module per API, and the table of them all.
+"""The APIs that korvet serves: one module per API, and the table of all APIs.
 
-`APIS` is the only list there is. ApiVersions, dispatch, the README's table and the tests derive from it, so whatever
-stands here is served, and nothing else is advertised: clients fall back when an API is missing, and break when
-one lies.
+`APIS` is the only list. ApiVersions, dispatch, the README's table and the tests derive from it, so that korvet
+advertises exactly what it serves: clients fall back if an API is missing, and fail if an advertised API does not work.
 
-A handler is `async def handle(broker, request, context)`: the message in, the message out, in whatever version the
-codec has read it. It answers what is wrong with a topic, partition or group in that one's `error_code`, and raises
-only `Disconnect`.
+A handler is `async def handle(broker, request, context)`. It takes and returns messages of the version that the codec
+has read. It reports errors of a topic, partition or group in its `error_code`, and raises only `Disconnect`.
 
-Handlers and messages are imported when they are first asked for: all of them together are a third of a broker's start.
-`Apis.load` imports the rest once it serves.
+Handlers and messages are imported on first use, because importing all of them takes a third of a broker's start.
+`Apis.load` imports the rest once the broker serves.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from korvet.handlers.api_versions import Served, handler
 from korvet.protocol.connection import Api
 from korvet.protocol.requests import API_VERSIONS
 
-# After the start, when clients come; and between two imports.
+# Pauses before the first import, since clients connect after the start, and between two imports.
 LOAD_AFTER_S = 1.0
 LOAD_PAUSE_S = 0.02
 
 
 class Apis(Mapping[int, Api]):
-    """The APIs by their keys, in the keys' order."""
+    """A mapping of API keys to APIs, in the order of the keys."""
 
     def __init__(self, *served: Served) -> None:
         self.served = served
@@ -45,7 +43,7 @@ class Apis(Mapping[int, Api]):
         return api
 
     def get(self, key: int, default: Any = None) -> Any:
-        """As of any mapping, for each request."""
+        """Return an API; a fast path, since this is called for each request."""
         return self._apis.get(key) or super().get(key, default)
 
     def __iter__(self) -> Iterator[int]:
@@ -55,7 +53,7 @@ class Apis(Mapping[int, Api]):
         return len(self._served)
 
     def _api(self, served: Served) -> Api:
-        """The API with what is found under its name."""
+        """Import the messages and the handler of an API."""
         module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", served.name).lower()
         messages = import_module(f"korvet.protocol.messages.{module}")
         if served.key == API_VERSIONS:
@@ -74,7 +72,8 @@ class Apis(Mapping[int, Api]):
         )
 
     async def load(self) -> None:
-        """Import what nobody has asked for yet, one after the other, in a thread: each takes some ten milliseconds."""
+        """Import the APIs that no client has used yet, one after the other."""
+        # In a thread, since an import takes some ten milliseconds.
         await trio.sleep(LOAD_AFTER_S)
         for key in self:
             if key not in self._apis:
@@ -82,7 +81,7 @@ class Apis(Mapping[int, Api]):
                 await trio.sleep(LOAD_PAUSE_S)
 
 
-#: Every API that is served, by its key, in the keys' order.
+#: All APIs that korvet serves.
 APIS = Apis(
     Served(0, "Produce", 3, 11, advertised_min_version=0),
     Served(1, "Fetch", 4, 17),

@@ -1,12 +1,12 @@
 """AlterConfigs: v0-2.
 
-Behaviour: a topic gets the settings that are given, and loses those that are not; each resource by itself, and whole
-or not at all. INVALID_CONFIG names every setting that is wrong and what is accepted; the three that were fixed when the
-topic was created stay, and may only be named with the value they have. `validate_only` answers the same and alters
-nothing. INVALID_REQUEST for a resource that stands twice, a setting that does, a null, a type that has no settings
-here, and all broker settings, since a broker reads them when it starts.
+Behaviour: the settings in the request replace all settings of the topic. Each resource is altered separately, and
+completely or not at all. INVALID_CONFIG names every invalid setting and the accepted values. The three settings that
+are fixed at creation remain; a request may only contain them with their current values. `validate_only` returns the
+same response and alters nothing. INVALID_REQUEST for a duplicate resource, a duplicate setting, a null, a resource type
+without settings in korvet, and all broker settings, since a broker reads them when it starts.
 
-Versions: they differ in encoding alone. New clients use IncrementalAlterConfigs.
+Versions: they differ only in encoding. New clients use IncrementalAlterConfigs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """ApiVersions: v0-4.
 
-Behaviour: every API in the table, with the versions that are served; Produce is advertised from v0, which
-librdkafka takes as the sign of a broker that knows compression. A version we do not know is answered by
-`korvet.protocol.connection`, in v0 and with the range we do know.
+Behaviour: the response lists every API in the table with its served versions. Produce is advertised from v0, which
+librdkafka requires to enable compression. `korvet.protocol.connection` answers unknown versions of ApiVersions, in v0
+and with the supported range.
 
-Versions: 3 names the client's software (KIP-511), which must look like a name. 4 changes nothing here.
+Versions: v3 has the name and version of the client's software (KIP-511), which are validated. v4 is the same here.
 
-Declined: features (KIP-584). None are finalized, so clients stay with what the versions say.
+Declined: features (KIP-584). None are finalized, so clients use the API versions.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, 
 
 @frozen
 class Served:
-    """An API by key and name, and the versions of it that are served."""
+    """The key and name of an API, and its served versions."""
 
     key: int
     name: str
     min_version: int
     max_version: int
-    # What is told; below `min_version` only for Produce.
+    # The minimum in the response; below `min_version` only for Produce.
     advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
 
 
 def handler(served: Sequence[Served]) -> Handler:
-    """The handler that tells of these APIs."""
+    """Return a handler that lists these APIs."""
 
     async def handle(
         _broker: Broker, request: ApiVersionsRequest, context: RequestContext

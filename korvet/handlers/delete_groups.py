@@ -1,8 +1,8 @@
 """DeleteGroups: v0-2.
 
-Behaviour: groups without members are deleted with all their positions, each on its own. NON_EMPTY_GROUP where there
-are members, GROUP_ID_NOT_FOUND where there is no group. On Redis its consumer groups on the streams go, too, so that
-nothing brings the positions back.
+Behaviour: groups without members are deleted with all their committed offsets, each separately. NON_EMPTY_GROUP if the
+group has members, GROUP_ID_NOT_FOUND if it does not exist. On Redis, the group's consumer groups of the streams are
+deleted, too: their last-delivered IDs would otherwise serve as committed offsets.
 """
 
 from __future__ import annotations

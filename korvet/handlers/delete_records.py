@@ -1,13 +1,14 @@
 """DeleteRecords: v0-2.
 
-Behaviour: the log starts at the offset from then on, also inside a batch, and what lies below is not delivered again;
--1 stands for the high watermark. An offset below the log's start changes nothing. The answer tells where the log starts
-now. Errors per partition: OFFSET_OUT_OF_RANGE beyond the high watermark, or below -1; UNKNOWN_TOPIC_OR_PARTITION;
-POLICY_VIOLATION where the topic's `cleanup.policy` does not delete; INVALID_TOPIC_EXCEPTION for Kafka's own topics.
+Behaviour: the offset becomes the log start offset, also inside a batch, and records below it are not delivered again;
+-1 stands for the high watermark. An offset below the log start offset changes nothing. The response has the new log
+start offset. Errors per partition: OFFSET_OUT_OF_RANGE above the high watermark, or below -1;
+UNKNOWN_TOPIC_OR_PARTITION; POLICY_VIOLATION if the topic's `cleanup.policy` does not contain delete;
+INVALID_TOPIC_EXCEPTION for Kafka's internal topics.
 
-Versions: they differ in encoding alone.
+Versions: they differ only in encoding.
 
-Declined: `timeout_ms`; the records are gone when it is answered.
+Declined: `timeout_ms`; the records are deleted before the response.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NO_LOW_WATERMARK = -1
 async def handle(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    # Of a partition that stands several times the last offset counts.
+    # If the request contains a partition several times, the last offset counts.
     asked: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         offsets = asked.setdefault(topic.name, {})

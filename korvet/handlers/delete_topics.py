@@ -1,8 +1,9 @@
 """DeleteTopics: v1-6.
 
-Behaviour: the topic's records, settings and the groups' positions on it are gone when it is answered. Errors per
-topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, and INVALID_REQUEST for one that stands twice, has both a name
-and an id, or neither. `delete.topic.enable=false` refuses all with TOPIC_DELETION_DISABLED (INVALID_REQUEST before v3).
+Behaviour: the topic's records, its settings and the groups' committed offsets on it are deleted before the response.
+Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, and INVALID_REQUEST for a duplicate topic, or one with
+both a name and an id, or neither. With `delete.topic.enable=false`, the error is TOPIC_DELETION_DISABLED for all topics
+(INVALID_REQUEST before v3).
 
 Versions: by name or by id (KIP-516) from v6. Messages from v5.
 
@@ -25,7 +26,7 @@ from korvet.protocol.messages.delete_topics import (
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import Topic
 
-# A topic as it is asked for: its name, if it is named, and its id, or zero.
+# The requested topic: its name or None, and its id or zero.
 Asked = tuple[str | None, UUID]
 
 

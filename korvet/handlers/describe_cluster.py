@@ -1,10 +1,10 @@
 """DescribeCluster: v0-2.
 
-Behaviour: the cluster's id, its brokers at the address meant for the listener that was asked, and a controller.
-Authorized operations only when asked for.
+Behaviour: the response has the cluster id, the brokers with the advertised addresses of the listener that received the
+request, and a controller. It has authorized operations only if requested.
 
-Versions: v1 asks brokers (1) or controllers (2): controllers are MISMATCHED_ENDPOINT_TYPE, anything else is
-UNSUPPORTED_ENDPOINT_TYPE. v2 may ask for fenced brokers; none ever is.
+Versions: v1 has an endpoint type, brokers (1) or controllers (2): controllers are MISMATCHED_ENDPOINT_TYPE, other
+values UNSUPPORTED_ENDPOINT_TYPE. v2 can request fenced brokers; there are none.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """DescribeConfigs: v1-4.
 
-Behaviour: every setting of a topic, or of this broker, with its value and where that is from: the topic, the broker's
-own settings, or the default. Null or no keys ask for all of them; keys that are no settings are left out, as in Kafka.
+Behaviour: the response has the settings of a topic, or of this broker, each with its value and source: the topic, the
+broker's configuration, or the default. Null or no keys request all settings; unknown keys are left out, as in Kafka.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALID_REQUEST for another broker's id, and
-for types that have no settings here. The broker whose name is empty stands for what was altered for all: nothing.
+for resource types without settings in korvet. An empty broker name stands for dynamic settings of all brokers, which do
+not exist, so the response has none.
 
-A topic's settings are read-only where they are fixed at creation, the broker's are so without exception. Where its
-records are kept is told to nobody, as the URL may hold a password.
+A topic's settings are read-only if they are fixed at creation. All of the broker's settings are read-only. The value of
+`storage` is never returned, as the URL may contain a password.
 
-Versions: types and, when asked for, documentation from v3. Synonyms only when asked for: the values that would hold if
-those before them were not set.
+Versions: types and, if requested, documentation from v3. Synonyms only if requested: the values that would apply if the
+preceding ones were not set.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from korvet.topics import (
 CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 PASSWORD_TYPE = 9
 SENSITIVE = frozenset({"storage"})
-# Names of the same thing, the first one given counts.
+# Alternative names of one setting; the first one that is set counts.
 FAMILIES = (("log.retention.ms", "log.retention.minutes", "log.retention.hours"),)
 BROKER_SETTINGS = settings()
 
@@ -101,17 +102,17 @@ async def _entries(
 
 @define
 class Describer:
-    """Tells settings for one request: what is the same for all topics is made once."""
+    """Describes settings for one request. Entries that are the same for all topics are created once."""
 
     config: Config
     includes_synonyms: bool
     includes_documentation: bool
-    _unset: Entries = field(factory=dict, init=False)  # of a topic whose own settings say nothing
+    _unset: Entries = field(factory=dict, init=False)  # entries of a topic without settings
 
     # --- Topics -----------------------------------------------------------------------------------------
 
     def of_topic(self, topic: Topic) -> Entries:
-        """Every setting a topic may have, by name and in the names' order."""
+        """Return all settings of a topic by name, sorted by name."""
         if not self._unset:
             self._unset = {
                 each.setting.name: self._topic_entry(each, self._broker_synonyms(each.setting))
@@ -152,14 +153,14 @@ class Describer:
             kafka_name = setting.kafka_default
             return [_synonym(kafka_name, setting.default, ConfigSource.DEFAULT)] if kafka_name else []
         static = list(self._static(names))
-        # Kafka tells a default only where the first of the names has it.
+        # Kafka includes a default only if the first name has one.
         defaults = list(_defaults(names))
         return static + (defaults if static else _from(names[0], defaults))
 
     # --- The broker -------------------------------------------------------------------------------------
 
     def of_broker(self) -> Entries:
-        """Every setting of the broker, by name and in the names' order."""
+        """Return all settings of the broker by name, sorted by name."""
         return {name: self._broker_entry(name) for name in sorted(BROKER_SETTINGS)}
 
     def _broker_entry(self, name: str) -> DescribeConfigsResourceResult:
@@ -202,7 +203,7 @@ def _defaults(names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
 
 
 def _from(name: str, synonyms: list[DescribeConfigsSynonym]) -> list[DescribeConfigsSynonym]:
-    """The synonyms from the first of that name on: those before it overrule others, but not this one."""
+    """Return the synonyms from the first of that name on. Those before it do not apply to this setting."""
     return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
 
 
@@ -211,7 +212,7 @@ def _synonym(name: str, value: str | None, source: ConfigSource) -> DescribeConf
 
 
 def _normal(kind: Kind[Any], text: str) -> str:
-    """A value as Kafka writes it, whatever way it was given in; as it is where it cannot be read."""
+    """Return a value in Kafka's notation, or unchanged if it is invalid."""
     try:
         return written(kind.parse(text))
     except ValueError:

@@ -1,10 +1,10 @@
 """DescribeGroups: v0-6.
 
-Behaviour: each group's state, protocol type and members with their assignments; the protocol's name and the members'
-metadata only while it is Stable, as in Kafka. A group that is not there is Dead.
+Behaviour: the response has each group's state, protocol type, and members with their assignments. It has the protocol's
+name and the members' metadata only while the group is Stable, as in Kafka. A group that does not exist is Dead.
 
-Versions: authorized operations, where they are asked for, from v3; group instance ids from v4. Being Dead is
-GROUP_ID_NOT_FOUND from v6 (KIP-1043), and no error before.
+Versions: authorized operations, if requested, from v3; group instance ids from v4. A Dead group is GROUP_ID_NOT_FOUND
+from v6 (KIP-1043), and no error before.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """DescribeLogDirs: v1-4.
 
-Behaviour: the store is the one log directory there is, named as in the broker's start line; each partition in it with
-the bytes its records take there, and no lag, since there is one copy. Null asks for all topics, an empty list for none;
-partitions that are not there are left out, as in Kafka. While the store is away it is an offline directory:
-KAFKA_STORAGE_ERROR.
+Behaviour: the storage is the only log directory, with the name in the broker's start line. Each partition has the size
+of its records in bytes, and no lag, since there is one copy. Null requests all topics, an empty list none. Unknown
+partitions are left out, as in Kafka. While the storage is unavailable, the directory is offline: KAFKA_STORAGE_ERROR.
 
-Versions: an error of the whole request from v3. Sizes of the volume from v4: unknown (-1), since Redis' memory is
-shared with whatever else it holds.
+Versions: an error of the whole request from v3. Sizes of the volume from v4: unknown (-1), since Redis may hold other
+data in the same memory.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None
         tps = await _all(broker) if wanted is None else _named(wanted)
         result.topics = _described(await broker.storage.sizes(tps))
     except KafkaError:
-        # Whatever the store says, a directory that cannot be looked into is offline.
+        # The directory is offline after any error of the storage.
         result.error_code = KafkaStorageError.error_code
     return result
 
@@ -60,7 +59,7 @@ def _named(wanted: Iterable[DescribableLogDirTopic]) -> list[TopicPartition]:
 
 
 def _described(sizes: Mapping[TopicPartition, int | KafkaError]) -> list[DescribeLogDirsTopic]:
-    """The topics that have some of these partitions. Raises what kept a size from being known."""
+    """Return the topics of these partitions. Raises the first error of a partition, except unknown partitions."""
     topics: dict[str, DescribeLogDirsTopic] = {}
     for tp, size in sizes.items():
         if isinstance(size, UnknownTopicOrPartition):

@@ -1,11 +1,12 @@
 """DescribeTopicPartitions: v0.
 
-Behaviour: topics sorted by name, each with its partitions, as Metadata tells them; no topics asked for means all. At
-most `response_partition_limit` partitions, and no more than 2000, are in one answer; `next_cursor` says where to go on,
-and is given back as `cursor`. UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION per topic, which is never created.
-A cursor whose topic is not among those asked for, or with a negative partition, is INVALID_REQUEST for all of them.
+Behaviour: the response has the topics sorted by name, each with its partitions as in Metadata. An empty list requests
+all topics. A response has at most `response_partition_limit` partitions, and at most 2000. The client sends
+`next_cursor` back as `cursor` to get the next ones. UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION per topic;
+the request never creates a topic. A cursor with a topic that is not in the request, or with a negative partition, is
+INVALID_REQUEST for all topics.
 
-Nothing is replicated here, so no replica is ever eligible to lead without being in sync: both such lists are empty.
+korvet does not replicate, so both lists of replicas that are eligible to lead (ELR) are empty.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ async def handle(
     try:
         topics = await broker.topics(context, Operation.DESCRIBE)
     except KafkaError as error:
-        # As in Metadata: the answer has no place for it, and fewer topics would be taken for the truth.
+        # As in Metadata: the response has no field for this error, and clients would take a shorter list as complete.
         raise Disconnect(f"the topics cannot be listed: {error}") from error
     return await _page(broker, context, cursor, topics, request.response_partition_limit)
 
@@ -65,7 +66,7 @@ async def _page(
     topics: Sequence[str | Topic],
     limit: int,
 ) -> DescribeTopicPartitionsResponse:
-    """What stands from the cursor on, up to the limit. Names are of topics that may not be there."""
+    """Return the partitions from the cursor on, up to the limit. A topic that is a name may not exist."""
     left = max(1, min(limit, MAX_PARTITIONS))
     page = DescribeTopicPartitionsResponse(topics=[])
     for each in topics:
@@ -88,7 +89,7 @@ async def _page(
 async def _described(
     broker: Broker, context: RequestContext, wanted: str | Topic, numbers: range
 ) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
-    """A topic with those of these partitions that it has; the next one's number, or 0 without any."""
+    """Return a topic with its partitions in `numbers`, and the number of the next partition, or 0 if it has none."""
     try:
         topic = wanted if isinstance(wanted, Topic) else await _found(broker, context, wanted)
     except KafkaError as error:

@@ -1,20 +1,20 @@
 """Fetch: v4-17.
 
-Behaviour: whole record batches, from the one that holds the offset on, in the order of the request's partitions,
-within `max_bytes` (and `fetch.max.bytes`) and each partition's own limit; but the first one there is comes whatever
-its size, so that consumers get on. With fewer bytes than `min_bytes` it waits, at most `max_wait_ms`, for the
-partitions to grow; any error is answered at once. The partitions are watched before they are read, so nothing that is
-appended in between is missed, and nothing is polled. Records are never null in the answer, only empty.
+Behaviour: the response has whole record batches, starting with the one that contains the offset, in the order of the
+request's partitions, within `max_bytes` (and `fetch.max.bytes`) and each partition's limit. The first batch is returned
+regardless of its size, so that consumers make progress. If there are fewer bytes than `min_bytes`, the handler waits up
+to `max_wait_ms` for the partitions to grow; it returns errors immediately. It watches the partitions before it reads
+them, so that it misses no append in between and does not poll. Records are never null in the response, only empty.
 
-Answers that are being read and sent share `queued.max.response.bytes`: where little of it is left they are smaller.
+Responses that are being read and sent share `queued.max.response.bytes`; if little of it is left, they are smaller.
 
-Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, truncation
-told by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the leader to go to from v16. Up
-to v5 KAFKA_STORAGE_ERROR is told as NOT_LEADER_OR_FOLLOWER, which those clients retry.
+Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, detection
+of truncation by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the current leader from v16.
+Up to v5, NOT_LEADER_OR_FOLLOWER replaces KAFKA_STORAGE_ERROR, because those clients retry it.
 
-Declined: fetch sessions (KIP-227). A client that asks for one gets session id 0, and sends full requests from then on;
-one that names a session, which can only be another broker's, gets FETCH_SESSION_ID_NOT_FOUND. Replicas' fetches are
-answered as any consumer's.
+Declined: fetch sessions (KIP-227). A client that requests one gets session id 0 and sends full requests from then on. A
+session id in a request can only be from another broker and gets FETCH_SESSION_ID_NOT_FOUND. Fetches of replicas are
+answered like those of consumers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from korvet.storage.interface import (
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
-# Errors after which a client has to look for the leader.
+# Errors that make a client look for the leader.
 LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
-# An EpochEnd says where the client's log and ours diverged.
+# An EpochEnd is the offset at which the client's log and the broker's diverged.
 Outcome = ReadResult | EpochEnd | KafkaError
 
 
@@ -74,7 +74,7 @@ async def handle(broker: Broker, request: FetchRequest, context: RequestContext)
 
 
 class _Fetch:
-    """One request on its way. A class, since everything below is about the same partitions."""
+    """The state of one request."""
 
     __slots__ = (
         "broker",
@@ -96,15 +96,15 @@ class _Fetch:
         self.isolation_level = IsolationLevel(request.isolation_level)
         self.max_bytes = max(min(request.max_bytes, broker.config.fetch_max_bytes), 0)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        self.names: list[str] = []  # of the request's topics, in order; the id where there is no name
+        self.names: list[str] = []  # of the request's topics, in order; the id if the name is unknown
         self.wanted: dict[TopicPartition, FetchPartition] = {}
         self.outcomes: dict[TopicPartition, Outcome] = {}
-        self.size = 0  # of the records that were read
+        self.size = 0  # of the records read, in bytes
 
     # --- Topics -----------------------------------------------------------------------------------------
 
     async def resolve(self, wanted: FetchTopic) -> None:
-        """Find a topic, and sort its partitions into those to be read and errors."""
+        """Look up a topic, and add its partitions to `wanted`, or their errors to `outcomes`."""
         topic: Topic | KafkaError
         try:
             topic = await self._topic(wanted)
@@ -133,7 +133,7 @@ class _Fetch:
     # --- Reading and waiting ----------------------------------------------------------------------------
 
     async def read_or_wait(self) -> None:
-        """Read, at once or when there is enough, and leave an outcome for every partition."""
+        """Read, immediately or once there is enough, and set an outcome for every partition."""
         if not self.wanted:
             return
         if self.request.max_wait_ms <= 0 or self.min_bytes <= 0 or self.outcomes:
@@ -143,10 +143,10 @@ class _Fetch:
             if await self._read():
                 return
             is_answer = False
-            unread: set[TopicPartition] = set()  # what has grown, until it was read to the end
+            unread: set[TopicPartition] = set()  # partitions that have grown, until they are read again
             with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
                 is_answer = await self._read_as_they_grow(watch, unread)
-            # What came in the last moment, or was being read when the wait ended, is not left behind.
+            # Read partitions that grew at the last moment, or whose read was cancelled by the end of the wait.
             unread.update(watch.grown())
             if unread and not is_answer:
                 await self._read_grown(unread)
@@ -159,15 +159,13 @@ class _Fetch:
             unread.clear()
 
     async def _read_grown(self, grown: Collection[TopicPartition]) -> bool:
-        """Read again after growth; whether that is an answer.
-
-        While there is nothing at all yet, the others still have nothing. Where there is something, what comes now may
-        have to stand back for it.
-        """
+        """Read again after partitions have grown. Return True if the request can be answered."""
+        # If no partition had records, only the grown ones can have some. Otherwise read all partitions again: those
+        # before a grown one in the request may use up max_bytes.
         return await self._read(None if self.size else grown)
 
     async def _read(self, only: Collection[TopicPartition] | None = None) -> bool:
-        """Read every partition, or those alone; whether that is an answer."""
+        """Read every partition, or only these. Return True if the request can be answered."""
         requests = {
             tp: ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
             for tp, partition in self.wanted.items()
@@ -182,27 +180,27 @@ class _Fetch:
             )
         finally:
             answers.release(max_bytes)
-        # The wait may end while they are checked: then what was there before it is answered whole.
+        # The wait may end during these checks. So the outcomes are stored together afterwards.
         outcomes = {tp: await self._checked(tp, self.wanted[tp], result) for tp, result in results.items()}
         self.outcomes |= outcomes
         read = {tp: outcome for tp, outcome in outcomes.items() if isinstance(outcome, ReadResult)}
         is_answer = len(read) < len(outcomes)
         self.size = sum(outcome.size for outcome in read.values())
-        # Where a limit ended the read waiting would bring nothing: that limit's bytes count, as in Kafka.
+        # If a limit cut the read of a partition, waiting adds nothing: the limit's bytes count, as in Kafka.
         available = sum(
             max(outcome.size, requests[tp].max_bytes) if outcome.is_cut else outcome.size
             for tp, outcome in read.items()
         )
         answers.change(self.size - self.context.answer_bytes)
         self.context.answer_bytes = self.size
-        # What the budget has cut short is not waited to become more.
+        # If the byte budget shortened the read, answer without waiting for min_bytes.
         return is_answer or available >= (self.min_bytes if max_bytes == wanted else 1)
 
     async def _checked(
         self, tp: TopicPartition, wanted: FetchPartition, result: ReadResult | KafkaError
     ) -> Outcome:
-        """The result, unless the epochs that the client knows say otherwise (KIP-320, KIP-595)."""
-        # Any negative epoch says nothing here, unlike in ListOffsets, where -1 alone does: as in Kafka.
+        """Return the result, or the error or divergence that the request's epochs cause (KIP-320, KIP-595)."""
+        # As in Kafka, any negative epoch means none here. In ListOffsets only -1 does.
         current_epoch = max(wanted.current_leader_epoch, NO_EPOCH)
         claims = current_epoch != NO_EPOCH or wanted.last_fetched_epoch > NO_EPOCH
         try:
@@ -222,7 +220,7 @@ class _Fetch:
     async def _diverged(
         self, tp: TopicPartition, wanted: FetchPartition, offsets: LogOffsets
     ) -> EpochEnd | None:
-        """Where the log that the client read from ended, if the client is beyond that."""
+        """Return the end of the client's last fetched epoch if the client's log diverges from there; else None."""
         if wanted.last_fetched_epoch == offsets.leader_epoch:
             end = EpochEnd(offsets.leader_epoch, offsets.high_watermark)
         else:
@@ -253,7 +251,7 @@ class _Fetch:
         return FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
 
     def _partition(self, tp: TopicPartition) -> PartitionData:
-        # A partition that stands twice in a request is answered once: its records are not sent again.
+        # If the request contains a partition twice, send its records only once.
         outcome = self.outcomes.pop(tp, None) or InvalidRequest("the partition stands twice in the request")
         if isinstance(outcome, ReadResult):
             offsets = outcome.offsets
@@ -284,7 +282,7 @@ class _Fetch:
             partition_index=tp.partition,
             error_code=code,
             high_watermark=-1,
-            # As Kafka has it: null where the partition was looked at.
+            # As in Kafka: null if the partition was read.
             aborted_transactions=None if tp in self.wanted else [],
             records=(),
         )
@@ -295,7 +293,7 @@ class _Fetch:
         return data
 
     def _endpoints(self, responses: list[FetchableTopicResponse]) -> list[NodeEndpoint]:
-        """Where the leaders are that some partition points to."""
+        """Return the endpoints of the leaders that partitions in the response refer to."""
         leaders = {
             data.current_leader.leader_id
             for response in responses

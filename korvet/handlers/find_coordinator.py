@@ -1,11 +1,12 @@
 """FindCoordinator: v0-6.
 
-Behaviour: this broker coordinates every group (type 0), at the address meant for the listener that was asked.
+Behaviour: this broker coordinates every group (type 0). The response has the advertised address of the listener that
+received the request.
 
-Versions: one key up to v3, any number of them from v4 (KIP-699).
+Versions: one key up to v3, any number of keys from v4 (KIP-699).
 
-Declined: transactional ids (type 1), with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends `init_transactions` at once
-(see `init_producer_id`); share groups (type 2) and types nobody knows, with INVALID_REQUEST.
+Declined: transactional ids (type 1), with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends `init_transactions`
+immediately (see `init_producer_id`); share groups (type 2) and unknown types, with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ async def handle(
     found = _coordinator(broker, context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        # Before version 4 Kafka says in words that there is no error.
+        # Before version 4, Kafka sets the message NONE if there is no error.
         error_message=found.error_message or ErrorCode.NONE.name,
         node_id=found.node_id,
         host=found.host,

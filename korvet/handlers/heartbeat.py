@@ -1,8 +1,9 @@
 """Heartbeat: v0-4.
 
-Behaviour: the member's session goes on from now. REBALANCE_IN_PROGRESS asks it to join again; UNKNOWN_MEMBER_ID,
-ILLEGAL_GENERATION and FENCED_INSTANCE_ID say that it is a member no longer. INVALID_GROUP_ID for an empty one.
-A group that this broker has not in memory yet is loaded first, so a member goes on with a broker that has restarted.
+Behaviour: the member's session timeout starts again. REBALANCE_IN_PROGRESS requests the member to join again;
+UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and FENCED_INSTANCE_ID mean that it is not a member any more. INVALID_GROUP_ID for
+an empty group id. A group that is not in memory is loaded first, so that its members continue after a restart of the
+broker.
 
 Versions: static members from v3.
 """

@@ -1,13 +1,13 @@
 """IncrementalAlterConfigs: v0-1.
 
-Behaviour: of a topic, single settings are set or deleted, and lists get elements appended or subtracted, starting from
-the default where nothing was set; each resource by itself, and whole or not at all. To append what is there, or
-subtract or delete what is not, is no error. INVALID_CONFIG names every setting that is wrong and what is accepted, also
-for lists' operations on what is no list; the three settings that were fixed when the topic was created stay.
-`validate_only` answers the same and alters nothing. INVALID_REQUEST as in AlterConfigs, and for an operation that is
-none.
+Behaviour: a request sets or deletes single settings of a topic, and appends elements to lists or subtracts them,
+starting from the default if the list was not set. Each resource is altered separately, and completely or not at all.
+Appending an existing element, and subtracting or deleting a missing one, is no error. INVALID_CONFIG names every
+invalid setting and the accepted values, also for list operations on other settings. The three settings that are fixed
+at creation cannot change. `validate_only` returns the same response and alters nothing. INVALID_REQUEST as in
+AlterConfigs, and for an unknown operation.
 
-Versions: they differ in encoding alone.
+Versions: they differ only in encoding.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """InitProducerId: v0-5.
 
-Behaviour: a producer id that nobody on this store has, with epoch 0. A producer which asks again with the id it has
-(v3, KIP-360) gets a new one, as in Kafka: only transactional producers keep theirs.
+Behaviour: the response has a new producer id, unique among all producers of this storage, with epoch 0. A producer that
+sends its current id (v3, KIP-360) gets a new one as well, as in Kafka: only transactional producers keep theirs.
 
-Declined: transactions. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, here and as FindCoordinator's
-type 1: of all errors this alone ends `init_transactions` at once in librdkafka as well as in Java's client; other
-ones are tried again until a time-out. An empty transactional id is INVALID_REQUEST, as in Kafka.
+Declined: transactions. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, here and in FindCoordinator for
+type 1. It is the only error that ends `init_transactions` immediately in librdkafka as well as in Java's client, which
+retry other errors until a timeout. An empty transactional id is INVALID_REQUEST, as in Kafka.
 """
 
 from __future__ import annotations

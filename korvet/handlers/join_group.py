@@ -1,14 +1,16 @@
 """JoinGroup: v0-9.
 
-Behaviour: waits until the group's next generation begins, and answers the leader with all members and their metadata.
-Any protocol type. Who joins again and has nothing new to say is told the current generation, unless it leads it.
-Errors: MEMBER_ID_REQUIRED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
-INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID for an empty one, INVALID_REQUEST for metadata beyond
-`group.max.metadata.bytes`. While the store is away COORDINATOR_NOT_AVAILABLE, when this broker ends NOT_COORDINATOR.
+Behaviour: the handler waits until the group's next generation begins. The leader's response has all members and their
+metadata. Any protocol type is served. A member that joins again without changes gets the current generation
+immediately, unless it is the leader. Errors: MEMBER_ID_REQUIRED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED, INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID for an empty group id,
+INVALID_REQUEST for metadata larger than `group.max.metadata.bytes`, COORDINATOR_NOT_AVAILABLE while the storage is
+unavailable, NOT_COORDINATOR when this broker ends.
 
-Versions: the rebalance timeout is the session timeout in v0. A newcomer is sent away once with its member id from v4
-(KIP-394). Static members from v5 (KIP-345). No name of a protocol is null from v7, "" before (KIP-559). Reasons are
-logged from v8 (KIP-800). A static leader that comes back is told to skip the assignment from v9 (KIP-814).
+Versions: the rebalance timeout is the session timeout in v0. From v4, a new member gets its member id with
+MEMBER_ID_REQUIRED and has to join again with it (KIP-394). Static members from v5 (KIP-345). A missing protocol name is
+null from v7, "" before (KIP-559). Reasons are logged from v8 (KIP-800). A static leader that rejoins gets
+skip_assignment from v9 (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """LeaveGroup: v0-5.
 
-Behaviour: members go at once, and the others share their work anew. A static member may be sent away by its group
-instance id alone, which is how administrators remove it. Errors per member: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
-INVALID_GROUP_ID for an empty one. Reasons are logged (v5, KIP-800).
+Behaviour: the members are removed immediately, and the group rebalances. A group instance id is sufficient to remove a
+static member, which is how administrators do it. Errors per member: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+INVALID_GROUP_ID for an empty group id. Reasons are logged (v5, KIP-800).
 
-Versions: one member, whose error is the whole answer's, up to v2; several from v3 (KIP-345).
+Versions: up to v2, one member, whose error is that of the response; several from v3 (KIP-345).
 """
 
 from __future__ import annotations

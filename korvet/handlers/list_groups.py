@@ -1,10 +1,10 @@
 """ListGroups: v0-5.
 
-Behaviour: all groups of this broker that the asker may know of, those of positions alone among them. While the store
-is away: COORDINATOR_NOT_AVAILABLE.
+Behaviour: the response has all groups that the client is authorized to describe, including groups that have only
+committed offsets. COORDINATOR_NOT_AVAILABLE while the storage is unavailable.
 
-Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); upper and lower case are the same to both. All
-groups are of type classic; filters for others find none.
+Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); both ignore case. All groups are of type
+classic; filters for other types match none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListPartitionReassignments: v0.
 
-Behaviour: none, whatever is asked for: partitions do not move from broker to broker, for they are in the store. Kafka's
-own tools ask before they describe a topic.
+Behaviour: the response is always empty. Partitions are in the storage and do not move between brokers. Kafka's tools
+send this request before they describe a topic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from korvet.protocol.messages.list_partition_reassignments import (
 
 async def handle(
     broker: Broker,
-    request: ListPartitionReassignmentsRequest,  # noqa: ARG001  there are none to choose from
+    request: ListPartitionReassignmentsRequest,  # noqa: ARG001  the response is always empty
     context: RequestContext,
 ) -> ListPartitionReassignmentsResponse:
     try:

@@ -1,9 +1,9 @@
 """OffsetDelete: v0 (KIP-496).
 
-Behaviour: a group's positions are deleted for good. GROUP_SUBSCRIBED_TO_TOPIC where members read the topic, or might;
-UNKNOWN_TOPIC_OR_PARTITION for what is not there; both per partition. For the whole request: GROUP_ID_NOT_FOUND,
-INVALID_GROUP_ID for an empty one, and NON_EMPTY_GROUP where there are members of which nobody knows what they read,
-as those of Kafka Connect.
+Behaviour: the group's committed offsets of these partitions are deleted. Errors per partition:
+GROUP_SUBSCRIBED_TO_TOPIC if members subscribe to the topic, or if their subscriptions cannot be parsed;
+UNKNOWN_TOPIC_OR_PARTITION. Errors of the whole request: GROUP_ID_NOT_FOUND, INVALID_GROUP_ID for an empty group id, and
+NON_EMPTY_GROUP if the group has members that are not consumers, such as workers of Kafka Connect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def handle(
 async def _look_up(
     broker: Broker, context: RequestContext, data: OffsetDeleteRequestTopic, outcomes: Outcomes
 ) -> None:
-    """Note which of a topic's partitions are there."""
+    """Set None for each existing partition of a topic, and the error of each other one."""
     for partition in data.partitions:
         tp = TopicPartition(data.name, partition.partition_index)
         try:

@@ -1,13 +1,13 @@
 """OffsetFetch: v1-9.
 
-Behaviour: the positions a group committed, with their texts; offset -1 where it committed none, also for topics that
-are not there, as in Kafka. On Redis a group that plain Redis consumers served so far answers where these stopped.
-While the store is away: COORDINATOR_NOT_AVAILABLE for the group.
+Behaviour: the response has the group's committed offsets with their metadata; offset -1 if there is none, also for
+unknown topics, as in Kafka. On Redis, if only plain Redis consumers have used the group so far, the offset is derived
+from the position at which they stopped. COORDINATOR_NOT_AVAILABLE for the group while the storage is unavailable.
 
-Versions: null topics ask for all positions (v2), an empty list for none. Errors of a group stand in the answer from
-v2, in every partition in v1. Several groups from v8 (KIP-709). `require_stable` (v7) holds by itself: nothing is
-undecided without transactions. Member id and epoch (v9) concern groups that are not served yet (KIP-848); Kafka, too,
-passes them over in classic groups.
+Versions: null topics request all committed offsets (v2), an empty list none. The error of a group is in the response
+from v2, in every partition in v1. Several groups from v8 (KIP-709). `require_stable` (v7) has no effect: without
+transactions all committed offsets are stable. Member id and epoch (v9) are for groups that korvet does not serve yet
+(KIP-848); Kafka ignores them for classic groups, too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 NONE_COMMITTED = OffsetAndMetadata(-1)
 
 
-#: A topic, and its partitions with their positions, in the order they are told in.
+#: Topics, and their partitions with committed offsets, in the order of the response.
 Positions = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
 
 
 @frozen
 class Committed:
-    """A group's positions in the order they are to be told in, or the error in their way."""
+    """A group's committed offsets in the order of the response, or the error of reading them."""
 
     topics: Positions
     error_code: ErrorCode = ErrorCode.NONE
@@ -85,7 +85,7 @@ def _as_asked(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
     found: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> Positions:
-    """Every topic and partition as often as it was asked for."""
+    """Return the offsets in the order of the request, including duplicate topics and partitions."""
     return [
         (
             topic.name,

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch: v2-4.
 
-Behaviour: where an epoch ended, by which a consumer notices that the store has lost what it had read (KIP-320). The
-epoch rises when the store is known to have lost acknowledged records, and never otherwise. An epoch that is not
-known is answered with epoch -1, offset -1. The client's own idea of the current epoch is checked first:
-FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+Behaviour: the response has the end offset of an epoch, by which a consumer detects that the storage has lost records
+that the consumer had read (KIP-320). The epoch rises only when the storage has detectably lost acknowledged records. An
+unknown epoch gets epoch -1, offset -1. The current epoch in the request is checked first: FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """SyncGroup: v0-5.
 
-Behaviour: every member waits until the leader has brought the assignments, and gets its own, byte for byte; where the
-group has them already, at once. Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-REBALANCE_IN_PROGRESS, INCONSISTENT_GROUP_PROTOCOL for another protocol than the group's, INVALID_GROUP_ID for an
-empty one, INVALID_REQUEST for an assignment beyond `group.max.metadata.bytes`. While the store is away
-COORDINATOR_NOT_AVAILABLE, when this broker ends NOT_COORDINATOR.
+Behaviour: the handler waits until the leader has sent the assignments, and returns the member's own, unchanged. If the
+group already has its assignments, it returns immediately. Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, INCONSISTENT_GROUP_PROTOCOL for another protocol than the group's,
+INVALID_GROUP_ID for an empty group id, INVALID_REQUEST for an assignment larger than `group.max.metadata.bytes`,
+COORDINATOR_NOT_AVAILABLE while the storage is unavailable, NOT_COORDINATOR when this broker ends.
 
-Versions: static members from v3. The protocol must be named from v5 (KIP-559).
+Versions: static members from v3. The protocol type and name are required from v5 (KIP-559).
 """
 
 from __future__ import annotations
