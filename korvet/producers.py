@@ -11,6 +11,8 @@ Partitions remember producers in `korvet.storage.producer_state`.
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +20,14 @@ from collections.abc import Callable, Iterator
 from attrs import define, field
 
 from korvet.protocol.errors import CoordinatorNotAvailable
-from korvet.storage.interface import DocumentConflict, Storage
+from korvet.storage.interface import Document, DocumentConflict, Storage
 from korvet.storage.producer_state import ID_LOW_BITS, producer_id_at
 
+logger = logging.getLogger(__name__)
+
+DIGITS = re.compile(rb"[0-9]{1,16}")
+# Ids stay below 2^53 (see ID_LOW_BITS).
+LARGEST_ID = 2**53 - 2**ID_LOW_BITS
 BLOCK = 100
 BLOCK_LIFE_MS = 1000
 # Each conflict means that another broker got its block.
@@ -33,6 +40,7 @@ class ProducerIds:
 
     storage: Storage
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    damaged: int = 0  # documents that were no id
     _ids: Iterator[int] = field(factory=lambda: iter(()))
     _taken_ms: int = 0
 
@@ -50,7 +58,7 @@ class ProducerIds:
             document = await self.storage.load("producer-ids", "next")
             self._taken_ms = self.clock()
             earliest = producer_id_at(self._taken_ms)
-            earliest = max(earliest, int(document.value)) if document else earliest
+            earliest = max(earliest, self._next_in(document)) if document else earliest
             first = earliest + secrets.randbelow(2**ID_LOW_BITS - BLOCK)
             version = document.version if document else 0
             after = b"%d" % (first + BLOCK)
@@ -60,3 +68,12 @@ class ProducerIds:
                 continue
             return range(first, first + BLOCK)
         raise CoordinatorNotAvailable("other brokers took every block of producer ids; try again")
+
+    def _next_in(self, document: Document) -> int:
+        """Return the id that a document holds; 0 if another client of the store wrote something else."""
+        if DIGITS.fullmatch(document.value) and (found := int(document.value)) <= LARGEST_ID:
+            return found
+        self.damaged += 1
+        if self.damaged == 1:
+            logger.error("the document of producer ids holds no id, and is replaced")
+        return 0

@@ -12,6 +12,7 @@ far was deleted is a document in the store, looked up at every read of the table
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -19,10 +20,11 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from korvet.cold import ColdStore
-from korvet.config import Config
+from korvet.config import MAX_LONG, Config
 from korvet.lake.cold_frames import ArchivedLog
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.storage.interface import (
+    Document,
     DocumentConflict,
     IsolationLevel,
     LogOffsets,
@@ -33,9 +35,11 @@ from korvet.storage.interface import (
     Topic,
     TopicPartition,
 )
+from korvet.storage.redis_damage import Damage
 
 logger = logging.getLogger(__name__)
 
+OFFSET = re.compile(rb"[0-9]{1,19}")
 DELETED = "deleted-before"  # documents: what DeleteRecords has deleted of archived partitions
 
 
@@ -60,6 +64,7 @@ class Tiers:
     storage: Storage
     config: Config
     cold: ColdStore | None = None
+    damage: Damage = field(factory=Damage)
     _archived: dict[UUID, Mapping[int, ArchivedLog]] = field(factory=dict, repr=False)
     _starts: dict[TopicPartition, int] = field(factory=dict, repr=False)
 
@@ -196,7 +201,7 @@ class Tiers:
         key = _key(topic, tp)
         while True:
             document = await self.storage.load(DELETED, key)
-            if document is not None and int(document.value) >= offset:
+            if document is not None and (_offset_in(document) or 0) >= offset:
                 return
             version = 0 if document is None else document.version
             try:
@@ -245,7 +250,14 @@ class Tiers:
         if archived is None or archived.start >= local_start:
             return local_start
         document = await self.storage.load(DELETED, _key(topic, tp))
-        deleted = 0 if document is None else int(document.value)
+        deleted = 0 if document is None else _offset_in(document)
+        if deleted is None:
+            # Deleted records must not come back, so that none are served from the table.
+            deleted = local_start
+            self.damage.note(
+                topic.name,
+                f"the document {DELETED} {_key(topic, tp)} is no offset, so the archive is not read",
+            )
         start = self._starts[tp] = min(max(archived.start, deleted), local_start)
         return start
 
@@ -276,6 +288,14 @@ class Tiers:
                 await self.latest(TopicPartition(topic.name, number))
         except KafkaError as error:
             logger.warning("%s: what is archived cannot be seen: %s", topic.name, error.message)
+
+
+def _offset_in(document: Document) -> int | None:
+    """Return the offset that a document holds, or None if another client of the store wrote something else."""
+    if OFFSET.fullmatch(document.value) is None:
+        return None
+    offset = int(document.value)
+    return offset if offset <= MAX_LONG else None
 
 
 def _key(topic: Topic, tp: TopicPartition) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffs
 from korvet.protocol.record_batch import decode_records, parse_batches
 from korvet.storage.interface import ReadRequest, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
+from korvet.tiers import DELETED
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
 
@@ -239,3 +241,25 @@ async def test_a_topic_with_one_tier_never_asks_the_lake(log: Log) -> None:
     assert (await log.broker.log.latest(plain)).log_start_offset == 1
     assert log.broker.cold is not None
     assert log.broker.cold._process is None
+
+
+@pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])
+async def test_damaged_documents_of_deleted_records_bring_none_back(
+    log: Log, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    await log.delete_before(15)
+    (key,) = await log.broker.storage.documents(DELETED)
+    document = await log.broker.storage.load(DELETED, key)
+    assert document is not None
+    await log.broker.storage.save(DELETED, key, value, expected_version=document.version)
+
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            assert await log.offset(EARLIEST) == (60, NOW_MS + 60)
+    assert len([each for each in caplog.records if DELETED in each.getMessage()]) == 1
+    assert 2 <= log.broker.log.damage.found[TP.topic]
+
+    await log.delete_before(20)
+    assert await log.values_from(20) == EVERYTHING[20:]

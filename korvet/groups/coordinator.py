@@ -456,12 +456,11 @@ class GroupCoordinator:
             expired = [tp for tp, position in positions.items() if self._is_expired(held, tp, position)]
             is_over = held.group.state is State.EMPTY and not held.group.has_newcomers
             if is_over and len(expired) == len(positions):
-                logger.info(
-                    "group %s is deleted: it has no members, and its offsets have expired", quoted(group_id)
-                )
+                reason = "its committed offsets have expired" if positions else "no committed offsets"
+                logger.info("group %s is deleted: it has no members, and %s", quoted(group_id), reason)
                 await self._delete(group_id, held)
             elif expired:
-                logger.info("group %s: %d offsets have expired", quoted(group_id), len(expired))
+                logger.info("group %s: %d committed offsets have expired", quoted(group_id), len(expired))
                 await self.storage.forget(group_id, expired)
 
     @property

@@ -306,6 +306,13 @@ class AppendQueue:
         partition.note(int(epoch), next_id)
         base_offset, log_start_offset = partition.bound(base_id), partition.bound(start)
         not_appended = {int(index): (why, details) for index, why, *details in map(bytes.split, others)}
+        if damaged := not_appended.pop(-1, None):
+            self.context.partitions.damage.note(
+                partition.tp.topic,
+                f"idempotent producers in {partition.keys.producers.decode()} are not as korvet wrote them, and"
+                " forgotten",
+                int(damaged[1][0]),
+            )
         for index, ticket in enumerate(call.tickets):
             time_ms = int(now) if ticket.config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
             if index in not_appended:

@@ -16,8 +16,8 @@ class Damage:
 
     found: Counter[str] = field(factory=Counter)  # by topic
 
-    def note(self, topic: str, message: str) -> None:
-        """Count a finding, and log the first one of each topic."""
-        self.found[topic] += 1
-        if self.found[topic] == 1:
+    def note(self, topic: str, message: str, count: int = 1) -> None:
+        """Count findings, and log the first one of each topic."""
+        self.found[topic] += count
+        if self.found[topic] == count:
             logger.error("topic %s: %s; other topics are not affected", topic, message)

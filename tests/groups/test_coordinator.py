@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -677,3 +678,21 @@ async def test_a_live_group_keeps_its_positions_on_topics_that_it_reads(
 
         assert {T0} == set(await world.storage.committed("g"))
         assert State.STABLE == (await broker.group("g")).state
+
+
+async def test_a_group_whose_topics_were_deleted_has_no_offsets_that_expired(
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.broker() as broker:
+        a = Client(broker, "a")
+        await a.take_part()
+        await a.commit()
+        for name in ("t", "u"):
+            topic = await world.storage.topic(name)
+            assert topic is not None
+            await world.storage.delete_topic(topic)
+        with caplog.at_level(logging.INFO):
+            await sleep_days(8)
+
+    said = [each.getMessage() for each in caplog.records if "is deleted" in each.getMessage()]
+    assert ["group 'g' is deleted: it has no members, and no committed offsets"] == said

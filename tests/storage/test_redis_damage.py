@@ -15,7 +15,7 @@ from korvet.groups.members import GroupLimits
 from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.storage.interface import OffsetAndMetadata, ReadRequest, ReadResult, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import Record, append, batch, records_from
+from korvet.testing.records import Producer, Record, append, batch, records_from
 from tests.servers import RedisServer
 
 STREAM, STATE = "korvet:orders:0", "{korvet:orders:0}:$state"
@@ -212,3 +212,35 @@ GROUPS = {
 def test_a_damaged_group_document_is_unreadable(document: bytes) -> None:
     with pytest.raises(UnreadableDocument):
         read("g", document, GroupLimits())
+
+
+PRODUCERS = "{korvet:orders:0}:$producers"
+LONG_AGO = "1000000000000"
+STORED_PRODUCERS = {
+    "empty": "",
+    "text": "nonsense",
+    "no-batch": f"0 {LONG_AGO}",
+    "huge-epoch": f"{HUGE} {LONG_AGO} 0:0:1-0:-1",
+    "huge-sequence": f"0 {LONG_AGO} 0:{HUGE}:1-0:-1",
+    "no-id": f"0 {LONG_AGO} 0:0:here:-1",
+    "no-time": f"0 {LONG_AGO} 0:0:1-0:now",
+    "more": f"0 {LONG_AGO} 0:0:1-0:-1 and more",
+}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("stored", STORED_PRODUCERS.values(), ids=STORED_PRODUCERS)
+async def test_damaged_producers_are_forgotten_and_nothing_is_stored_twice(
+    storage: Storage, client: redis.Redis, stored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.hset(PRODUCERS, mapping={"7": stored, "8": stored})
+    before = len(await records_from(storage, TP))
+    with caplog.at_level(logging.ERROR):
+        first = await append(storage, TP, [Record(b"first")], producer=Producer(7))
+        again = await append(storage, TP, [Record(b"first")], producer=Producer(7))
+        # An unknown producer makes the script look at the others.
+        await append(storage, TP, [Record(b"new")], producer=Producer(2**60))
+
+    assert (first.duplicate, again.duplicate, again.base_offset) == (False, True, first.base_offset)
+    assert len(await records_from(storage, TP)) == before + 2
+    assert len([each for each in caplog.records if PRODUCERS in each.message]) == 1

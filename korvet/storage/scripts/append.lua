@@ -48,23 +48,39 @@ end
 -- five of " first:last:id:time", the newest last; here, batches of this call have a place instead of an ID.
 
 local producers = {}
+local damaged = 0 -- producers that were not as this script writes them
+
+local function is_within(text, most)
+  local number = tonumber(text)
+  return number and number >= 0 and number <= most
+end
+
+-- The producer as it is stored; nil if another client of this Redis wrote it.
+local function parse_producer(stored)
+  local epoch, time, rest = match(stored, '^(%d+) (%d+)( .+)$')
+  if not epoch or not is_within(epoch, 32767) then return end
+  local producer, size = {epoch = tonumber(epoch), time = tonumber(time), batches = {}}, 0
+  for text, first, last, id, appended in string.gmatch(rest, '( (%d+):(%d+):(%d+%-%d+):(%-?%d+))') do
+    if not (is_within(first, 2147483647) and is_within(last, 2147483647)) or #id > 41 or #appended > 19 then return end
+    table.insert(producer.batches, {first = tonumber(first), last = tonumber(last), id = id, time = appended})
+    size = size + #text
+  end
+  if size == #rest and #producer.batches <= 5 then return producer end
+end
 
 local function read_producer(producer_id)
   local stored = call('HGET', producers_key, producer_id)
   if not stored then return {is_new = true} end
-  local epoch, time = match(stored, '^(%-?%d+) (%d+)')
-  if now - tonumber(time) >= expiration_ms then return {} end
-  local producer = {epoch = tonumber(epoch), batches = {}}
-  for first, last, id, appended in string.gmatch(stored, ' (%d+):(%d+):(%S+):(%S+)') do
-    table.insert(producer.batches, {first = tonumber(first), last = tonumber(last), id = id, time = appended})
-  end
+  local producer = parse_producer(stored)
+  if not producer then damaged = damaged + 1 end
+  if not producer or now - producer.time >= expiration_ms then return {} end
   return producer
 end
 
 -- Whether the partition may have forgotten a producer that it does not know.
 local function is_forgotten(producer_id)
   local from = call('HGET', state_key, 'producers.from')
-  return s.has_lost or not from or tonumber(producer_id) < tonumber(from)
+  return s.has_lost or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
 -- Nothing, or why the batch is not appended.
@@ -305,8 +321,9 @@ if is_producer_new then
   local has_expired = false
   local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
   for i = 1, #scanned[2], 2 do
-    local time = match(scanned[2][i + 1], '^%-?%d+ (%d+)')
-    if now - tonumber(time) >= expiration_ms then
+    local time = tonumber(match(scanned[2][i + 1], '^%d+ (%d+)'))
+    if not time then damaged = damaged + 1 end
+    if not time or now - time >= expiration_ms then
       call('HDEL', producers_key, scanned[2][i])
       has_expired = true
     end
@@ -317,6 +334,7 @@ end
 
 local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, s.start, epoch_of(s), id_of(s.ms, s.seq),
   has_more_to_trim and '1' or '0'}
+if damaged > 0 then reply[#reply + 1] = format('-1 damaged %d', damaged) end
 for _, other in ipairs(others) do
   local i, why, details = unpack(other)
   if why == 'duplicate' then
