@@ -1,19 +1,19 @@
 """The codecs of record batches, over one native library (cramjam).
 
-What is written is what Kafka's Java client writes, so that every client can read it:
+The encoders produce the same formats as Kafka's Java client, so that every client can read them:
 
 - gzip: one member.
 - snappy: snappy-java's stream ("xerial"): a 16-byte header, then blocks of at most 32 kB, each a raw snappy block
-  behind its int32 length. Other clients (librdkafka) send one bare raw block, which is read as well.
-- lz4: the frame format with independent blocks of at most 64 kB; Java refuses blocks that depend on each other.
+  preceded by its int32 length. Other clients (librdkafka) send one raw block, which is accepted as well.
+- lz4: the frame format with independent blocks of at most 64 kB; Java rejects blocks that depend on each other.
 - zstd: one frame.
 
-Reading is bounded: `max_bytes` is how much the result may hold, and no more than that is allocated until it is known
-to fit (then it is copied once), so a megabyte that would become a gigabyte costs no gigabyte. A zstd frame may
-make its decoder keep a window as well, which grows with what is decoded, so at most to as much again.
+Decompression is bounded: `max_bytes` limits the result, and no more is allocated until the result is known to fit
+(then it is copied once), so that a megabyte that expands to a gigabyte does not allocate a gigabyte. The zstd decoder
+may also allocate a window, which grows with the decoded data, so at most to the same size.
 
-Whatever is wrong with compressed bytes becomes InvalidRecord, which no client repeats; too much of it MessageTooLarge,
-which makes Java's producer split the batch and try again.
+Invalid compressed data raise InvalidRecord, which no client retries. A result that is too large raises MessageTooLarge,
+after which Java's producer splits the batch and sends it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
 XERIAL_BLOCK_BYTES = 32 * 1024
 
 # Compressing happens on the event loop. Level 6 would take 9 times as long as level 1 for 7 % fewer bytes.
@@ -38,14 +38,14 @@ GZIP_LEVEL = 1
 # cramjam's lz4 defaults to a high-compression level at a fifth of the speed.
 LZ4_LEVEL = 0
 
-# How many times its compressed size a batch is first expected to take; ordinary data reaches 4 to 10.
+# The first estimate of the ratio of uncompressed to compressed size; typical data reach 4 to 10.
 EXPECTED_RATIO = 12
 SMALLEST_GUESS_BYTES = 16 * 1024
 MAPPED_BYTES = 4 * 1024 * 1024
 
 
 class Codec(IntEnum):
-    """What stands in the lowest three bits of a record batch's attributes."""
+    """The codecs; the values are the lowest three bits of a record batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -60,14 +60,14 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
-    """Return what `data` holds, at most `max_bytes`; raise as `decompress_mapped`."""
+    """Return the decompressed data, at most `max_bytes`. Raises the errors of `decompress_mapped`."""
     return decompress_mapped(codec, data, max_bytes=max_bytes)[:]
 
 
 def decompress_mapped(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes | mmap:
-    """Return what `data` holds, at most `max_bytes`: in bytes, or if it is large in a mapping, whose slices are bytes.
+    """Return the decompressed data, at most `max_bytes`: bytes, or if large a mapping, whose slices are bytes.
 
-    Raises InvalidRecord for bytes that are not what `codec` says, MessageTooLarge for more than `max_bytes`.
+    Raises InvalidRecord for data that are invalid for `codec`, MessageTooLarge for more than `max_bytes`.
     """
     failure: KafkaError
     try:
@@ -76,8 +76,8 @@ def decompress_mapped(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes | 
         failure = InvalidRecord(f"The records do not decompress as {codec.name.lower()}: {error}.")
     except OverflowError:
         failure = MessageTooLarge(f"The records decompress to more than {max_bytes} bytes.")
-    # The error refers to no frame that keeps a buffer: it is raised outside of the handler, and it is no local variable
-    # of a frame in its own traceback.
+    # The error must not keep a buffer in memory. So it is raised outside of the handler, without the frames of the
+    # caught error, and this frame, which is in its traceback, deletes its local variable.
     try:
         raise failure
     finally:
@@ -85,7 +85,7 @@ def decompress_mapped(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes | 
 
 
 def codec_of(attributes: int) -> Codec:
-    """Return the codec that a batch's attributes name. Raises UnsupportedCompressionType for 5, 6 and 7."""
+    """Return the codec in a batch's attributes. Raises UnsupportedCompressionType for 5, 6 and 7."""
     try:
         return CODECS[attributes & 7]
     except IndexError:
@@ -107,7 +107,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _compress_lz4(data: Buffer) -> bytes:
     compressor = cramjam.lz4.Compressor(level=LZ4_LEVEL, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))  # it takes nothing else
+    compressor.compress(bytes(data))  # it accepts only bytes
     return bytes(compressor.finish())
 
 
@@ -117,7 +117,7 @@ def _compress_zstd(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     blocks = _snappy_blocks(memoryview(data))
-    # A block opens with the length of what it holds, and is refused when that turns out not to be so.
+    # A block starts with its uncompressed length, and the decoder rejects it if the length is wrong.
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     if sum(sizes) > max_bytes:
         raise OverflowError
@@ -146,17 +146,16 @@ def _snappy_blocks(view: memoryview) -> list[memoryview]:
 def _decompress_stream(
     decompress_into: Callable[[Buffer, bytearray | mmap], int],
 ) -> Callable[[Buffer, int], bytes | mmap]:
-    """Bound a codec whose data do not say (or not truthfully) how long they become.
+    """Return a bounded decompressor for a codec whose data have no reliable uncompressed length."""
 
-    cramjam either decompresses everything there is, into memory of its own, or fills a buffer of ours and fails
-    when that is too small. So buffers of growing size are tried: nearly always the first one does, and
-    all failures together cost less than the last try.
-    """
-
+    # cramjam either decompresses everything into a new buffer, or fills a given buffer and fails if that is too small.
+    # So this tries buffers of growing size. The first one is nearly always large enough, and all failed attempts
+    # together take less time than the last one.
     def decompress_bounded(data: Buffer, max_bytes: int) -> bytes | mmap:
         size = min(max(EXPECTED_RATIO * len(data), SMALLEST_GUESS_BYTES), max_bytes)
         while True:
-            # A mapping is returned to the system at once, uses no more memory than is filled, and need not be copied.
+            # The memory of a mapping is returned to the system immediately, only its filled pages use memory, and it is
+            # not copied.
             result = bytearray(size) if size < MAPPED_BYTES else mmap(-1, size)
             try:
                 length = decompress_into(data, result)
@@ -167,14 +166,14 @@ def _decompress_stream(
                 return _shortened(result, length)
             if size >= max_bytes:
                 raise OverflowError
-            del result  # before the next one is allocated
+            del result  # free it before the next one is allocated
             size = min(8 * size, max_bytes)
 
     return decompress_bounded
 
 
 def _shortened(result: bytearray | mmap, length: int) -> bytes | mmap:
-    """Return the first bytes of a buffer: a mapping without a copy, where the system can resize one."""
+    """Return the first bytes of a buffer, without copying a mapping if the system can resize it."""
     if length and isinstance(result, mmap):
         with suppress(SystemError, OSError):
             result.resize(length)
@@ -183,11 +182,11 @@ def _shortened(result: bytearray | mmap, length: int) -> bytes | mmap:
 
 
 def _is_overflow(error: cramjam.DecompressionError) -> bool:
-    """Tell a buffer of ours that was too small from bad data; these are the words of Rust's `io::Write`."""
+    """Return True if the buffer was too small, not the data invalid. The message is that of Rust's `io::Write`."""
     return str(error) == "failed to write whole buffer"
 
 
-def _unchanged(data: Buffer, max_bytes: int | None = None) -> bytes:  # noqa: ARG001  what is here already needs no bound
+def _unchanged(data: Buffer, max_bytes: int | None = None) -> bytes:  # noqa: ARG001  nothing is allocated
     return bytes(data)
 
 

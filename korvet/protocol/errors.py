@@ -1,10 +1,10 @@
 """Kafka's error codes, and an exception for each of them.
 
-A handler raises the error that names the fault, and the place that builds one partition's (topic's, group's)
-answer catches `KafkaError` and writes its `error_code`. Codes, names and which of them a client may retry are
-those of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors); the words are ours.
+A handler raises an error, and the function that builds the response for a partition (topic, group) catches `KafkaError`
+and sets its `error_code`. Codes, names and retriability are those of Apache Kafka 4.3
+(org.apache.kafka.common.protocol.Errors); the messages are korvet's.
 
-`ProtocolError` is no Kafka error: it has no code, since whoever sent such bytes could not read an answer.
+`ProtocolError` is not a Kafka error and has no code, since a client that sent such bytes could not read a response.
 """
 
 # ruff: noqa: N818  the names are Kafka's
@@ -15,11 +15,11 @@ from enum import IntEnum
 
 
 class ProtocolError(Exception):
-    """Bytes that are no Kafka message. The connection they came by is closed."""
+    """The received bytes are not a Kafka message. The connection is closed."""
 
 
 class ErrorCode(IntEnum):
-    """What stands in `error_code` fields."""
+    """The values of `error_code` fields."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -159,10 +159,10 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """Something Kafka has an error code for.
+    """An error with one of Kafka's error codes.
 
-    Subclasses say the code, default words, and whether the same request may succeed later. An instance may
-    carry words of its own; they end up in `error_message` fields where the API has one.
+    Subclasses define the code, a default message, and whether a retry may succeed. An instance may have another
+    message; it is returned in the `error_message` field if the API has one.
     """
 
     error_code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -176,15 +176,16 @@ class KafkaError(Exception):
 
 
 def detached(error: KafkaError) -> KafkaError:
-    """Return the error without traceback and context: their frames would keep what it was about in memory."""
+    """Return the error without traceback and context."""
+    # Their frames would keep local variables, such as buffers, in memory.
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
 def error_for(code: int) -> KafkaError:
-    """The exception for a code other than 0 that came in an answer.
+    """Return the exception for a code other than 0 in a response.
 
-    A code that korvet does not know, as a newer broker may send, becomes UnknownServerError.
+    An unknown code, as from a newer broker, becomes UnknownServerError.
     """
     if code == ErrorCode.NONE:
         message = "error code 0 is no error"

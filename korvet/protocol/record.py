@@ -1,14 +1,14 @@
-"""Records inside a batch (magic 2): packed and unpacked in one pass, as fast as plain CPython goes.
+"""The records inside a batch (magic 2): encode and decode them in one pass, optimised for CPython.
 
     length: varint | attributes: int8 (unused) | timestamp delta: varlong | offset delta: varint
     key length: varint (-1: null), key | value length: varint (-1: null), value
     header count: varint, then for each: key length: varint, key | value length: varint (-1: null), value
 
-Varints are zigzag: 0, -1, 1, -2 … become 0, 1, 2, 3 …, seven bits to a byte, the lowest first, the top bit set in
-all bytes but the last. So an odd first number is a negative one, and a null.
+Varints are zigzag: 0, -1, 1, -2 … become 0, 1, 2, 3 …, seven bits per byte, the lowest first, the top bit set in all
+bytes except the last. So a varint with an odd first byte is negative, which is a null if it is a length.
 
-Reading them is nearly all of the work, and a function call costs as much as the rest of a record. So the loops
-below read one- and two-byte varints in place, and call `_varint` only for longer ones.
+Most of the time is spent on varints, and a function call takes as long as the rest of a record. So the loops below
+read one- and two-byte varints inline, and call `_varint` only for longer ones.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.steps import RECORDS_A_STEP, Steps
 
 Headers = tuple[tuple[str, bytes | None], ...]
-#: Records as they stand in a batch: slices are bytes either way.
+#: The packed records of a batch. Slices of both types are bytes.
 Packed = bytes | mmap
 #: offset delta, timestamp (absolute, ms), key, value, headers
 RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 
-# About what one decoded record, or header, takes as Python objects beside its bytes. Two bytes on the wire can
-# be an empty header, so memory has to be bounded by this as well.
+# Approximate size of the Python objects of a decoded record or header, without its bytes. An empty header takes only
+# two bytes on the wire, so the memory limit has to include the objects.
 OBJECT_BYTES = 128
-# Finding a record by its time takes less than decoding it.
+# Finding a record by its timestamp takes less time than decoding it.
 LOOKED_AT_A_STEP = 4 * RECORDS_A_STEP
 
 
@@ -41,11 +41,11 @@ def decode(
     max_bytes: int,
     at_once: int | None = None,
 ) -> Iterator[list[RawRecord]]:
-    """Unpack the `count` records that fill `data`, all in one list, or `at_once` of them in each.
+    """Decode the `count` records that fill `data`, and yield them in one list, or in lists of `at_once` records.
 
-    Offset deltas must rise, and not above `last_offset_delta`; where that is count - 1, they are thereby 0, 1, 2, ….
-    Raises InvalidRecord for anything malformed, MessageTooLarge when the objects would need more than `max_bytes`;
-    after the last list, where that is what shows it.
+    Offset deltas must rise up to at most `last_offset_delta`; if that is count - 1, they must be 0, 1, 2, ….
+    Raises InvalidRecord for malformed data, and MessageTooLarge if the objects would need more than `max_bytes`. An
+    error may be raised only after the last list.
     """
     objects = max_bytes // OBJECT_BYTES - count
     if objects < 0:
@@ -70,7 +70,7 @@ def decode(
                         n, position = _varint(data, position - 1)
                 end = position + (n >> 1)
 
-                n = data[position + 1]  # the byte before it: attributes, which say nothing
+                n = data[position + 1]  # skip the attributes, which are unused
                 position += 2
                 if n > 127:
                     if data[position] < 128:
@@ -146,7 +146,7 @@ def decode(
 def encode(records: Iterable[RawRecord], *, base_timestamp: int, into: bytearray) -> tuple[int, int, int]:
     """Append the packed records to `into`; return (count, last offset delta, largest timestamp).
 
-    Keys and values may be any buffers of bytes.
+    Keys and values may be any buffers.
     """
     varints = VARINTS
     join = b"".join
@@ -179,7 +179,7 @@ def first_at(
 ) -> Steps[tuple[int, int] | None]:
     """(offset delta, timestamp) of the first record with at least `timestamp`, or None.
 
-    Steps from record to record by their lengths; neither keys nor values are touched.
+    This skips from record to record by their lengths, without reading keys and values.
     """
     wanted = timestamp - base_timestamp
     position = 0
@@ -256,7 +256,7 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def _varint(data: Packed, position: int) -> tuple[int, int]:
-    """Return the number at `position`, still in zigzag form, and the position behind it."""
+    """Return the varint at `position`, still in zigzag form, and the position after it."""
     n = shift = 0
     while True:
         byte = data[position]
@@ -280,12 +280,12 @@ def encode_varint(number: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """The encodings of the usual numbers; others are computed, and not kept."""
+    """A cache of the encodings of small numbers. Others are computed and not cached."""
 
     def __missing__(self, number: int) -> bytes:
         return encode_varint(number)
 
 
-# As far as two bytes go.
+# The numbers that fit in two bytes.
 VARINTS = _Varints((number, encode_varint(number)) for number in range(-64, 8192))
 NULL = encode_varint(-1)

@@ -1,4 +1,4 @@
-"""Record batches (magic 2): split, validated, stamped, read and built. Their records stay opaque bytes otherwise.
+"""Record batches (magic 2): split, validate, stamp, read and build them.
 
      0  base offset: int64             21  attributes: int16               43  producer id: int64
      8  batch length: int32            23  last offset delta: int32        51  producer epoch: int16
@@ -6,11 +6,11 @@
     16  magic: int8                    35  max timestamp: int64            57  record count: int32
     17  CRC-32C: uint32                                                    61  records (see `record`)
 
-The batch length counts what follows it. The CRC covers everything from the attributes on, so base offset and leader
-epoch can be stamped without touching it. Attributes: bits 0-2 codec, 3 log append time (then max timestamp
-is every record's timestamp), 4 transactional, 5 control.
+The batch length counts the bytes after it. The CRC covers everything from the attributes on, so that a broker can stamp
+base offset and leader epoch without changing it. Attributes: bits 0-2 codec, 3 log append time (then max timestamp is
+the timestamp of every record), 4 transactional, 5 control.
 
-In older formats (magic 0 and 1) offset, length and magic stand at the same places; that is how they are told apart.
+Offset, length and magic are at the same positions in the older formats (magic 0 and 1), so magic distinguishes them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from korvet.protocol.steps import RECORDS_A_STEP, LongCall, Steps
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 OLD_HEADER_BYTES = 26  # of a message in format 0 without key and value
-# What stands before the bytes that the batch length counts, and up to which the format is recognised.
+# Bytes before those that the batch length counts, and the position of the byte that identifies the format.
 LOG_OVERHEAD_BYTES = 12
 MAGIC_AT = 16
 CRC_AT = 17
 CRC_COVERS_FROM = 21
 MAX_TIMESTAMP_AT = 35
-PREFIX = struct.Struct(">qii")  # what the CRC does not cover and a broker sets
+PREFIX = struct.Struct(">qii")  # the fields that the broker sets and the CRC does not cover
 
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
@@ -57,37 +57,39 @@ MAX_OFFSET_DELTA = 2**31 - 1
 ANY_TIMESTAMP = -(2**63)
 SEQUENCES = 2**31
 
-# What one batch may become in memory, as bytes and, about as much again, as objects, unless the caller says otherwise.
-# Half a million small records just fit.
+# Default limit of a decompressed batch, and about the same again for the objects of its records. It is enough for half
+# a million small records.
 MAX_DECODED_BYTES = 64 * 1024 * 1024
-# The same for what the broker decompresses. Meanwhile the codec may hold as much again.
+# The limit when the broker decompresses a batch. The codec may use as much again meanwhile.
 MAX_UNPACKED_BYTES = 20 * 1024 * 1024
-# What is expected to be short is decompressed where it is, up to this size; a batch that has more is not short.
+# A batch that is expected to be small is decompressed in the event loop's thread, up to this size.
 SHORT_UNPACKED_BYTES = 1024 * 1024
-# Other batches are first decompressed up to this size, so that several of them may be at the same time.
+# Other batches are first decompressed up to this size, so that several of them can run concurrently.
 MEDIUM_UNPACKED_BYTES = 6 * 1024 * 1024
-# Decompressing takes up to 5 ms for a megabyte of what it becomes, compressing as long for one of what it was. Below
-# these sizes a thread would cost more than it spares the others.
+# Decompressing and compressing take up to 5 ms per megabyte of uncompressed data. Below these sizes a thread would cost
+# more time than it saves for other tasks.
 LONG_COMPRESSED_BYTES = 32 * 1024
 LONG_UNCOMPRESSED_BYTES = 256 * 1024
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps are from; the values are those of the attribute bit."""
+    """The source of a batch's timestamps: the producer or the broker. The values are those of the attribute bit."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What a control batch says (KIP-98)."""
+    """The type of a control batch (KIP-98)."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class RecordBatch:
-    """A batch's header, read once, and a view of its bytes. Not an attrs class: one is made per batch per request."""
+    """A batch's parsed header, and a view of its bytes."""
+
+    # Not an attrs class, for speed: every request creates one per batch.
 
     __slots__ = (
         "attributes",
@@ -122,7 +124,7 @@ class RecordBatch:
     record_count: int
 
     def __init__(self, buffer: Buffer) -> None:
-        """Read the header of the batch that fills `buffer`, which is at least HEADER_BYTES long."""
+        """Parse the header of the batch that fills `buffer`, which is at least HEADER_BYTES long."""
         self.buffer = memoryview(buffer)
         (
             self.base_offset,
@@ -152,7 +154,7 @@ class RecordBatch:
 
     @property
     def compression(self) -> Codec:
-        """The codec. Raises UnsupportedCompressionType for a number that means none."""
+        """The codec. Raises UnsupportedCompressionType for an unknown number."""
         return codec_of(self.attributes)
 
     @property
@@ -181,7 +183,7 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; after 2^31 - 1 comes 0. -1 without an idempotent producer."""
+        """The sequence of the last record; it wraps from 2^31 - 1 to 0. -1 without an idempotent producer."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % SEQUENCES
@@ -191,10 +193,10 @@ class RecordBatch:
 
 
 def parse_batches(buffer: Buffer, *, truncated_end_ok: bool = False) -> list[RecordBatch]:
-    """Split a sequence of batches and read their headers; neither CRC nor records are looked at.
+    """Split a sequence of batches and parse their headers, without checking CRCs or records.
 
-    With `truncated_end_ok` a last batch that is not all there is left out, as Fetch answers may end with one.
-    Raises CorruptMessage for lengths that cannot be, UnsupportedForMessageFormat for magic 0 and 1.
+    With `truncated_end_ok`, an incomplete last batch is left out, since Fetch responses may end with one.
+    Raises CorruptMessage for invalid lengths, UnsupportedForMessageFormat for magic 0 and 1.
     """
     view = memoryview(buffer)
     end = len(view)
@@ -212,7 +214,7 @@ def parse_batches(buffer: Buffer, *, truncated_end_ok: bool = False) -> list[Rec
 
 
 def validate(batch: RecordBatch) -> None:
-    """Check that a batch is what its header says, without decoding records: CRC, codec, counts.
+    """Check a batch against its header, without decoding records: CRC, codec, counts.
 
     Raises CorruptMessage, UnsupportedCompressionType, InvalidRecord.
     """
@@ -227,17 +229,17 @@ def validate(batch: RecordBatch) -> None:
 def validate_produced(
     records: Sequence[Buffer] | None, *, api_version: int, max_message_bytes: int
 ) -> RecordBatch:
-    """Return the one batch that a producer sent for a partition, checked as Apache Kafka does before it appends.
+    """Return the only batch that a producer sent for a partition, after the checks of Apache Kafka before an append.
 
     `records` is the field of a Produce request of `api_version`. In Kafka's order: exactly one batch, magic 2,
     zstd only from version 7 on, base offset 0, at most `max_message_bytes` (MessageTooLarge), CRC (CorruptMessage),
-    record count and offsets that agree, no control batch, a sequence where there is a producer id, no log append time
-    (InvalidTimestamp); where no error is named, InvalidRecord. Bytes after the batch that are no whole batch are
-    ignored. Four differences: Kafka looks at every record; answers magic 0 and 1 with INVALID_RECORD, and unknown
-    codecs with UNKNOWN_SERVER_ERROR; and turns log append time into CreateTime where that is the topic's type.
+    consistent record count and offsets, no control batch, a sequence if there is a producer id, no log append time
+    (InvalidTimestamp). The error is InvalidRecord if no other is named. An incomplete batch after the first one is
+    ignored. Four differences: Kafka checks every record; answers magic 0 and 1 with INVALID_RECORD, and unknown codecs
+    with UNKNOWN_SERVER_ERROR; and changes log append time to CreateTime if that is the topic's type.
 
-    Records are not decoded here. If the header's max timestamp lies before the base timestamp, the caller sets it
-    with `set_max_timestamp`; Kafka sets it always.
+    Records are not decoded. If the header's max timestamp is before the base timestamp, the caller sets it with
+    `set_max_timestamp`; Kafka always sets it.
     """
     batch = _only_batch(records)
     if batch.compression is Codec.ZSTD and api_version < 7:
@@ -271,7 +273,7 @@ def _only_batch(records: Sequence[Buffer] | None) -> RecordBatch:
 
 
 def _size_at(view: memoryview, position: int) -> int | None:
-    """Return the size of the batch at `position`, None when too little is there to tell."""
+    """Return the size of the batch at `position`, or None if its header is incomplete."""
     if len(view) - position <= MAGIC_AT:
         return None
     size = LOG_OVERHEAD_BYTES + int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
@@ -291,19 +293,19 @@ def _size_at(view: memoryview, position: int) -> int | None:
 
 
 def stamp(batch: RecordBatch, base_offset: int, leader_epoch: int) -> None:
-    """Write the offset and epoch a broker assigned into the batch's (writable) buffer. The CRC stays right."""
+    """Write the offset and epoch that a broker assigned into the batch's (writable) buffer. The CRC stays valid."""
     PREFIX.pack_into(batch.buffer, 0, base_offset, batch.batch_length, leader_epoch)
     batch.base_offset = base_offset
     batch.partition_leader_epoch = leader_epoch
 
 
 def stamp_log_append_time(batch: RecordBatch, timestamp: int) -> None:
-    """Give all records in the batch's (writable) buffer the broker's `timestamp` (ms), and set the CRC."""
+    """Set log append time with the broker's `timestamp` (ms) in the batch's (writable) buffer, and update the CRC."""
     _stamp_timestamps(batch, batch.attributes | LOG_APPEND_TIME_BIT, timestamp)
 
 
 def stamped(buffer: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
-    """As `stamp`, for one batch in a buffer that stays as it is: its new beginning, and a view of the rest."""
+    """Return the stamped beginning of a batch, and a view of the rest, without changing its buffer. See `stamp`."""
     view = memoryview(buffer)
     batch_length = len(view) - LOG_OVERHEAD_BYTES
     return PREFIX.pack(base_offset, batch_length, leader_epoch), view[PREFIX.size :]
@@ -324,19 +326,19 @@ def _stamp_timestamps(batch: RecordBatch, attributes: int, max_timestamp: int) -
 
 
 def decode_records(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) -> list[RawRecord]:
-    """Return the batch's records, decompressed, with absolute timestamps.
+    """Return the batch's decompressed records, with absolute timestamps.
 
-    `max_bytes` bounds the decompressed bytes, and about the objects made of them. The CRC is not checked.
-    Raises InvalidRecord for records that are not as the header says, MessageTooLarge beyond `max_bytes`.
+    `max_bytes` limits the decompressed bytes, and approximately the objects created from them. The CRC is not checked.
+    Raises InvalidRecord for records that contradict the header, MessageTooLarge beyond `max_bytes`.
     """
     data = _records_of(batch, max_bytes)
     return list(chain.from_iterable(_decoded(batch, data, None, max_bytes)))
 
 
 def decode_in_steps(batch: RecordBatch, take: Callable[[list[RawRecord]], object]) -> Steps[None]:
-    """As `decode_records`, but for handing the records to `take`, some at a time.
+    """Decode like `decode_records`, in steps that pass some records at a time to `take`.
 
-    What is wrong with a batch may show only after its last records.
+    An error in a batch may be raised only after its last records.
     """
     data = yield from _decompressed(batch)
     for part in _decoded(batch, data, RECORDS_A_STEP, MAX_DECODED_BYTES):
@@ -347,7 +349,7 @@ def decode_in_steps(batch: RecordBatch, take: Callable[[list[RawRecord]], object
 def _decoded(
     batch: RecordBatch, data: Packed, at_once: int | None, max_bytes: int
 ) -> Iterator[list[RawRecord]]:
-    """The records that the packed ones in `data` are; all in one list, or `at_once` of them in each."""
+    """Decode the packed records in `data`, and yield them in one list, or in lists of `at_once` records."""
     parts = record.decode(
         data,
         batch.record_count,
@@ -380,7 +382,7 @@ def _decompressed(batch: RecordBatch) -> Steps[Packed]:
 
 
 def _decompression(batch: RecordBatch, max_bytes: int) -> LongCall[Packed]:
-    # The decompressed bytes, and the codec's window or the records that are made of them.
+    # The decompressed bytes, plus the codec's window or the objects of the records.
     return LongCall(partial(_records_of, batch, max_bytes), 2 * max_bytes)
 
 
@@ -405,7 +407,7 @@ def first_offset_at(batch: RecordBatch, timestamp: int) -> Steps[tuple[int, int]
             return None
         if batch.record_count > batch.last_offset_delta:
             return batch.base_offset, batch.max_timestamp
-        # Compaction removed records, perhaps the first one.
+        # Compaction may have removed the first record.
         timestamp = ANY_TIMESTAMP
     data = yield from _decompressed(batch)
     found = yield from record.first_at(
@@ -417,13 +419,13 @@ def first_offset_at(batch: RecordBatch, timestamp: int) -> Steps[tuple[int, int]
 
 
 def max_timestamp_offset(batch: RecordBatch, *, max_bytes: int = MAX_DECODED_BYTES) -> tuple[int, int]:
-    """Return (offset, timestamp) of the first record that bears the batch's largest timestamp (KIP-734)."""
+    """Return (offset, timestamp) of the first record with the batch's largest timestamp (KIP-734)."""
     delta, timestamp, *_ = max(decode_records(batch, max_bytes=max_bytes), key=itemgetter(1))
     return batch.base_offset + delta, timestamp
 
 
 def control_type(batch: RecordBatch) -> ControlType | None:
-    """Return what a control batch says; None for data, and for control records that are not a transaction's end."""
+    """Return the type of a control batch; None for data, and for control records other than a transaction's end."""
     if not batch.is_control:
         return None
     key = decode_records(batch)[0][2] or b""
@@ -456,13 +458,12 @@ def build_batch(
 ) -> bytearray:
     """Return a batch of (offset delta, timestamp, key, value, headers), at least one; deltas rise from 0 or above.
 
-    Any iterable will do, so columns need no tuples of their own: `zip(deltas, timestamps, keys, values, headers)`
-    hands over the same tuple again and again, and `itertools.repeat(())` stands for no headers. Keys and
-    values may be any buffers of bytes.
+    `records` may be any iterable. For columns, pass `zip(deltas, timestamps, keys, values, headers)`, which reuses one
+    tuple, with `itertools.repeat(())` for no headers. Keys and values may be any buffers.
 
-    `last_offset_delta` is for batches whose last records were compacted away: their offsets stay theirs. Under
-    LogAppendTime readers give every record the *largest* of the timestamps. Deltas are 32 bits wide on the wire:
-    whoever joins records of distant offsets splits them at MAX_OFFSET_DELTA. Raises ValueError beyond it.
+    `last_offset_delta` is for batches whose last records were removed by compaction: the batch keeps their offsets.
+    With LogAppendTime, readers use the *largest* of the timestamps for every record. Deltas have 32 bits on the wire,
+    so the caller has to split records with distant offsets at MAX_OFFSET_DELTA. Raises ValueError beyond it.
     """
     batch = BatchBuilder()
     batch.add(records)
@@ -481,7 +482,7 @@ def build_batch(
 
 
 class BatchBuilder:
-    """A batch in the making: some records at a time, and then its header. See `build_batch`."""
+    """Builds a batch incrementally: first records, in any number of calls, then the header. See `build_batch`."""
 
     __slots__ = ("_base_timestamp", "_batch", "_count", "_last_delta", "_max_timestamp")
 
@@ -493,11 +494,11 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes so far, uncompressed."""
+        """Size of the batch so far, uncompressed, in bytes."""
         return len(self._batch)
 
     def add(self, records: Iterable[RawRecord]) -> None:
-        """Add at least one record behind those that are there."""
+        """Append at least one record."""
         records = iter(records)
         first = next(records)
         if not self._count:
@@ -522,7 +523,7 @@ class BatchBuilder:
         is_control: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytearray:
-        """The batch."""
+        """Return the finished batch."""
         batch = self._batch
         if codec is not Codec.NONE:
             batch[HEADER_BYTES:] = compress(codec, memoryview(batch)[HEADER_BYTES:])
@@ -559,9 +560,9 @@ def write_header(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Write the header of a batch whose records stand behind HEADER_BYTES, compressed if they are to be; the CRC last.
+    """Write the header of a batch, including the CRC, before its records, which start at HEADER_BYTES.
 
-    Raises ValueError for offsets beyond MAX_OFFSET_DELTA.
+    Records must be compressed already. Raises ValueError for offsets beyond MAX_OFFSET_DELTA.
     """
     if last_offset_delta > MAX_OFFSET_DELTA:
         raise ValueError(f"offset delta {last_offset_delta} does not fit into a batch")

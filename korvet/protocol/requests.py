@@ -1,4 +1,4 @@
-"""The client's side of the protocol: requests to frames, frames to responses."""
+"""The client's side of the protocol: encode requests into frames, and decode responses from frames."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from korvet.protocol.schema import is_flexible, schema_of
 
 M = TypeVar("M")
 
-#: The one API whose response header never is flexible: the client learns what the broker speaks from it.
+#: The only API whose response header is never flexible: the client does not have the broker's versions before it.
 API_VERSIONS = 18
 
 
 def request_header_version(request: type[object], version: int) -> int:
-    """The version of the header before that version of a request."""
+    """Return the version of the header for a version of a request."""
     return 2 if is_flexible(request, version) else 1
 
 
 def response_header_version(response: type[object], version: int) -> int:
-    """The version of the header before that version of a response."""
+    """Return the version of the header for a version of a response."""
     return 1 if is_flexible(response, version) and schema_of(response).key != API_VERSIONS else 0
 
 
 def encode_request(request: object, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """The frame of a request, ready to be sent. Raises UnsupportedVersion as `codec.encode` does."""
+    """Return the frame of a request. Raises UnsupportedVersion as `codec.encode` does."""
     key = schema_of(type(request)).key
     if key is None:
         raise TypeError(f"{type(request).__name__} is no request")
@@ -45,7 +45,7 @@ def encode_request(request: object, version: int, correlation_id: int, client_id
 
 
 def decode_response(response: type[M], version: int, frame: Frame) -> tuple[int, M]:
-    """The correlation id and the message in a frame, as `FrameReader` hands it out; raises ProtocolError."""
+    """Return the correlation id and the message in a frame of `FrameReader`. Raises ProtocolError."""
     data = memoryview(frame)
     header, end = decode(ResponseHeader, response_header_version(response, version), data)
     message, end = decode(response, version, data, end)

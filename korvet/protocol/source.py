@@ -1,4 +1,4 @@
-"""What generated readers and writers have in common: lines of source, names for them, runs of fixed fields."""
+"""The common part of generated readers and writers: lines of source, names, runs of fixed fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from korvet.protocol.schema import FIXED_FORMATS, Field, schema_of
 
 @attrs.define
 class Source:
-    """Python source while it is being put together, and the objects it names."""
+    """A builder of Python source, and the objects that the source refers to."""
 
     signature: str
     names: dict[str, object] = attrs.Factory(dict)
@@ -27,29 +27,29 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add `head`, and what is emitted inside the `with` indented below it."""
+        """Add `head`, and indent the lines that are emitted inside the `with` block."""
         self.emit(head)
         self.indent += 1
         yield
         self.indent -= 1
 
     def variable(self, stem: str) -> str:
-        """A fresh local name."""
+        """Return a new local name."""
         self.count += 1
         return f"{stem}{self.count}"
 
     def name(self, stem: str, value: object) -> str:
-        """The global name under which the source finds `value`; the same one for the same stem."""
+        """Return the global name by which the source refers to `value`: the stem itself."""
         self.names[stem] = value
         return stem
 
     def text(self) -> str:
-        """The whole function."""
+        """Return the source of the function."""
         return "\n".join([f"def run({self.signature}):", *self.lines, ""])
 
 
 def fields_of(cls: type[Any], version: int) -> tuple[list[Field], list[Field], list[Field]]:
-    """A struct's fields in a version: the plain ones, the tagged ones by tag, and those the version lacks."""
+    """Return a struct's fields in a version: untagged ones, tagged ones sorted by tag, and those not in the version."""
     present = [field for field in schema_of(cls).fields if version in field.versions]
     plain = [field for field in present if field.tag is None]
     tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
@@ -58,7 +58,7 @@ def fields_of(cls: type[Any], version: int) -> tuple[list[Field], list[Field], l
 
 
 def smallest_size(field: Field, version: int, *, flexible: bool) -> int:
-    """The fewest bytes an element of an array can take."""
+    """Return the minimum size of an array's element in bytes."""
     if field.struct is None:
         if field.kafka_type in FIXED_FORMATS:
             return fixed_size(field.kafka_type)
@@ -75,12 +75,12 @@ def smallest_size(field: Field, version: int, *, flexible: bool) -> int:
 
 
 def length_size(field: Field, *, flexible: bool, of_element: bool = False) -> int:
-    """The fewest bytes the length of a string, an array and so on can take; or that of an array's element."""
+    """Return the minimum size of the length of a string, an array and so on, or of an array's element, in bytes."""
     if flexible and field.compact:
         return 1
     return 2 if field.kafka_type == "string" and (of_element or not field.is_array) else 4
 
 
 def fixed_size(kafka_type: str) -> int:
-    """The bytes that a fixed-width type takes."""
+    """Return the size of a fixed-width type in bytes."""
     return {"b": 1, "?": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8, "16s": 16}[FIXED_FORMATS[kafka_type]]

@@ -1,9 +1,9 @@
-"""Text from clients: its length, and how it may be logged."""
+"""Text from clients: check its length, and quote it for log lines."""
 
 from __future__ import annotations
 
 LONGEST = 100
-# A text whose length is an int16 in versions that are not flexible, so that every version can answer it.
+# The longest text with an int16 length, as in versions that are not flexible, so that all versions can return it.
 LONGEST_ID_BYTES = 2**15 - 1
 
 
