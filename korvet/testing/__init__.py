@@ -1,7 +1,7 @@
-"""What authors of storage backends test them with; pytest, pytest-trio and hypothesis are needed.
+"""Tests for storage backends, for their authors. They require pytest, pytest-trio and hypothesis.
 
-`storage_contract.StorageContract` is a class of tests to inherit, `storage_machine` compares a backend with a
-plain Python model step by step. Both are given an `environment.Environment`: a store, and ways to it.
+`storage_contract.StorageContract` is a test class to inherit. `storage_machine` compares a backend with a Python model
+step by step. Both take an `environment.Environment`, which opens the storage.
 
     class TestMyStorage(StorageContract):
         @pytest.fixture
@@ -11,7 +11,7 @@ plain Python model step by step. Both are given an `environment.Environment`: a 
     def test_my_storage_is_like_the_model():
         run_storage_machine(MyEnvironment)
 
-The tests are asynchronous: pytest-trio has to run with `trio_mode = true`.
+The tests are asynchronous: set `trio_mode = true` for pytest-trio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store to be tested, as the contract suite and the state machine see it."""
+"""The interface by which the contract suite and the state machine access the store under test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from korvet.testing.records import StoredRecord
 
 @define
 class ManualClock:
-    """Milliseconds since 1970 that pass only when a test says so, and in either direction."""
+    """A clock in milliseconds since 1970 that tests set, forward or back."""
 
     now_ms: int = 1_750_000_000_000
 
@@ -28,32 +28,32 @@ Disturbance = Callable[[Storage], Awaitable[None]]
 class Environment(ABC):
     """One store, empty at first.
 
-    The mandatory parts are `settings` and `open`. The others say what else can be done to this store; what it has
-    no way to do stays as it is here, and the machine leaves those steps out.
+    `settings` and `open` are mandatory. The other members are optional abilities of the store; without them, the
+    machine leaves out the steps that need them. `ClockContract` requires a `clock`.
     """
 
-    #: What every topic of the tests is created with: layout, mapping, …; `ClockContract` wants a `clock`.
+    #: Settings of every topic in the tests: layout, mapping, …
     settings: Mapping[str, str]
 
-    #: The clock the store goes by, where it can be set.
+    #: The store's clock, if tests can set it.
     clock: ManualClock | None = None
 
     @abstractmethod
     def open(self, defaults: StorageDefaults | None = None) -> AbstractAsyncContextManager[Storage]:
-        """Open the store as a broker does. Opened again meanwhile, it is a second broker on the same store.
+        """Open the store as a broker does. A second call while it is open stands for another broker on the store.
 
-        A store that only one broker can have answers with the same object both times.
+        If only one broker can use the store, both calls yield the same object.
         """
 
     def disturbances(self) -> Mapping[str, Disturbance]:
-        """What may happen to a storage in use without a trace: a connection lost, a script cache emptied, …"""
+        """Return disturbances that a storage must hide from its users: a lost connection, an emptied script cache, …"""
         return {}
 
-    #: Whether others can add and remove entries behind the broker's back; then the next two are for real.
+    #: True if other programs can add and remove entries without the broker. Then override the next two methods.
     has_plain_writers: bool = False
 
     async def write_by_hand(self, tp: TopicPartition, value: bytes) -> StoredRecord:
-        """Add a record as a client that knows nothing of korvet does; what readers shall see of it."""
+        """Add an entry as a client without korvet does. Return the record that consumers must receive."""
         raise NotImplementedError
 
     async def trim_by_hand(self, tp: TopicPartition, offset: int) -> None:

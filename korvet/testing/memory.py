@@ -1,4 +1,4 @@
-"""The memory backend as a store to be tested."""
+"""The environment of the memory backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from korvet.testing.environment import Environment, ManualClock
 
 @define(eq=False)
 class MemoryEnvironment(Environment):
-    """One MemoryStorage. Two brokers cannot share it, so every `open` answers with the same one."""
+    """One MemoryStorage. Two brokers cannot share it, so every `open` yields the same one."""
 
     settings: Mapping[str, str] = field(factory=dict)
     clock: ManualClock = field(factory=ManualClock)

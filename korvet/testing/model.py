@@ -1,7 +1,7 @@
-"""What a store holds, as plainly as Python can say it: the state machine compares backends with this.
+"""A simple model of a store, with which the state machine compares backends.
 
-Lists and dicts, searched from front to back. Offsets are the backend's to give (a model has no clock), within
-what the mapping allows; everything that follows from them is worked out here.
+It consists of lists and dicts with linear search. The backend assigns offsets within the rules of the mapping, since
+the model has no clock. The model computes everything that follows from them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOREVER_MS = 2**62
 
 @define
 class PartitionModel:
-    """One partition: its records, where it begins, and who produced into it."""
+    """One partition: its records, its offsets and its producers."""
 
     mapping: OffsetMapping
     records: list[StoredRecord] = field(factory=list)
@@ -52,7 +52,7 @@ class PartitionModel:
         return OffsetAndTimestamp(self.next_offset, -1)
 
     def expect(self, count: int, producer: Producer | None) -> AppendedBatch | KafkaError | None:
-        """How a batch has to be answered: as an earlier one, with an error, or by appending it."""
+        """Return the expected outcome of a batch: an earlier append, an error, or None if it is appended."""
         if producer is None:
             return None
         last = last_sequence(producer.sequence, count)
@@ -95,7 +95,7 @@ class PartitionModel:
 
 @define
 class GroupModel:
-    """A group's positions, and the generation it has reached."""
+    """A group's committed offsets, and its highest generation."""
 
     generation_id: int = -1
     positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
@@ -112,7 +112,7 @@ class StoreModel:
     ids: set[UUID] = field(factory=set)
 
     def put_topic(self, topic: Topic) -> None:
-        """A topic as it is now; partitions it did not have are new."""
+        """Set the current state of a topic, and create models for its new partitions."""
         self.topics[topic.name] = topic
         self.ids.add(topic.topic_id)
         for number in range(topic.partitions):
@@ -129,7 +129,7 @@ class StoreModel:
     def commit(
         self, group_id: str, tp: TopicPartition, position: OffsetAndMetadata, generation_id: int
     ) -> bool:
-        """Commit, unless the group is fenced against that generation."""
+        """Commit an offset. Return False if the generation is fenced."""
         group = self.groups.setdefault(group_id, GroupModel())
         if 0 <= generation_id < group.generation_id:
             return False
@@ -146,7 +146,7 @@ class StoreModel:
 
 
 def last_sequence(first_sequence: int, count: int) -> int:
-    """The sequence of a batch's last record, one after the other."""
+    """Return the sequence of a batch's last record, by counting."""
     sequence = first_sequence
     for _ in range(count - 1):
         sequence = next_sequence(sequence)

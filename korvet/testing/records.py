@@ -1,4 +1,4 @@
-"""Batches to append and records to compare, short enough for tests to be read."""
+"""Short helpers for batches to append and records to compare."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches
 from korvet.storage.interface import AppendResult, ReadRequest, ReadResult, Storage, TopicPartition
 
-#: When the tests' records say they were written, unless they say otherwise.
+#: Default timestamp of records in tests, in milliseconds.
 T0 = 1_700_000_000_000
-#: More than anything a test reads at once.
+#: A byte limit above the size of any read in a test.
 UNLIMITED = 2**30
 
 
 class Record(NamedTuple):
-    """A record as a producer makes it."""
+    """A record as a producer sends it."""
 
     value: bytes | None = b""
     key: bytes | None = None
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """A record as a consumer gets it."""
+    """A record as a consumer receives it."""
 
     offset: int
     value: bytes | None
@@ -37,7 +37,7 @@ class StoredRecord(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What an idempotent producer writes into a batch: who it is, and the number of the first record."""
+    """The fields of an idempotent producer in a batch: its id and epoch, and the sequence of the first record."""
 
     producer_id: int
     epoch: int = 0
@@ -45,14 +45,14 @@ class Producer(NamedTuple):
 
 
 def numbered(count: int, *, first: int = 0, timestamp: int = T0) -> list[Record]:
-    """Records with the values 0, 1, 2, …"""
+    """Return records with the values first, first + 1, …"""
     return [Record(b"%d" % number, timestamp=timestamp) for number in range(first, first + count)]
 
 
 def batch(
     records: Iterable[Record], *, codec: Codec = Codec.NONE, producer: Producer | None = None
 ) -> RecordBatch:
-    """A batch as it comes out of a Produce request: valid, in a buffer of its own."""
+    """Return a valid batch in a new buffer, as from a Produce request."""
     raw = ((delta, each.timestamp, each.key, each.value, each.headers) for delta, each in enumerate(records))
     if producer is None:
         return RecordBatch(build_batch(raw, codec=codec))
@@ -68,21 +68,21 @@ def batch(
 
 
 def stored(records: Iterable[Record], base_offset: int) -> list[StoredRecord]:
-    """What a batch of `records` that went to `base_offset` shall be read as."""
+    """Return the records that consumers must receive from a batch at `base_offset`."""
     return [StoredRecord(base_offset + delta, *each) for delta, each in enumerate(records)]
 
 
 async def append(
     storage: Storage, tp: TopicPartition, records: Sequence[Record], *, producer: Producer | None = None
 ) -> AppendResult:
-    """Append one batch to one partition; raises what went wrong."""
+    """Append one batch to one partition. Raises the partition's error."""
     return await append_batch(storage, tp, batch(records, producer=producer))
 
 
 async def append_batch(
     storage: Storage, tp: TopicPartition, appended: RecordBatch, *, acks: int = -1
 ) -> AppendResult:
-    """As `append`, a batch that is made already."""
+    """Append an existing batch. Raises the partition's error."""
     (result,) = (await storage.append({tp: appended}, acks=acks)).values()
     if isinstance(result, KafkaError):
         raise result
@@ -92,7 +92,7 @@ async def append_batch(
 async def read(
     storage: Storage, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
 ) -> ReadResult:
-    """Read one partition; raises what went wrong."""
+    """Read one partition. Raises the partition's error."""
     (result,) = (await storage.read({tp: ReadRequest(offset, max_bytes)}, max_bytes=max_bytes)).values()
     if isinstance(result, KafkaError):
         raise result
@@ -100,12 +100,12 @@ async def read(
 
 
 def batches_of(result: ReadResult) -> list[RecordBatch]:
-    """The batches in a result, whose buffers need not be cut where they are."""
+    """Return the batches in a result, whose buffers may be split anywhere."""
     return parse_batches(b"".join(result.batches))
 
 
 def records_of(result: ReadResult, offset: int = 0) -> list[StoredRecord]:
-    """The records in a result, from `offset` on, as a consumer keeps them."""
+    """Return the records in a result from `offset` on, as a consumer does."""
     return [
         StoredRecord(each.base_offset + delta, value, key, timestamp, headers)
         for each in batches_of(result)
@@ -117,7 +117,7 @@ def records_of(result: ReadResult, offset: int = 0) -> list[StoredRecord]:
 async def records_from(
     storage: Storage, tp: TopicPartition, offset: int | None = None, *, max_bytes: int = UNLIMITED
 ) -> list[StoredRecord]:
-    """Read on from `offset`, or the log's start, to its end."""
+    """Return all records from `offset`, or the log's start, to its end."""
     records: list[StoredRecord] = []
     position = (await storage.latest(tp)).log_start_offset if offset is None else offset
     while True:

@@ -1,7 +1,7 @@
-"""The contract suite: every promise of `korvet.storage.interface`, as tests to inherit.
+"""The contract suite: tests of everything that `korvet.storage.interface` promises, to inherit.
 
-A test class inherits `StorageContract` and overrides the `environment` fixture; parametrised, it runs the suite
-over a backend's layouts and mappings. Stores whose clock can be set inherit `ClockContract` as well.
+A test class inherits `StorageContract` and overrides the `environment` fixture, parametrised over the layouts and
+mappings of a backend. If the clock of the store can be set, the class inherits `ClockContract` as well.
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ class StorageContract(
     GroupContract,
     DocumentContract,
 ):
-    """All of it."""
+    """All parts of the suite that every backend must pass."""

@@ -1,11 +1,11 @@
-"""A Hypothesis state machine: random steps on a store and on a plain model of it, which have to agree throughout.
+"""A Hypothesis state machine: random steps on a store and on a model of it, which have to agree after each step.
 
-Two brokers work on the store, if it can have two; after every change of the catalogue the other one is given the
-time to learn of it. What else can happen to the store, the `Environment` says: connections that are lost, scripts
-that are forgotten, entries that others write or trim by hand.
+Two brokers use the store, if it supports that. After every change of the catalogue, the machine waits until the other
+broker has received it. The `Environment` adds other events: lost connections, flushed scripts, entries that other
+programs write or trim.
 
-Hypothesis' steps are synchronous. So each run of steps has Trio in a thread of its own, in which both brokers live
-from the first step to the last.
+Hypothesis' steps are synchronous. So each run of steps has Trio in a separate thread, in which both brokers run from
+the first step to the last.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from korvet.testing.records import T0, Producer, Record, batch, batches_of, reco
 Answer = TypeVar("Answer")
 
 STEP_LIMIT_S = 30
-TOPICS = ["a", "b"]  # the first is always there
+TOPICS = ["a", "b"]  # the first always exists
 GROUPS = ["billing", "shipping"]
 KEYS = ["x", "y"]
 
@@ -67,7 +67,7 @@ headers: st.SearchStrategy[Headers] = st.lists(
 payloads = st.none() | st.binary(max_size=4) | st.sampled_from([b"x" * 100, b"y" * 5000])
 records = st.builds(Record, payloads, payloads, timestamps, headers)
 record_lists = st.lists(records, min_size=1, max_size=6)
-# Where in a list of unknown length, which is not known when values are drawn.
+# A position in a list whose length is unknown when values are drawn.
 places = st.integers(0, 2**16)
 brokers = st.integers(0, 1)
 producers = st.integers(1, 2)
@@ -77,7 +77,7 @@ partitions = places
 def run_storage_machine(
     make_environment: Callable[[], Environment], *, max_examples: int = 50, steps: int = 50
 ) -> None:
-    """Compare the backend with the model; `make_environment` has to make a new, empty store each time.
+    """Compare the backend with the model. `make_environment` must create a new, empty store for each call.
 
     The steps are the same in every run: what fails once fails again. Raises the assertion that failed, with the
     shortest run of steps that leads there.
@@ -102,7 +102,7 @@ def run_storage_machine(
 
 @define
 class BrokersInThread:
-    """Trio in a thread, and two storages open in it."""
+    """A thread that runs Trio, with two open storages."""
 
     environment: Environment
     storages: list[Storage] = field(factory=list)
@@ -120,7 +120,7 @@ class BrokersInThread:
             raise self._failure
 
     def call(self, function: Callable[..., Awaitable[Answer]], *args: Any) -> Answer:
-        """Run `function` among the storages; its answer, or what it raises."""
+        """Run `function` in the Trio thread. Return its result, or raise its exception."""
 
         async def in_time() -> Answer:
             with trio.fail_after(STEP_LIMIT_S):
@@ -138,7 +138,7 @@ class BrokersInThread:
     def _run(self) -> None:
         try:
             trio.run(self._main)
-        except BaseException as failure:  # noqa: BLE001  raised again in the thread that waits for it
+        except BaseException as failure:  # noqa: BLE001  raised again in the waiting thread
             self._failure = failure
         finally:
             self._ready.set()
@@ -154,7 +154,7 @@ class BrokersInThread:
 
 
 class StorageMachine(RuleBasedStateMachine):
-    """The steps. Each does something through one of the brokers, and to the model."""
+    """The steps. Each acts on one of the brokers and on the model."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class StorageMachine(RuleBasedStateMachine):
         return self.brokers.storages[broker]
 
     def pick(self, partition: int) -> tuple[TopicPartition, PartitionModel]:
-        """One of the partitions that are there."""
+        """Return one of the existing partitions."""
         tp = sorted(self.model.logs)[partition % len(self.model.logs)]
         return tp, self.model.logs[tp]
 
@@ -296,7 +296,7 @@ class StorageMachine(RuleBasedStateMachine):
         by_tp = {self.pick(partition)[0]: each for partition, each in appended.items()}
 
         async def append() -> dict[TopicPartition, AppendResult | KafkaError]:
-            """Append as a client does: what the store is away for is not appended, and sent again."""
+            """Append as a client does: send a batch again after KafkaStorageError."""
             results: dict[TopicPartition, AppendResult | KafkaError] = {}
             while missing := by_tp.keys() - results.keys():
                 batches = {tp: batch(by_tp[tp][0], codec=codec, producer=by_tp[tp][1]) for tp in missing}
@@ -361,7 +361,7 @@ class StorageMachine(RuleBasedStateMachine):
         return (await self.storage(broker).read(request, max_bytes=max_bytes))[tp]
 
     def read_at(self, broker: int, partition: int, offset: int, max_bytes: int) -> int:
-        """Read and compare; the offset to go on at."""
+        """Read and compare. Return the next offset to read."""
         tp, log = self.pick(partition)
         result = self.brokers.call(self.read_one, broker, tp, offset, max_bytes)
         wanted = [record for record in log.records if record.offset >= offset]
@@ -468,7 +468,7 @@ class StorageMachine(RuleBasedStateMachine):
 
         assert found == (None if expected is None else Document(*expected))
 
-    # --- What the environment can do --------------------------------------------------------------------
+    # --- Events of the environment ----------------------------------------------------------------------
 
     @precondition(lambda self: self.environment.disturbances())
     @rule(broker=brokers, place=places)
@@ -494,6 +494,6 @@ class StorageMachine(RuleBasedStateMachine):
 
 
 def offset_in(log: PartitionModel, place: int) -> int:
-    """An offset that can be read at: that of a record, the start, or the end."""
+    """Return an offset that can be read: that of a record, the start, or the end."""
     offsets = [log.log_start_offset, *(record.offset for record in log.readable), log.next_offset]
     return offsets[place % len(offsets)]

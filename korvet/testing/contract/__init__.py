@@ -1,1 +1,1 @@
-"""The contract suite, a module for each kind of promise; `korvet.testing.storage_contract` joins them."""
+"""The contract suite, divided into modules by subject; `korvet.testing.storage_contract` combines them."""

@@ -1,4 +1,4 @@
-"""Appending: which offsets batches get, that they come back as they were, whole or not at all."""
+"""Appending: batches get the expected offsets, are returned unchanged, and are stored completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from korvet.testing.records import (
     stored,
 )
 
-# Any value, key or header that has tripped some store or other.
+# Values, keys and headers that have revealed errors in some store.
 PECULIAR = [
     Record(b"value", b"key"),
     Record(None, None),
@@ -326,7 +326,7 @@ class AppendContract(Contract):
 
 
 def time_of(environment: Environment) -> int:
-    """What the store takes the time to be, in milliseconds."""
+    """Return the store's time in milliseconds."""
     return environment.clock() if environment.clock else time.time_ns() // 1_000_000
 
 

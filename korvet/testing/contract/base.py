@@ -1,4 +1,4 @@
-"""What all parts of the contract suite begin with."""
+"""The fixtures and helpers of all parts of the contract suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: created, found, altered, deleted, created anew."""
+"""Topics: create, find, alter, delete and re-create them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What depends on the time, for stores whose clock can be set."""
+"""Tests that depend on the time, for stores whose clock can be set."""
 
 from __future__ import annotations
 

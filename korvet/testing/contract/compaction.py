@@ -1,4 +1,4 @@
-"""Compaction: what stays of a log, and that nobody else notices."""
+"""Compaction: which records remain, and that other operations continue unaffected."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ AT_ONCE = {"min.cleanable.dirty.ratio": "0"}
 
 
 class CompactionContract(Contract):
-    """A store compacts when it is asked to, and the topic's settings say that it is time."""
+    """A store compacts on request, if the topic's settings require it."""
 
     @pytest.fixture
     async def compacting(self, storage: Storage, environment: Environment) -> TopicPartition:
-        """A partition that is compacted whenever anything is new."""
+        """A partition that every call compacts if it has new records."""
         return await topic_with(storage, environment, AT_ONCE)
 
     async def test_the_last_record_of_each_key_stays_where_it_is(
@@ -280,7 +280,7 @@ class CompactionContract(Contract):
         with pytest.raises(UnknownTopicOrPartition):
             await storage.compact(TopicPartition("nothing", 0))
 
-    # --- What else there is ---------------------------------------------------------------------------------
+    # --- Other operations -----------------------------------------------------------------------------------
 
     async def test_a_repeated_batch_is_recognised_though_its_records_are_gone(
         self, storage: Storage, compacting: TopicPartition
@@ -373,7 +373,7 @@ class CompactionContract(Contract):
             assert (await storage.latest(tp)).log_start_offset > 0
             assert (await records_from(storage, tp))[-1].key == b"499"
 
-    # --- Meanwhile ------------------------------------------------------------------------------------------
+    # --- Concurrent operations ------------------------------------------------------------------------------
 
     async def test_everything_goes_on_meanwhile(
         self, storage: Storage, environment: Environment, compacting: TopicPartition
@@ -479,17 +479,17 @@ async def topic_with(
 
 
 def keyed(keys: Sequence[int], value: bytes, *, timestamp: int = T0) -> list[Record]:
-    """A record of that value for each key."""
+    """Return a record with that value for each key."""
     return [Record(value, b"%d" % key, timestamp) for key in keys]
 
 
 async def content(
     storage: Storage, tp: TopicPartition, offset: int | None = None
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of all that is there."""
+    """Return the keys and values of all records."""
     return [(each.key, each.value) for each in await records_from(storage, tp, offset)]
 
 
 def latest_of(records: Sequence[StoredRecord]) -> list[StoredRecord]:
-    """The last one of each key, in their order."""
+    """Return the last record of each key, in order."""
     return sorted({each.key: each for each in records}.values())

@@ -1,4 +1,4 @@
-"""Groups' positions: committed, fenced by generations, forgotten."""
+"""Committed offsets: commit them, fence them by generations, delete them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers: what is sent twice is stored once (rules: `korvet.storage.producer_state`)."""
+"""Idempotent producers: a batch that is sent twice is stored once (rules: `korvet.storage.producer_state`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from korvet.testing.environment import Environment
 from korvet.testing.records import Producer, append, batch, batches_of, numbered, read, records_from
 
 LAST_SEQUENCE = 2**31 - 1
-# An id that is given out long after the tests: no store can have forgotten it. 7 and the like are older than any store.
+# An id that a store assigns long after the tests, so that it cannot have expired. Ids like 7 are older than any store.
 YOUNG = 2**52
 
 

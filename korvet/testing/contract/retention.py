@@ -16,11 +16,11 @@ MB = 1_000_000
 
 
 class RetentionContract(Contract):
-    """The pieces that retention drops are a backend's own business, as long as they are at most 1 MB or so."""
+    """Retention may drop records in pieces of any size up to about 1 MB, as the backend chooses."""
 
     @pytest.fixture
     async def eager(self, environment: Environment) -> AsyncIterator[Storage]:
-        """A storage that keeps nothing just because it was appended a moment ago."""
+        """A storage without a minimum age for retention."""
         async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
             yield storage
 

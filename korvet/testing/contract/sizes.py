@@ -1,4 +1,4 @@
-"""Sizes: what the records of a partition take."""
+"""Sizes: the bytes that the records of a partition take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from korvet.testing.environment import Environment
 from korvet.testing.records import Record, append
 
 KB = 1000
-# What a store may still count of what was dropped, and what a record may take beside its value.
+# Tolerances in bytes: for dropped records that a store still counts, and for a record's size without its value.
 PIECE = 64 * 1024 + 10 * KB
 OVERHEAD = 200
 
@@ -85,7 +85,7 @@ class SizeContract(Contract):
 
 
 def number(size: object) -> int:
-    """The size, which is no error."""
+    """Return the size, and fail if it is an error."""
     if not isinstance(size, int):
         pytest.fail(f"no size: {size!r}")
     return size

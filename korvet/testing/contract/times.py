@@ -163,7 +163,7 @@ class TimeContract(Contract):
 async def append_with_times(
     storage: Storage, tp: TopicPartition, batches: list[list[int]], *, size: int = 10
 ) -> list[StoredRecord]:
-    """Append a batch for each list of timestamps; what they shall be read as."""
+    """Append a batch for each list of timestamps. Return the records that consumers must receive."""
     wanted = []
     for times in batches:
         records = [Record(b"x" * size, timestamp=time) for time in times]

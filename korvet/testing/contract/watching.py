@@ -1,4 +1,4 @@
-"""Watches: growth is never missed, whoever causes it. That they sleep in between is a matter of measuring."""
+"""Watches: they never miss growth, whichever broker or program causes it. These tests do not measure idle load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
 from korvet.testing.records import append, numbered, records_from
 
-# Far more than a wake-up takes, far less than the limits of what hangs.
+# Much longer than a wake-up, much shorter than the time limits of tests that hang.
 SOON_S = 5
 
 
@@ -142,6 +142,6 @@ async def append_later(storage: Storage, tp: TopicPartition) -> None:
 
 
 async def until_written(storage: Storage, tp: TopicPartition, watch: Watch) -> None:
-    """Read and wait in turn, as a fetch does."""
+    """Read and wait alternately, as a fetch does."""
     while (await storage.latest(tp)).high_watermark == 0:
         await watch.wait()
