@@ -11,6 +11,7 @@ data in the same memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from korvet.broker import Broker, Operation, RequestContext
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
@@ -23,6 +24,9 @@ from korvet.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from korvet.storage.interface import TopicPartition
+from korvet.storage.turns import Turns
+
+PARTITIONS_AT_ONCE = 500
 
 
 async def handle(
@@ -37,9 +41,14 @@ async def handle(
 
 async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=broker.storage.description, topics=[])
+    turns = Turns()
+    topics: dict[str, DescribeLogDirsTopic] = {}
     try:
         tps = await _all(broker) if wanted is None else _named(wanted)
-        result.topics = _described(await broker.storage.sizes(tps))
+        for first in range(0, len(tps), PARTITIONS_AT_ONCE):
+            _describe(await broker.storage.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
+            await turns.next()
+        result.topics = list(topics.values())
     except KafkaError:
         # The directory is offline after any error of the storage.
         result.error_code = KafkaStorageError.error_code
@@ -47,10 +56,12 @@ async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None
 
 
 async def _all(broker: Broker) -> list[TopicPartition]:
-    topics = await broker.storage.topics()
-    return [
-        TopicPartition(name, number) for name in sorted(topics) for number in range(topics[name].partitions)
-    ]
+    turns = Turns()
+    tps: list[TopicPartition] = []
+    for topic in sorted((await broker.storage.topics()).values(), key=attrgetter("name")):
+        tps += [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        await turns.next()
+    return tps
 
 
 def _named(wanted: Iterable[DescribableLogDirTopic]) -> list[TopicPartition]:
@@ -58,9 +69,10 @@ def _named(wanted: Iterable[DescribableLogDirTopic]) -> list[TopicPartition]:
     return list(dict.fromkeys(asked))
 
 
-def _described(sizes: Mapping[TopicPartition, int | KafkaError]) -> list[DescribeLogDirsTopic]:
-    """Return the topics of these partitions. Raises the first error of a partition, except unknown partitions."""
-    topics: dict[str, DescribeLogDirsTopic] = {}
+def _describe(
+    sizes: Mapping[TopicPartition, int | KafkaError], topics: dict[str, DescribeLogDirsTopic]
+) -> None:
+    """Add these partitions to their topics. Raises the first error of a partition, except unknown partitions."""
     for tp, size in sizes.items():
         if isinstance(size, UnknownTopicOrPartition):
             continue
@@ -72,4 +84,3 @@ def _described(sizes: Mapping[TopicPartition, int | KafkaError]) -> list[Describ
                 partition_index=tp.partition, partition_size=size, offset_lag=0, is_future_key=False
             )
         )
-    return list(topics.values())

@@ -20,6 +20,7 @@ from korvet.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -30,8 +31,11 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.turns import Turns
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
+# Objects that are made in a tenth of a millisecond.
+PARTITIONS_AT_ONCE = 100
 
 
 #: Topics, and their partitions with committed offsets, in the order of the response.
@@ -48,10 +52,14 @@ class Committed:
 
 async def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.version >= 8:
-        groups = [
-            _group(group.group_id, await _committed(broker, context, group.group_id, group.topics))
-            for group in request.groups
-        ]
+        # A group that stands several times is answered once, where it stands first.
+        asked: dict[str, OffsetFetchRequestGroup] = {}
+        for each in request.groups:
+            asked.setdefault(each.group_id, each)
+        groups = []
+        for group_id, group in asked.items():
+            committed = await _committed(broker, context, group_id, group.topics)
+            groups.append(await _group(group_id, committed))
         return OffsetFetchResponse(groups=groups)
     committed = await _committed(broker, context, request.group_id, request.topics)
     if committed.error_code and context.version >= 2:
@@ -105,27 +113,26 @@ def _by_topic(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> Position
     return list(topics.items())
 
 
-def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGroup:
+async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGroup:
+    answer = OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=committed.error_code)
     if committed.error_code:
-        return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=committed.error_code)
-    return OffsetFetchResponseGroup(
-        group_id=group_id,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=number,
-                        committed_offset=position.offset,
-                        committed_leader_epoch=position.leader_epoch,
-                        metadata=position.metadata,
-                    )
-                    for number, position in partitions
-                ],
-            )
-            for name, partitions in committed.topics
-        ],
-    )
+        return answer
+    turns = Turns()
+    for name, partitions in committed.topics:
+        topic = OffsetFetchResponseTopics(name=name, partitions=[])
+        answer.topics.append(topic)
+        for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            topic.partitions += [
+                OffsetFetchResponsePartitions(
+                    partition_index=number,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    metadata=position.metadata,
+                )
+                for number, position in partitions[first : first + PARTITIONS_AT_ONCE]
+            ]
+            await turns.next()
+    return answer
 
 
 def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:

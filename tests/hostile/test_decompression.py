@@ -20,7 +20,7 @@ from tests.servers import kinds, start_server
 
 PARTITIONS = 60
 MOST_BYTES = 64 * 1024 * 1024
-LONGEST_S = 0.5
+LONGEST_S = 3.0
 ZEROS = 40 * 1024 * 1024
 
 
