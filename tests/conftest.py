@@ -1,4 +1,4 @@
-"""What holds for every test: a skipped test fails the run, after all others had their turn.
+"""Hooks for all tests: a skipped test fails the run, after all others have run.
 
 A test that finds a program missing has found something out about the machine, and a green run that says
 nothing about it would be read as proof. So what was skipped is named at the end, and the run ends non-zero.
@@ -16,7 +16,7 @@ import pytest
 
 
 class Skips:
-    """Remembers what was skipped: single tests, and whole modules that were skipped while being imported."""
+    """Collects skipped tests, and modules that were skipped during their import."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -46,7 +46,7 @@ class Skips:
 
 
 class Sayings:
-    """Collects what tests said with `say`: properties of reports reach us from parallel processes, too."""
+    """Collects lines that tests output with `say`. Properties of reports also work with parallel processes."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -65,7 +65,7 @@ class Sayings:
 
 @pytest.fixture
 def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Says a line that is shown at the end of the run, whether the test passes or not."""
+    """Outputs a line at the end of the run, whether the test passes or not."""
     return lambda text: record_property("said", text)
 
 

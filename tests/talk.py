@@ -1,4 +1,4 @@
-"""A server inside a test, and clients that say exactly the bytes they are told to say.
+"""A server inside a test, and clients that send exactly the given bytes.
 
 async with serving(storage=…, **settings) as server:
     async with connect(server) as client:
@@ -89,7 +89,7 @@ def port_of(server: Server) -> int:
 
 @define
 class Client:
-    """One connection. `ask` speaks the protocol; `send` and `receive` know nothing of it."""
+    """One connection. `ask` uses the protocol; `send` and `receive` transfer bytes."""
 
     stream: trio.SocketStream
     frames: FrameReader = field(factory=lambda: FrameReader(2**31 - 1))
@@ -104,7 +104,7 @@ class Client:
         await self.stream.send_all(data)
 
     async def receive(self) -> Frame:
-        """The next frame; raises EOFError when the server closed the connection."""
+        """Return the next frame. Raises EOFError if the server closed the connection."""
         while (frame := self.frames.next_frame()) is None:
             try:
                 data = await self.stream.receive_some()
@@ -116,7 +116,7 @@ class Client:
         return frame
 
     async def closed(self) -> None:
-        """Return when the server closed the connection; it must not say anything before."""
+        """Wait until the server closes the connection. It must not send anything before."""
         try:
             frame = await self.receive()
         except EOFError:
@@ -124,12 +124,12 @@ class Client:
         raise AssertionError(f"the server answered {frame!r}")
 
     def frame_of(self, request: object, version: int) -> bytes:
-        """The bytes of a request, under the next correlation id."""
+        """Return the bytes of a request with the next correlation id."""
         self.correlation_id += 1
         return b"".join(encode_request(request, version, self.correlation_id, "test"))
 
     async def answer(self, request: type[object], version: int) -> tuple[int, Any]:
-        """The next answer: its correlation id, and the message."""
+        """Return the correlation id and the message of the next response."""
         key = schema_of(request).key
         assert key is not None
         return decode_response(APIS[key].response, version, await self.receive())
@@ -149,7 +149,7 @@ async def connect(server: Server, host: str = "127.0.0.1", port: int | None = No
 
 
 def reset(client: Client) -> None:
-    """Close a connection without a word, as a client's crash does: the server gets a reset."""
+    """Reset a connection, as a client's crash does."""
     client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     client.stream.socket.close()
 

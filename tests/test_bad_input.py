@@ -59,7 +59,7 @@ def request_bytes(request: object, version: int) -> bytes:
 
 
 def cut(data: bytes, count: int) -> bytes:
-    """A frame without its last bytes, but with a size that says so."""
+    """Return a frame without its last bytes, with a size that matches."""
     return frame(data[4 : len(data) - count])
 
 
@@ -328,8 +328,8 @@ async def test_bad_names_of_topics_get_an_error(name: str) -> None:
 
 # --- Anything at all --------------------------------------------------------------------------------------
 #
-# Through the protocol and the handlers to the store, without sockets. Whatever comes in, what comes out is answers that
-# can be read, ProtocolError or Disconnect; any other exception fails the test.
+# Through the protocol and the handlers to the store, without sockets. Any input must result in valid responses,
+# ProtocolError or Disconnect; any other exception fails the test.
 
 
 async def answered(broker: Broker, request: object, version: int) -> Any:
@@ -381,7 +381,7 @@ def read_back(request: Request, data: bytes) -> Any:
 
 
 async def populated() -> Broker:
-    """A broker that never waits, with two topics and something in them."""
+    """Return a broker that never waits, with two topics that have records."""
     broker = await new_broker(max_partitions=10)
     await create(broker, "t", 2)
     await create(broker, "u", message_timestamp_after_max_ms="1000")

@@ -1,4 +1,4 @@
-"""Questions to the process that reads tables."""
+"""RPC to the process that reads archived tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compaction worker: which partitions it asks the store to compact, when, and what it says of it."""
+"""The compaction worker: the partitions that it compacts, its schedule, and its log lines."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ if platform.libc_ver()[0] == "glibc":  # a skip would fail the run
         assert trimmed < full - 90
 
         full, free, _ = sizes()
-        assert free < full - 50  # or there would be nothing to tell glibc
+        assert free < full - 50  # otherwise configuring glibc would not be necessary
 
 
 def test_there_is_something_to_call_on_every_system() -> None:

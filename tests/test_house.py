@@ -1,6 +1,6 @@
-"""What is said in two places says the same: the README and the table of APIs, the changelog and the version.
+"""Consistency of duplicated facts: the README and the table of APIs, the changelog and the version.
 
-`python -m tests.test_house` writes the README's table anew.
+`python -m tests.test_house` updates the README's table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def api_table() -> str:
 
 
 def split_readme() -> tuple[str, str, str]:
-    """What stands before the table, the table, and what stands behind it."""
+    """Return the text before the table, the table, and the text after it."""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     table, _, after = rest.partition(END)
     return before + BEGIN, table.strip(), END + after

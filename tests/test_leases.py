@@ -1,4 +1,4 @@
-"""Who holds a lease, when it changes hands, and what happens to a holder that does not notice."""
+"""Leases: acquiring, expiry, takeover, and holders that do not detect the loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.handlers.support import Shim
 
 @define
 class Worker:
-    """Somebody who works for as long as the lease is theirs, and remembers when that was."""
+    """A broker that works while it holds the lease, and records the times."""
 
     leases: Leases
     began_s: list[float] = field(factory=list)
@@ -177,7 +177,7 @@ async def test_work_that_ends_ends_the_hold(autojump_clock: MockClock) -> None:
 
 
 async def test_versions_never_come_again() -> None:
-    """Or somebody who saw version 1 long ago would take another holder's version 1 for it."""
+    """Otherwise a watcher that saw version 1 before could mistake another holder's version 1 for it."""
     storage = MemoryStorage()
     versions = []
 

@@ -1,4 +1,4 @@
-"""Questions from one process to another, here from one task to another, over real sockets."""
+"""RPC between processes, here between tasks, over real sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path() -> Iterator[Path]:
 
 @define
 class Other:
-    """The process that is asked: `wait` waits until its wait is ended, `fail` fails, all else comes back."""
+    """The RPC server: `wait` waits until its wait is ended, `fail` raises, other requests are echoed."""
 
     began: trio.Event = field(factory=trio.Event)
     done: list[str] = field(factory=list)

@@ -1,4 +1,4 @@
-"""The parent of a broker's processes, with workers that do what a test wants; and what both say to each other."""
+"""The parent of a broker's processes with test workers, and the messages between them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def work(sock):
 
 @contextmanager
 def program(worker: str, then: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A broker of such workers; nothing of it is left on leaving."""
+    """Run a broker with such workers, and end all its processes after the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(worker=worker, then=then)],
         stdout=subprocess.PIPE,
@@ -89,13 +89,13 @@ def program(worker: str, then: str = "") -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its status and what it said, once it and all it started have ended."""
+    """Return the exit status and the output, once it and all its child processes have ended."""
     out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, out, err
 
 
 def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
-    """What it has said, up to a line that begins so."""
+    """Return its output up to a line that starts with the given text."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

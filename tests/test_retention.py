@@ -1,4 +1,4 @@
-"""The retention worker: partitions that nobody writes to are trimmed, by one broker, and one failure stops nothing."""
+"""The retention worker: it trims idle partitions, on one broker, and continues after a failure."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ async def test_takes_large_requests_and_gives_them_back() -> None:
         await client.send(client.frame_of(produce(large), 9) + client.frame_of(fetch(), 12))
 
         assert 0 == base_offset((await client.answer(ProduceRequest, 9))[1])
-        # What the broker has stamped, in front of what the CRC covers, is all that may differ.
+        # Only the fields that the broker stamps, before the bytes that the CRC covers, may differ.
         assert bytes(large)[17:] == records((await client.answer(FetchRequest, 12))[1])[17:]
 
 
@@ -175,7 +175,7 @@ async def test_old_produce_requests_are_refused_and_the_connection_lives_on() ->
 
 
 class SlowStorage:
-    """Appends are settled at once, and done when the test says so. Like a store at the end of a wire."""
+    """A storage whose appends complete when the test allows it, like a remote store."""
 
     def __init__(self, storage: MemoryStorage, *, settles: bool = True) -> None:
         self.storage = storage
@@ -717,7 +717,7 @@ async def test_a_port_in_use_is_one_line() -> None:
             await run(config)
 
 
-# --- What the operator is told ----------------------------------------------------------------------------
+# --- Messages for the operator ----------------------------------------------------------------------------
 
 
 async def lines(**settings: Any) -> list[str]:

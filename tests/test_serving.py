@@ -1,4 +1,4 @@
-"""What of a connection can be said without a socket."""
+"""Handling a connection's requests, tested without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A skipped test fails the run, by name, after all others had their turn."""
+"""A skipped test fails the run, by name, after all others have run."""
 
 from __future__ import annotations
 

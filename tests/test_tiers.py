@@ -51,7 +51,7 @@ class Log:
         self.table = self.table.commit([written(self.table, start, end, timestamps=timestamps)])
 
     async def trim(self, offset: int) -> None:
-        """What the retention worker does, behind the archive."""
+        """Trim archived records, as the retention worker does."""
         await self.broker.storage.truncate_before(TP, offset)
 
     async def fetch(self, offset: int, *, max_bytes: int = 1_000_000) -> PartitionData:
@@ -67,7 +67,7 @@ class Log:
         return data
 
     async def values_from(self, offset: int) -> list[tuple[int, bytes | None]]:
-        """What a consumer gets that reads on to the end."""
+        """Return the records that a consumer receives up to the end."""
         found: list[tuple[int, bytes | None]] = []
         while offset < COUNT:
             data = await self.fetch(offset, max_bytes=2000)

@@ -1,4 +1,4 @@
-"""Staying awake: as long as there are answers, and no longer."""
+"""Busy polling: it continues while there are responses, and no longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from korvet.vigil import AWAKE_S, QUICK_S, Vigil
 
 @define
 class Clock:
-    """What `monotonic` says, and how often it was asked: once whenever the vigil is run."""
+    """A fake `monotonic` that counts its calls: one for each poll."""
 
     now: float = 1000.0
     asked: int = 0
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def times_run(clock: Clock, rounds: int) -> int:
-    """How often the vigil is run in so many rounds of the scheduler."""
+    """Return the number of polls in that many rounds of the scheduler."""
     before = clock.asked
     for _ in range(rounds):
         await trio.lowlevel.checkpoint()

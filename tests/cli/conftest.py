@@ -1,4 +1,4 @@
-"""A broker for the commands to speak to, and a way to run them."""
+"""Fixtures: a broker, and functions that run commands against it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.processes import KorvetProcess
 
 @frozen
 class Outcome:
-    """How a command ended."""
+    """The exit status and output of a command."""
 
     status: int
     out: str
@@ -51,7 +51,7 @@ def korvet(
 
 @pytest.fixture
 def piped(broker: KorvetProcess) -> Korvet:
-    """Runs a command as a process of its own that is given `stdin`."""
+    """Runs a command as a separate process with `stdin` as its input."""
 
     def run(*arguments: str, stdin: str = "") -> Outcome:
         done = subprocess.run(

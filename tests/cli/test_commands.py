@@ -1,4 +1,4 @@
-"""The commands of a client, against a broker in a process of its own."""
+"""The client commands, against a broker in a separate process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ JSON_LINES = """\
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of this test's own."""
+    """A unique topic name for this test."""
     return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
 
 
 @contextmanager
 def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A program that is ended with the block at the latest, also when the test fails."""
+    """Run a program, and end it no later than the block, also if the test fails."""
     with subprocess.Popen(command, **options) as process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""`korvet configs` and `korvet topics alter`, against a broker in a process of its own."""
+"""`korvet configs` and `korvet topics alter`, against a broker in a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.conftest import Korvet, Outcome
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, korvet: Korvet) -> str:
-    """A topic of this test's own."""
+    """A topic for this test only."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
     assert korvet("topics", "create", name, "--set", "segment.ms=5") == Outcome(0, "")
     return name

@@ -1,4 +1,4 @@
-"""`korvet groups`, against a broker in a process of its own, with members that are real consumers."""
+"""`korvet groups`, against a broker in a separate process, with real consumers as members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def records(tmp_path: Path) -> str:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, korvet: Korvet, records: str) -> str:
-    """A topic of this test's own, with two partitions, ten records in each."""
+    """A topic for this test only, with two partitions and ten records in each."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
     korvet("topics", "create", name, "--partitions", "2", "--set", "offset.mapping=dense")
     fill(korvet, records, name)

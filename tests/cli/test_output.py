@@ -53,7 +53,7 @@ def test_progress_counts_up_in_one_line_and_leaves_none(
     monkeypatch.setattr(sys, "stderr", terminal)
 
     with Progress("produced") as progress:
-        progress.show(10)  # too early to be worth a line
+        progress.show(10)  # too early for a line
         clock.now = 2.0
         progress.show(3000)
         progress.show(3001)  # too soon after the last

@@ -1,4 +1,4 @@
-"""Records as lines."""
+"""Formatting and parsing records as lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points in time as users write them."""
+"""Parsing points in time on the command line."""
 
 from __future__ import annotations
 

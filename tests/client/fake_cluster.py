@@ -1,4 +1,4 @@
-"""A cluster of brokers in the test's own process, on real sockets, that can be told to misbehave.
+"""A cluster of brokers in the test's process, on real sockets, with configurable faults.
 
 It keeps batches in lists and answers with the broker's side of the codec; nothing of korvet's server, storage or
 handlers is in it. So the client is tested against several brokers, old ones, and ones that fail.
@@ -50,13 +50,13 @@ HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
     19: ("create_topics", create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse, 2, 7),
     20: ("delete_topics", delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse, 1, 6),
 }
-# What Apache Kafka 2.3 spoke, the last version before flexible messages.
+# The API versions of Apache Kafka 2.3, the last release before flexible messages.
 KAFKA_2_3 = {0: 7, 1: 11, 2: 5, 3: 8, 8: 7, 9: 5, 10: 2, 18: 2, 19: 3, 20: 3}
 
 
 @asynccontextmanager
 async def web_server() -> AsyncIterator[str]:
-    """The address of somebody who takes whatever comes for HTTP."""
+    """Yield the address of a server that answers every request with HTTP."""
 
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -71,12 +71,12 @@ async def web_server() -> AsyncIterator[str]:
 
 @define
 class Close:
-    """A fault: the connection ends without an answer."""
+    """A fault: close the connection without a response."""
 
 
 @define
 class Late:
-    """A fault: the answer comes when this says so."""
+    """A fault: delay the response until the event is set."""
 
     event: trio.Event = field(factory=trio.Event)
 
@@ -91,7 +91,7 @@ class FakeTopic:
 
 @define(eq=False)
 class FakeCluster:
-    """`faults` holds, per API key, what the next requests meet: an error code, a Close, a Late."""
+    """The fake cluster. `faults` has the faults of the next requests per API key: an error code, a Close, a Late."""
 
     max_versions: Mapping[int, int] = field(factory=dict)
     apis: Mapping[int, tuple[str, type[Any], type[Any], int, int]] = field(default=HERE, kw_only=True)
@@ -114,7 +114,7 @@ class FakeCluster:
         return self.topics[name]
 
     async def serve(self, node: int, *, task_status: trio.TaskStatus[None]) -> None:
-        """One broker, on the port it had before if it ran before."""
+        """Run one broker, on its previous port if it ran before."""
         (listener,) = await trio.open_tcp_listeners(self.ports.get(node, 0), host="127.0.0.1")
         self.ports[node] = listener.socket.getsockname()[1]
         with trio.CancelScope() as self.running[node]:
@@ -388,7 +388,7 @@ class FakeCluster:
 async def fake_cluster(
     brokers: int = 1, *, max_versions: Mapping[int, int] | None = None
 ) -> AsyncIterator[tuple[FakeCluster, Callable[[int], Any]]]:
-    """A running cluster, and what starts a broker that was stopped."""
+    """Yield a running cluster, and a function that restarts a stopped broker."""
     cluster = FakeCluster(max_versions or {})
     async with trio.open_nursery() as nursery:
 

@@ -1,4 +1,4 @@
-"""Fake brokers that want TLS, a login with SASL PLAIN, or both, as Kafka's do: who comes without is not answered."""
+"""Fake brokers that require TLS, SASL PLAIN, or both; like Kafka's, they do not answer clients without."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BEFORE_LOGIN = {17, 18, 36}
 
 @define(eq=False)
 class SecuredCluster(FakeCluster):
-    """`users` have passwords; without any, there is no SASL. A login holds for `lifetime_ms`, if that is not 0."""
+    """Without `users`, there is no SASL. A session lasts `lifetime_ms`, or without limit if that is 0."""
 
     context: ssl.SSLContext | None = None
     users: dict[str, str] = field(factory=dict)
@@ -88,7 +88,7 @@ class SecuredCluster(FakeCluster):
 
 @asynccontextmanager
 async def secured_cluster(**how: Any) -> AsyncIterator[SecuredCluster]:
-    """One such broker, running."""
+    """Run one such broker."""
     cluster = SecuredCluster(apis=HERE | SASL, **how)
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(cluster.serve, 1))

@@ -1,4 +1,4 @@
-"""TLS and SASL against fakes; Apache Kafka's own are asked in the conformance suite."""
+"""TLS and SASL against fake brokers; the conformance suite tests them against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUSTED = AUTHORITY.cert_pem.bytes().decode()
 
 
 def context(*names: str, wants_certificate: bool = False) -> ssl.SSLContext:
-    """A broker's, with a certificate for these names."""
+    """Return a broker's context with a certificate for these names."""
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     AUTHORITY.issue_cert(*names).configure_cert(made)
     if wants_certificate:

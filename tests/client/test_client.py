@@ -1,4 +1,4 @@
-"""The client against a cluster of fakes: several brokers, old ones, and ones that fail."""
+"""The client against fake clusters: several brokers, old versions, and failures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def no_waiting_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def read(client: Client, *tps: TopicPartition) -> list[ConsumedRecord]:
-    """Everything that is in some partitions now."""
+    """Return all records of some partitions."""
     ends = {tp: end.offset for tp, end in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
     return [record async for record in client.consume(dict.fromkeys(tps, 0), until=ends)]
 
@@ -178,7 +178,7 @@ async def test_old_brokers_are_spoken_to_in_their_versions() -> None:
             assert [b"v"] == [record.value for record in await read(client, T0, T1)]
             assert {T1: OffsetAndMetadata(1)} == await client.committed("g")
             await client.delete_topic("t")
-        # The question in version 4 is answered with what is known, in version 0 (KIP-511).
+        # The broker answers version 4 with its supported versions, in version 0 (KIP-511).
         assert [(1, 4), (1, 2)] == requests_of(cluster, API_VERSIONS)
         assert [(1, 11)] == requests_of(cluster, FETCH)
 
@@ -506,7 +506,7 @@ async def test_a_waiting_consumer_holds_up_nobody_and_its_connection_ends_with_i
             await client.topics()
             assert 2 == cluster.connections
             nursery.cancel_scope.cancel()
-        # A broker notices when it has something to say.
+        # A broker detects the closed connection only when it sends.
         await client.produce("t", [Record(b"v")])
         while cluster.connections > 1:
             await trio.lowlevel.checkpoint()

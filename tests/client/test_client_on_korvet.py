@@ -206,7 +206,7 @@ async def test_a_broker_that_was_killed_is_waited_for() -> None:
             korvet.kill()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, korvet.start)
-                # It kept nothing: its memory is gone.
+                # The restarted broker has no records, since its storage was in memory.
                 await client.create_topic("t")
                 produced = await client.produce("t", [Record(b"after")])
 

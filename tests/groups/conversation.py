@@ -1,4 +1,4 @@
-"""A group and its members as a conversation: every call says something, and gives back who was told what.
+"""A test DSL for a group and its members: each call is a request, and returns the answers that were sent.
 
 talk = Conversation()
 assert [] == talk.join("a")
@@ -23,14 +23,14 @@ ID_GIVEN = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's metadata, with user data of its own behind the topics."""
+    """Return a consumer's metadata, with user data after the topics."""
     names = b"".join(len(name).to_bytes(2, "big") + name for name in map(str.encode, topics))
     return b"\x00\x03" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
 @define
 class Conversation:
-    """Members are called by their client id, or their group instance id; the member ids behind that are made here."""
+    """Identifies members by client id or group instance id, and creates their member ids."""
 
     limits: GroupLimits = field(factory=GroupLimits)
     group: ClassicGroup = field(init=False)
@@ -135,7 +135,7 @@ class Conversation:
         return [*(code.name for code in outcomes if code), *self.told()]
 
     def wait(self, ms: int) -> list[str]:
-        """Let time pass, and the group do at each moment what is due then."""
+        """Advance the time, and call `tick` whenever a timeout passes."""
         end_ms = self.now_ms + ms
         while self.group.wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, int(self.group.wake_ms))
@@ -143,7 +143,7 @@ class Conversation:
         self.now_ms = end_ms
         return self.told()
 
-    # --- What they are told -----------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------------
 
     def told(self) -> list[str]:
         answers, self.group.answers = self.group.answers, []

@@ -1,4 +1,4 @@
-"""An hour of a group whose members, brokers and store come and go, in seconds, and the same again by its seed."""
+"""Simulate an hour of a group with failing members, brokers and storage, in seconds, reproducible by its seed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PAUSE_S = 1.0
 
 @define
 class Cluster:
-    """The broker there is just now, and what its members know of each other, which is more than they should."""
+    """The current broker, and shared state of the members for the assertions."""
 
     random: Random
     storage: MemoryStorage = field(factory=MemoryStorage)
     coordinator: GroupCoordinator = field(init=False)
     asking: set[trio.CancelScope] = field(factory=set)
-    # Of every generation: who has which partition.
+    # The owner of each partition, per generation.
     owners: dict[tuple[int, int], str] = field(factory=dict)
     committed: dict[int, int] = field(factory=dict)
     generations: list[int] = field(factory=list)
@@ -45,7 +45,7 @@ class Cluster:
     failures: int = 0
 
     def start(self, nursery: trio.Nursery) -> None:
-        """A new broker takes over; requests to the one before are never answered."""
+        """Replace the broker. Requests to the previous one are never answered."""
         for scope in self.asking:
             scope.cancel()
         self.coordinator = GroupCoordinator(
@@ -68,7 +68,7 @@ class Cluster:
                 self.asking.discard(scope)
 
     async def save(self, *arguments: Any, **values: Any) -> int:
-        """Slow at times, and at times not there; then it may have saved all the same."""
+        """A storage that is sometimes slow or unavailable. A failed save may have been executed."""
         await trio.sleep(self.random.choice([0, 0, 0.001, 0.2]))
         if self.random.random() < 0.02:
             self.failures += 1
@@ -78,7 +78,7 @@ class Cluster:
         return await self.storage.save(*arguments, **values)
 
     def history(self) -> tuple[object, ...]:
-        """All that happened, as far as it was noted."""
+        """Return the recorded events."""
         return self.owners, self.committed, self.generations, self.rebalances, self.failures
 
     def note_assignment(self, name: str, generation_id: int, partitions: bytes) -> None:
@@ -86,7 +86,7 @@ class Cluster:
             assert name == self.owners.setdefault((generation_id, partition), name)
 
     async def ask(self, function: str, *arguments: Any, **values: Any) -> Any:
-        """Ask the broker; the connection breaks when it is killed meanwhile, and nobody knows what came of it."""
+        """Send a request. If the broker is killed meanwhile, the connection breaks, and the outcome is unknown."""
         with self.until_killed():
             return await getattr(self.coordinator, function)("g", *arguments, **values)
         raise KafkaStorageError("the connection was lost")
@@ -94,7 +94,7 @@ class Cluster:
 
 @define
 class Consumer:
-    """A member that does as clients do."""
+    """A member that behaves like real clients."""
 
     cluster: Cluster
     name: str
@@ -104,7 +104,7 @@ class Consumer:
     partitions: bytes = b""
 
     async def live(self) -> None:
-        """Be a member until the end: join, share out, heartbeat, commit, and at times crash or leave."""
+        """Run a member until the end: join, assign, heartbeat, commit, and sometimes crash or leave."""
         random = self.cluster.random
         while True:
             with trio.move_on_after(random.expovariate(1 / 120)):
@@ -113,7 +113,7 @@ class Consumer:
             await trio.sleep(random.uniform(0, 60))
 
     async def take_part(self) -> None:
-        """Be a member, again and again."""
+        """Join repeatedly."""
         while True:
             try:
                 await self._join()
@@ -172,7 +172,7 @@ class Consumer:
         return None
 
     async def _commit(self) -> None:
-        """Read one record further than what was committed, as at least once asks for."""
+        """Read one record after the committed offset, as at-least-once delivery requires."""
         committed = await self.cluster.storage.committed("g")
         for partition in self.partitions:
             tp = TopicPartition("t", partition)
@@ -202,7 +202,7 @@ def consumers(cluster: Cluster) -> Iterator[Consumer]:
 
 
 def made_reproducible(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Trio shuffles tasks that are ready at the same time, and members' ids decide who is assigned what."""
+    """Seed Trio's order of runnable tasks, and the member ids, which determine the assignment."""
     ids = Random(seed)
     monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
     monkeypatch.setattr("trio._core._run._r", Random(seed))
@@ -210,7 +210,7 @@ def made_reproducible(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
-    """An hour of it, and a calm end."""
+    """Run an hour with failures, then a calm end without."""
     made_reproducible(monkeypatch, seed)
     cluster = Cluster(Random(seed))
     await cluster.storage.create_topic("t", PARTITIONS, {})
@@ -227,7 +227,7 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
         calm = [Consumer(cluster, f"c{number}", None) for number in range(MEMBERS)]
         for consumer in calm:
             nursery.start_soon(consumer.take_part)
-        # The last members' sessions, a rebalance, and what the store's failures cost.
+        # Time for the last sessions to end, a rebalance, and the delays by storage failures.
         await trio.sleep(120)
         group = await cluster.coordinator.group("g")
         nursery.cancel_scope.cancel()

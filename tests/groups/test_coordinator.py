@@ -50,7 +50,7 @@ def parked(seconds: float) -> AbstractContextManager[Any]:
 
 @define
 class Clock:
-    """A wall clock that goes with Trio's."""
+    """A wall clock that follows Trio's."""
 
     began_ms: int = 1_750_000_000_000
 
@@ -60,7 +60,7 @@ class Clock:
 
 @define
 class Client:
-    """A member as the coordinator meets it."""
+    """A member that calls the coordinator."""
 
     coordinator: GroupCoordinator
     name: str
@@ -102,7 +102,7 @@ class Client:
         return synced
 
     async def take_part(self) -> bytes:
-        """Join, assign to everybody if it leads, and get its own assignment."""
+        """Join, send the assignments if this is the leader, and return its own assignment."""
         joined = await self.join()
         assert not joined.error_code
         return (await self.sync(**{m.member_id: m.member_id.encode() for m in joined.members})).assignment
@@ -127,7 +127,7 @@ class Client:
 
 @define
 class World:
-    """A store, and brokers that come and go on it."""
+    """A store, and brokers that start and end on it."""
 
     storage: MemoryStorage = field(factory=lambda: MemoryStorage(clock=Clock()))
     settings: dict[str, Any] = field(factory=lambda: {"group_initial_rebalance_delay_ms": 0})
@@ -141,7 +141,7 @@ class World:
 
     @asynccontextmanager
     async def broker(self, **settings: Any) -> AsyncIterator[GroupCoordinator]:
-        """A coordinator at work; killed at the end of the block."""
+        """Run a coordinator, and kill it at the end of the block."""
         coordinator = self.coordinator(**settings)
         coordinator.leases.lease_s = HOUR_S  # a week of renewals is not what takes time here
         async with trio.open_nursery() as nursery:
@@ -159,7 +159,7 @@ async def world() -> World:
 
 
 async def together(*functions: Callable[[], Awaitable[object]]) -> list[object]:
-    """The results of functions that run at the same time."""
+    """Return the results of functions that run concurrently."""
     results: dict[int, object] = {}
 
     async def run(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Members, brokers and time in any order: what must always hold of a group."""
+"""Invariants of a group under any order of requests, broker failures and timeouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 2 * LONGEST_WAIT_MS // 1000
 
 @define
 class Peer:
-    """A client as it sees itself: what it waits for, since when, and what it believes to be."""
+    """A client's own state: the request that waits, its start, and the membership that it was given."""
 
     name: str
     is_static: bool
@@ -32,13 +32,13 @@ class Peer:
     generation_id: int = -1
     waits_for: str = ""
     since_ms: int = 0
-    members: list[str] = field(factory=list)  # whom it has to assign, where it leads
+    members: list[str] = field(factory=list)  # the members to assign, if it is the leader
     assigned_in: int = -1  # the generation of its last assignment
-    is_refused: bool = False  # there was no room for it
+    is_refused: bool = False  # the group was full
 
 
 class Interleavings(RuleBasedStateMachine):
-    """The group is saved as the coordinator saves it, and is lost as with a broker that is killed."""
+    """The group, saved as the coordinator does, and loaded again after a broker is killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Interleavings(RuleBasedStateMachine):
         self.group = self.new_group()
         self.peers = {name: Peer(name, is_static=name in "ef") for name in "abcdef"}
         self.tickets: dict[object, Peer] = {}
-        # Of every generation: its leaders, and who was given which assignment.
+        # The leaders and the assignments of each generation.
         self.leaders: dict[int, set[str]] = {}
         self.owners: dict[tuple[int, bytes], str] = {}
         self.newest_generation = 0
         self.committed_in: list[int] = []
-        # Who somebody was once: member id, instance, generation.
+        # Previous identities of clients: member id, instance, generation.
         self.former: list[tuple[str, str | None, int]] = []
 
     def new_group(self) -> ClassicGroup:
@@ -127,7 +127,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.former)
     @rule(data=st.data())
     def commit_of_a_former_member(self, data: st.DataObject) -> None:
-        """A member that was left behind, replaced or sent away commits, and asks whether it is one."""
+        """Let a removed, replaced or fenced member commit and send a heartbeat."""
         member_id, instance, generation_id = data.draw(st.sampled_from(self.former))
         is_fenced = generation_id != self.group.generation_id or member_id not in self.group.members
         for ask in (self.group.check_commit, self.group.heartbeat):
@@ -152,7 +152,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def killed(self) -> None:
-        """The broker is killed, and another one loads what was saved."""
+        """Kill the broker, and let another one load the saved group."""
         for peer in self.tickets.values():
             peer.waits_for = ""
         self.tickets.clear()
@@ -167,7 +167,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.group.state is State.STABLE)
     @rule()
     def everybody_is_well(self) -> None:
-        """Members that all keep in touch stay as they are, however long."""
+        """Check that members that send heartbeats remain members, without a rebalance."""
         generation_id = self.group.generation_id
         if self.group.has_newcomers or self.group._not_synced:
             return
@@ -181,7 +181,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.group.state is State.COMPLETING_REBALANCE)
     @rule()
     def nobody_syncs(self) -> None:
-        """Members that keep in touch, and never ask for what was assigned, hold nobody up for ever."""
+        """Check that members that never send SyncGroup do not block the others forever."""
         generation_id = self.group.generation_id
         for _ in range(5):
             for member in list(self.group.members.values()):
@@ -195,7 +195,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def everybody_does_as_clients_do(self) -> None:
-        """Who is there and keeps at it is assigned, all in one generation, whatever was before."""
+        """Check that all clients that keep retrying are assigned in one generation, from any state."""
         for _ in range(PATIENCE_S):
             for peer in self.peers.values():
                 self.do_as_clients_do(peer)
@@ -205,7 +205,7 @@ class Interleavings(RuleBasedStateMachine):
         raise AssertionError(f"{self.group!r}: {self.peers}")
 
     def do_as_clients_do(self, peer: Peer) -> None:
-        """One step of a client that wants to be a member, but for one that was told there is no room."""
+        """Do one step of a client that joins, except one that was rejected because the group is full."""
         if peer.waits_for or peer.is_refused:
             return
         if not peer.member_id or peer.generation_id < 0:
@@ -225,7 +225,7 @@ class Interleavings(RuleBasedStateMachine):
     def all_are_assigned(self) -> bool:
         living = [peer for peer in self.peers.values() if not peer.is_refused]
         if not living:
-            return True  # those who filled the group are gone without a word, and were told so when they came back
+            return True  # clients that filled the group and disconnected were rejected when they joined again
         return (
             self.group.state is State.STABLE
             and {peer.member_id for peer in living} == set(self.group.members)
@@ -297,7 +297,7 @@ class Interleavings(RuleBasedStateMachine):
         assert owner == peer.name
 
     def instance_of(self, member_id: str) -> str:
-        """A static member keeps its part under a new member id."""
+        """Check that a static member keeps its assignment under a new member id."""
         return member_id.rpartition("-")[0]
 
     # --- What must hold ---------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Interleavings(RuleBasedStateMachine):
         assert group.leader is None or group.leader in group.members
         if group.state in (State.COMPLETING_REBALANCE, State.STABLE):
             assert group.members
-            assert len(group.members) <= LIMITS.max_size + 2  # the static ones that are away count besides
+            assert len(group.members) <= LIMITS.max_size + 2  # absent static members count additionally
         assert group.state is not State.EMPTY or not group.members
 
     @invariant()
@@ -345,7 +345,7 @@ class Interleavings(RuleBasedStateMachine):
         assert not self.tickets or self.group.wake_ms < float("inf")
 
     def teardown(self) -> None:
-        """However it was left: everybody gets an answer, and who is not there is no member."""
+        """Check that, from any state, every request gets an answer and absent clients are removed."""
         self.pass_time(2 * LONGEST_WAIT_MS)
 
         assert not self.tickets

@@ -1,4 +1,4 @@
-"""Groups of three processes, here three coordinators on one store, which ask each other over real sockets."""
+"""Sharded groups: three coordinators on one store, connected by RPC over real sockets."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ OWNER = owner_of(GROUP, PROCESSES)
 OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
-# What everybody does in his own groups, and never asks of another.
+# Methods that each process calls only for its own groups, without RPC.
 LOCAL = {"own_groups", "run", "expire_positions"}
 
 
 @define
 class Family:
-    """Processes that may be ended one by one."""
+    """Processes that a test can end separately."""
 
     groups: list[LedGroups]
     ends: list[Callable[[], None]] = field(factory=list)
 
     @property
     def owner(self) -> LedGroups:
-        """The one that coordinates `GROUP`."""
+        """The process that owns `GROUP`."""
         return self.groups[OWNER]
 
     @property
     def others(self) -> list[LedGroups]:
-        """Those that do not."""
+        """The processes that do not own `GROUP`."""
         return [self.groups[index] for index in OTHERS]
 
 
@@ -87,7 +87,7 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
 
 
 async def work(groups: LedGroups, path: Path, *, task_status: trio.TaskStatus[Callable[[], None]]) -> None:
-    """A process: answers the others, and does what is due in its own groups."""
+    """Run a process: answer RPC requests, and handle the timeouts of the groups that it owns."""
     async with trio.open_nursery() as nursery:
         await nursery.start(answer_links, path, groups.answer, parked)
         nursery.start_soon(groups.run)

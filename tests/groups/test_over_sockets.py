@@ -1,4 +1,4 @@
-"""Members that wait, and what ends their waits: a drain, and clients that go. Those that only want to do harm."""
+"""Waiting members, and the end of their waits by a drain or a disconnect; malicious members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from korvet.protocol.messages.leave_group import LeaveGroupRequest, MemberIdenti
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.talk import Client, connect, reset, seen, serving
 
-VERSION = 3  # the last one in which newcomers are not sent away
+VERSION = 3  # the last version without MEMBER_ID_REQUIRED
 
 
 def join_request(member_id: str = "", *, session_timeout_ms: int = 10_000) -> JoinGroupRequest:

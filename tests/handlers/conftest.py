@@ -1,4 +1,4 @@
-"""A broker on memory for every test of a handler."""
+"""A broker with storage in memory for every handler test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group as the tests of its APIs need them, and what a client of each version reads."""
+"""Group members for handler tests, and responses as a client of each version reads them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ U0 = TopicPartition("u", 0)
 
 
 async def new_group_broker(**settings: Any) -> Broker:
-    """A broker whose groups do not wait for more members."""
+    """Return a broker without initial rebalance delay."""
     return await new_broker(**{"group_initial_rebalance_delay_ms": 0, **settings})
 
 
 async def answer(broker: Broker, key: int, version: int, request: object) -> Any:
-    """What goes over the wire, as a client of that version reads it."""
+    """Encode a message and decode it, as a client of that version reads it."""
     response = await ask(broker, key, version, request)
     read, _ = decode(type(response), version, memoryview(encoded(response, version)))
     return read
@@ -101,7 +101,7 @@ async def sync(
 
 
 async def take_part(broker: Broker, **values: Any) -> JoinGroupResponse:
-    """Become the only member of a Stable group."""
+    """Join and sync as the only member of a group."""
     joined = await join(broker, **values)
     protocol = (values.get("protocol_type", "consumer"), "range")
     synced = await sync(broker, joined, assignments={joined.member_id: b"mine"}, protocol=protocol)

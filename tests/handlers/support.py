@@ -1,4 +1,4 @@
-"""What the tests of handlers have in common: a broker on memory, and requests without sockets."""
+"""Helpers for handler tests: a broker with storage in memory, and requests without sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def new_broker(storage: MemoryStorage | None = None, **settings: Any) -> Broker:
-    """A broker on memory whose clock stands still."""
+    """Return a broker with storage in memory and a constant clock."""
     storage = storage or MemoryStorage(clock=lambda: NOW_MS)
     broker = await open_broker(storage, Config(**settings), clock=lambda: NOW_MS)
     broker.advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}
@@ -37,7 +37,7 @@ def context(version: int, **values: Any) -> RequestContext:
 
 
 async def ask(broker: Broker, key: int, version: int, request: object, **values: Any) -> Any:
-    """What the handler of that API answers."""
+    """Call the handler of that API and return its response."""
     return await APIS[key].handle(broker, request, context(version, **values))
 
 
@@ -50,7 +50,7 @@ async def create(broker: Broker, name: str = "t", partitions: int = 1, **setting
 def batch(
     *values: bytes | None, timestamps: Sequence[int] = (), key: bytes | None = None, **header: Any
 ) -> bytearray:
-    """A record batch as a producer sends it."""
+    """Return a record batch as a producer sends it."""
     records = [
         (index, timestamps[index] if timestamps else NOW_MS, key, value, ())
         for index, value in enumerate(values or (b"value",))
@@ -64,7 +64,7 @@ def produce_request(
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """A request for these batches, topics and partitions in order."""
+    """Return a Produce request for these batches, with topics and partitions in order."""
     topics: dict[str, TopicProduceData] = {}
     for tp, records in partitions.items():
         data = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
@@ -76,7 +76,7 @@ def produce_request(
 
 
 async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None, **header: Any) -> int:
-    """Produce a batch; its base offset."""
+    """Produce a batch and return its base offset."""
     response = await ask(broker, 0, 9, produce_request({tp: batch(*values, **header)}))
     (partition,) = response.responses[0].partition_responses
     assert partition.error_code == 0, partition
@@ -85,7 +85,7 @@ async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None,
 
 
 class Shim(MemoryStorage):
-    """A storage some of whose verbs are somebody else's."""
+    """A storage with some methods replaced."""
 
     def __init__(self, storage: object, **verbs: object) -> None:
         object.__setattr__(self, "storage", storage)
@@ -97,5 +97,5 @@ class Shim(MemoryStorage):
 
 
 async def away(*_: object, **__: object) -> Any:
-    """What every verb does while the store cannot be reached."""
+    """Raise KafkaStorageError, as every method does while the store is unavailable."""
     raise KafkaStorageError("the store is away")

@@ -17,7 +17,7 @@ Answer = tuple[int, ErrorCode]
 
 
 async def delete(broker: Broker, *wanted: tuple[TopicPartition, int]) -> dict[TopicPartition, Answer]:
-    """Delete up to these offsets, each in an entry of its own; low watermark and error of each partition."""
+    """Delete up to these offsets, each in a separate entry. Return low watermark and error of each partition."""
     topics = [
         DeleteRecordsTopic(
             name=tp.topic, partitions=[DeleteRecordsPartition(partition_index=tp.partition, offset=offset)]

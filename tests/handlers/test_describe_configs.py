@@ -40,7 +40,7 @@ async def describe(
 async def one(
     broker: Broker, key: str, name: str = "t", kind: int = TOPIC, *, synonyms: bool = True
 ) -> DescribeConfigsResourceResult:
-    """One setting of a resource."""
+    """Return one setting of a resource."""
     (entry,) = (await describe(broker, name, kind, [key], synonyms=synonyms)).configs
     return entry
 

@@ -32,7 +32,7 @@ async def describe(
 
 
 def page(response: DescribeTopicPartitionsResponse) -> Page:
-    """Which partitions of which topics, and where to go on."""
+    """Return the partitions in a response by topic, and its next cursor."""
     topics = {
         topic.name or "": [each.partition_index for each in topic.partitions] for topic in response.topics
     }

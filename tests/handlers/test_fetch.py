@@ -500,7 +500,7 @@ async def test_refuses_isolation_levels_that_are_none(broker: Broker) -> None:
 
 
 def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
-    """Let the store be at an epoch that memory never reaches."""
+    """Let the storage report an epoch, which the memory backend never does."""
     storage = broker.storage
 
     async def latest(tp: TopicPartition) -> LogOffsets:

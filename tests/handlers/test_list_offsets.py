@@ -115,7 +115,7 @@ async def test_an_emptied_partition_keeps_its_latest(written: Broker) -> None:
 
 
 def undecided_from(broker: Broker, offset: int) -> None:
-    """Let a transaction be open, which memory does not have."""
+    """Let the storage report an open transaction, which the memory backend never does."""
     storage = broker.storage
 
     async def latest(tp: TopicPartition) -> LogOffsets:

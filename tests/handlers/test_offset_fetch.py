@@ -53,7 +53,7 @@ async def fetch(
 
 
 async def told(broker: Broker, topics: dict[str, list[int]] | None, *, version: int) -> Told:
-    """Partition, offset, epoch and text of the group's positions, by topic."""
+    """Return partition, offset, epoch and metadata of the group's committed offsets, by topic."""
     response = await fetch(broker, topics, version=version)
     found = response.groups[0].topics if version >= 8 else response.topics
     assert ErrorCode.NONE == response.error_code

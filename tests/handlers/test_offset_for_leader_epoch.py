@@ -15,7 +15,7 @@ from tests.handlers.support import T0, append, ask, create
 
 
 async def ends(broker: Broker, name: str, *asked: tuple[int, int, int]) -> list[EpochEndOffset]:
-    """The answers for (partition, current epoch, epoch)."""
+    """Return the responses for (partition, current epoch, epoch)."""
     partitions = [
         OffsetForLeaderPartition(partition=number, current_leader_epoch=current, leader_epoch=epoch)
         for number, current, epoch in asked

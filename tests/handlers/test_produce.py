@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 async def produce(
     broker: Broker, partitions: dict[TopicPartition, Any], *, version: int = 9, **options: Any
 ) -> list[PartitionProduceResponse]:
-    """The answers of all partitions, in the order of the request."""
+    """Return the responses of all partitions, in the order of the request."""
     response = await ask(broker, 0, version, produce_request(partitions, **options))
     return [each for topic in response.responses for each in topic.partition_responses]
 
@@ -47,7 +47,7 @@ async def one(broker: Broker, records: Any, **options: Any) -> PartitionProduceR
 
 
 async def stored(broker: Broker, tp: TopicPartition = T0) -> list[tuple[int, int]]:
-    """Base offset and number of records of every batch."""
+    """Return base offset and number of records of every batch."""
     results = await broker.storage.read({tp: ReadRequest(0, 1_000_000)}, max_bytes=1_000_000)
     result = results[tp]
     assert isinstance(result, ReadResult)
