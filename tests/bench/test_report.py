@@ -11,7 +11,7 @@ SLOW = Case("start", "s", higher_is_better=False)
 
 
 def results(**goals: tuple[Goal, ...]) -> Results:
-    """Ours at 300 and 3 s, the peer at 200 and 2 s, the floor at 600."""
+    """Return results: ours at 300 and 3 s, the peer at 200 and 2 s, the floor at 600."""
     measured = Results(
         {"date": "today"},
         {(IN, "ours"): goals.get("ours_in", ()), (SLOW, "ours"): goals.get("ours_slow", ())},

@@ -1,4 +1,4 @@
-"""The judge itself: what must differ is left out, and nothing else."""
+"""The comparison itself: it ignores values that must differ, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOPIC = f"{SCOPE}-orders"
 
 
 def talk(name: str, *answers: tuple[str, int, Any], dense: bool = True, keeps_batches: bool = True) -> Talk:
-    """A conversation that has been: what was answered, by API and version."""
+    """Return a finished conversation with these responses, by API and version."""
     peer = Peer(name, 0, dense=dense, keeps_batches=keeps_batches)
     steps = [Step("", api, version, answer) for api, version, answer in answers]
     return Talk(peer, SCOPE, steps=steps)
 
 
 def differences(api: str, version: int, kafka: Any, ours: Any) -> list[tuple[str, str, str]]:
-    """What differs between two answers: field, and both values."""
+    """Return the differences between two responses: field, and both values."""
     found = compare("x", version, talk(KAFKA, (api, version, kafka)), talk(MEMORY, (api, version, ours)))
     return [(one.field, one.kafka, one.korvet) for one in found]
 

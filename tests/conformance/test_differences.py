@@ -1,4 +1,4 @@
-"""What is declared, and that the command fails on anything else."""
+"""The declared differences; the command fails on any other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOUND = [
     for broker in OURS
 ]
 REASONS = [Reason("asked for by the design", (KNOWN,))]
-# Parts of fetched records have names of their own (`answers`).
+# Parts of fetched records are not in the schemas (see `answers`).
 PARTS_OF_RECORDS = ("offset", "base_offset")
 
 

@@ -1,4 +1,4 @@
-"""The command line of the conformance run, as far as it needs no broker."""
+"""The command line of the conformance run, where it needs no broker."""
 
 from __future__ import annotations
 

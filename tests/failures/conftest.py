@@ -1,6 +1,6 @@
 """Brokers and servers that are killed, stopped and filled up.
 
-Every server here is a test's own: what happens to it must not reach a neighbour.
+Every test has its own servers, so that failures do not affect other tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redis.retry import Retry
 from korvet.storage.embedded import try_lock
 from tests.processes import KorvetProcess
 
-# Fixtures, of which those that kill servers are wanted here, too.
+# Fixtures for all kinds of servers.
 from tests.servers import ServerKind, kinds, start_server
 from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @frozen
 class Kept:
-    """How a topic is kept in Redis."""
+    """A topic's layout and mapping in Redis."""
 
     layout: str
     mapping: str
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def start_broker() -> Iterator[StartBroker]:
-    """Starts brokers: `start_broker(storage, **settings)`; those still running at the end are killed."""
+    """Start brokers with `start_broker(storage, **settings)`; kill those that still run at the end."""
     with ExitStack() as brokers:
 
         def start(storage: str = "memory://", settings: Mapping[str, str] | None = None) -> KorvetProcess:
@@ -76,14 +76,14 @@ def start_broker() -> Iterator[StartBroker]:
 
 
 def end(broker: KorvetProcess) -> None:
-    """Kill what still runs: how it ends by itself is for the tests to say."""
+    """Kill the broker if it still runs; tests themselves check how it exits."""
     if broker.process is not None:
         broker.end(signal.SIGKILL)
 
 
 @pytest.fixture
 def embedded_folder() -> Iterator[Path]:
-    """A folder for embedded storage; the server that a killed broker left there is ended."""
+    """Create a folder for embedded storage, and end the server that a killed broker left there."""
     # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="kf-"))
     yield folder / "data"
@@ -102,13 +102,13 @@ def assert_nothing_runs(folder: Path) -> None:
 
 
 def embedded_client(folder: Path) -> redis.Redis:
-    """A plain client of the server that an embedded storage runs."""
+    """Return a plain client of the server of an embedded storage."""
     return redis.Redis(unix_socket_path=str(folder / "redis.sock"), retry=Retry(NoBackoff(), 0))
 
 
 @pytest.fixture(params=[*kinds(), None], ids=lambda kind: "embedded" if kind is None else kind.id)
 def storage(request: pytest.FixtureRequest, embedded_folder: Path) -> Iterator[str]:
-    """The URL of a storage that loses nothing it acknowledged when brokers die: each server, and embedded."""
+    """Return the URL of a durable storage: each kind of server, and embedded."""
     kind: ServerKind | None = request.param
     if kind is None:
         yield f"embedded:{embedded_folder}"
@@ -125,5 +125,5 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def topic(numbers: Iterator[int]) -> str:
-    """A name nobody has used."""
+    """Return a new topic name."""
     return f"topic-{os.getpid()}-{next(numbers)}"

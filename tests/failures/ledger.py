@@ -1,8 +1,8 @@
-"""Producers that remember what became of every record, while brokers and servers die around them.
+"""Producers that record the result of every record, while brokers and servers are killed.
 
-Each numbers its records from 0 and produces them in that order into partition 0. librdkafka retries on its own,
-and every error that it gives up on fails the test. With idempotence five requests may be in flight; without it
-one, since order is only promised to such producers then, by Kafka too.
+Each numbers its records from 0 and produces them in this order to partition 0. librdkafka retries, and an error that it
+returns fails the test. Idempotent producers have up to five requests in flight; others have one, because Kafka promises
+order to them only then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from attrs import define, field, frozen
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 LIMIT_S = 60.0
-# Small requests and many of them, so that some are always on their way.
+# Small batches, so that some requests are always in flight.
 BATCH_RECORDS = 20
 QUEUED_RECORDS = 400
 
 
 @define
 class Ledger:
-    """One producer, from entering the block until `finish`, which waits for everything to be acknowledged."""
+    """One producer, from entering the block until `finish`, which waits until everything is acknowledged."""
 
     bootstrap_servers: str
     topic: str
@@ -34,8 +34,8 @@ class Ledger:
     produced: int = 0
     offsets: dict[int, int] = field(factory=dict)  # of the acknowledged records, by number
     errors: list[KafkaError] = field(factory=list)
-    _requests: int = 0  # unanswered ones, as librdkafka counted them last
-    _counts: int = 0  # how often it did
+    _requests: int = 0  # unanswered requests in librdkafka's last statistics
+    _counts: int = 0  # number of statistics so far
     _changed: threading.Condition = field(factory=threading.Condition, repr=False)
     _stopping: threading.Event = field(factory=threading.Event, repr=False)
     _thread: threading.Thread | None = field(default=None, repr=False)
@@ -53,7 +53,7 @@ class Ledger:
             self._thread.join()
 
     def wait_for_more(self, count: int) -> None:
-        """Return once so many more records are acknowledged than when this was called."""
+        """Return once `count` more records are acknowledged than at the call."""
         with self._changed:
             target = len(self.offsets) + count
             in_time = self._changed.wait_for(lambda: len(self.offsets) >= target or self.errors, LIMIT_S)
@@ -61,20 +61,20 @@ class Ledger:
             assert in_time, f"{len(self.offsets)} of {target} acknowledged, {self.produced} produced"
 
     def unanswered_requests(self) -> int:
-        """How many requests the broker has not answered, counted after this was called."""
+        """Return the number of unanswered requests, counted after the call."""
         with self._changed:
-            # The count that comes next may have been taken before; the one after it was not.
+            # The next statistics may have been collected before the call; those after it were not.
             target = self._counts + 2
             assert self._changed.wait_for(lambda: self._counts >= target, LIMIT_S)
             return self._requests
 
     def acknowledged(self) -> set[int]:
-        """The numbers acknowledged so far."""
+        """Return the numbers acknowledged so far."""
         with self._changed:
             return set(self.offsets)
 
     def finish(self) -> None:
-        """Stop producing; everything produced must get acknowledged now."""
+        """Stop producing; everything produced must be acknowledged."""
         self._stopping.set()
         assert self._thread is not None
         self._thread.join()
@@ -98,7 +98,7 @@ class Ledger:
                 "reconnect.backoff.max.ms": 100,
                 "statistics.interval.ms": 10,
                 "stats_cb": self._count_requests,
-                "log_level": 0,  # that brokers go away is what these tests are about
+                "log_level": 0,  # the tests make brokers unavailable, which would be logged
             }
         )
         while not self._stopping.is_set():
@@ -137,7 +137,7 @@ class Ledger:
 
 @define
 class Ledgers:
-    """Several producers into the same partition."""
+    """Several producers to the same partition."""
 
     each: list[Ledger]
 
@@ -157,7 +157,7 @@ class Ledgers:
             ledger.__exit__(kind, error, traceback)
 
     def wait_for_more(self, count: int) -> None:
-        """Return once each has so many more records acknowledged."""
+        """Return once each has `count` more records acknowledged."""
         for ledger in self.each:
             ledger.wait_for_more(count)
 
@@ -165,11 +165,11 @@ class Ledgers:
         return sum(ledger.unanswered_requests() for ledger in self.each)
 
     def acknowledged(self) -> set[tuple[str, int]]:
-        """Name and number of what was acknowledged so far."""
+        """Return name and number of all records acknowledged so far."""
         return {(ledger.name, number) for ledger in self.each for number in ledger.acknowledged()}
 
     def produced(self) -> set[tuple[str, int]]:
-        """Name and number of what was produced so far."""
+        """Return name and number of all records produced so far."""
         return {(ledger.name, number) for ledger in self.each for number in range(ledger.produced)}
 
     def finish(self) -> None:
@@ -179,7 +179,7 @@ class Ledgers:
 
 @frozen
 class Found:
-    """A record that was consumed."""
+    """A consumed record."""
 
     name: str
     number: int
@@ -187,7 +187,7 @@ class Found:
 
 
 def consume_all(bootstrap_servers: str, topic: str) -> list[Found]:
-    """Every record in partition 0, in order."""
+    """Return every record in partition 0, in order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -216,7 +216,7 @@ def consume_all(bootstrap_servers: str, topic: str) -> list[Found]:
 
 
 def assert_each_once_and_in_order(ledgers: Ledgers, found: list[Found]) -> None:
-    """Nothing lost, nothing doubled, order kept, and every record where its acknowledgement said."""
+    """Check that no record is lost, duplicated or reordered, and that each has the acknowledged offset."""
     for ledger in ledgers.each:
         mine = [one for one in found if one.name == ledger.name]
         times_found = Counter(one.number for one in mine)

@@ -1,4 +1,4 @@
-"""Whoever looks into Redis sees whole batches: also while brokers write, and while one of them is killed."""
+"""Redis holds only whole batches, also while brokers write and while one of them is killed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LIMIT_S = 60.0
 
 @define
 class Writer:
-    """Produces batches through one broker, from a thread; begins anew when the broker is gone, and retries none."""
+    """Produces batches through one broker, from a thread; reconnects when the broker is gone, and never retries."""
 
     broker: KorvetProcess
     topic: str
     name: str
     acknowledged: set[str] = field(factory=set)
-    unanswered: list[int] = field(factory=list)  # whenever the connection was lost
+    unanswered: list[int] = field(factory=list)  # unanswered requests at each lost connection
     _changed: threading.Condition = field(factory=threading.Condition, repr=False)
     _stopping: threading.Event = field(factory=threading.Event, repr=False)
 
@@ -44,7 +44,7 @@ class Writer:
         self._stopping.set()
 
     def wait_for_more(self, count: int) -> None:
-        """Return once so many more batches are acknowledged."""
+        """Return once `count` more batches are acknowledged."""
         with self._changed:
             target = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= target, LIMIT_S)
@@ -71,13 +71,13 @@ class Writer:
 
 
 def labelled_batch(label: str) -> bytearray:
-    """A batch whose records tell which batch they belong to."""
+    """Return a batch whose records have the batch's label as key."""
     return build_batch([(index, 1, label.encode(), b"%d" % index, ()) for index in range(BATCH_RECORDS)])
 
 
 @define
 class Observer:
-    """Reads a stream as a plain Redis client, again and again, and counts each batch's records in each reading."""
+    """Reads a stream repeatedly as a plain Redis client, and counts each batch's records in each reading."""
 
     server: RedisServer
     key: str
@@ -89,7 +89,7 @@ class Observer:
         last = "-"
         with self.server.client() as client:
             while True:
-                stopping = self._stopping.is_set()  # asked first: the last reading sees everything
+                stopping = self._stopping.is_set()  # read first, so that the last reading sees everything
                 entries = client.xrange(self.key, last, "+")
                 if entries:
                     last = "(" + entries[-1][0].decode()
@@ -109,7 +109,7 @@ class Observer:
 
 
 def labels_of(fields: dict[bytes, bytes]) -> Iterator[str]:
-    """The label of each record in an entry, which is one record or one batch."""
+    """Yield the label of each record in an entry, which is one record or one batch."""
     if (batches := fields.get(b"$batch")) is None:
         yield fields[b"key"].decode()
         return
@@ -127,7 +127,7 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
     observer = Observer(durable_server, f"korvet:{topic}:0")
     failures: list[threading.ExceptHookArgs] = []
     threading.excepthook, hook = failures.append, threading.excepthook
-    # The observer last, for it is to see everything.
+    # The observer is stopped last, so that it sees everything.
     all_three: list[Writer | Observer] = [killed, surviving, observer]
     threads = [threading.Thread(target=each.run) for each in all_three]
     for thread in threads:
@@ -150,7 +150,7 @@ def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
     )
 
     assert not failures
-    # Connecting to a broker that is just dying may succeed, and count once more.
+    # Connecting to a broker that is being killed may succeed, and counts once more.
     assert len(killed.unanswered) >= KILLS
     assert not surviving.unanswered
     assert killed.acknowledged | surviving.acknowledged <= set(observer.counts)

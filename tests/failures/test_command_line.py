@@ -1,4 +1,4 @@
-"""What cannot be started ends with one line that says why: exit status 2 for what was asked, 1 for a port."""
+"""`korvet serve` that cannot start prints one line with the reason: exit status 2 for wrong usage, 1 for a port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_S = 30.0
 
 
 def serve(*arguments: str) -> tuple[int, str]:
-    """Exit status and output of `korvet serve`."""
+    """Return exit status and output of `korvet serve`."""
     finished = subprocess.run(
         [sys.executable, "-m", "korvet", "serve", "--listeners", "127.0.0.1:0", *arguments],
         stdin=subprocess.DEVNULL,

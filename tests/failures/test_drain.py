@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP: what was accepted is answered, what waits is let go, and the process ends by itself."""
+"""SIGTERM and SIGHUP: accepted requests are answered, waiting ones are released, and the process exits."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_what_was_accepted_before_the_signal_is_answered(
 
 
 def answers(wire: Wire) -> Iterator[int]:
-    """Base offsets, until the broker closes the connection: never in the middle of an answer."""
+    """Yield base offsets until the broker closes the connection, which it never does in the middle of a response."""
     while True:
-        # Requests it never read make the end a reset.
+        # Unread requests cause a reset at the end.
         with suppress(ConnectionResetError):
             if wire.socket.recv(1, socket.MSG_PEEK):
                 yield produced(wire.receive())
@@ -187,7 +187,7 @@ def test_nohup_keeps_the_broker_running() -> None:
 
 
 def read_until(terminal: int, pattern: re.Pattern[str]) -> re.Match[str]:
-    """Return the first match in what a program prints on a terminal."""
+    """Return the first match in the output of a program on a terminal."""
     shown = ""
     deadline = time.monotonic() + START_LIMIT_S
     while (match := pattern.search(shown)) is None:
@@ -198,13 +198,13 @@ def read_until(terminal: int, pattern: re.Pattern[str]) -> re.Match[str]:
 
 
 def first_answer_of_anything(broker: KorvetProcess) -> None:
-    """One connection after the other gets its turn: once this is answered, what was sent before is begun."""
+    """Return once the broker has begun all requests sent before: it serves connections in turn."""
     for _ in range(3):
         first_answer(broker.port)
 
 
 def wait_until_refused(broker: KorvetProcess) -> None:
-    """Return once the broker accepts no more connections: it drains."""
+    """Return once the broker refuses connections, because it drains."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

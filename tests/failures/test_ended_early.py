@@ -1,4 +1,4 @@
-"""A signal before the broker serves: whatever was started by then is ended, the private server above all."""
+"""A signal before the broker serves ends everything that was started, in particular the private server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.wire import first_answer
 from korvet.storage.embedded_binary import find_binary
 from tests.failures.conftest import assert_nothing_runs
 
-# A server that goes on starting once it is told to.
+# A server that does not start until a signal.
 HESITANT = """#!/bin/sh
 case "$*" in *--version*) ;; *) echo $$ > {noted}; kill -STOP $$ ;; esac
 exec {binary} "$@"
@@ -47,11 +47,11 @@ def test_one_that_is_ended_while_its_private_server_starts_leaves_none(
 def test_one_that_is_ended_as_soon_as_it_answers_leaves_no_private_server(
     embedded_folder: Path, processes: str
 ) -> None:
-    """Of several processes not all serve by then."""
+    """With several processes, some may not serve yet."""
     for _ in range(3):
         port = free_port()
         with beginning(embedded_folder, port, "--processes", processes) as broker:
-            wait_for(lambda: is_serving(port))  # noqa: B023  it is called here and now
+            wait_for(lambda: is_serving(port))  # noqa: B023  called within this iteration
             broker.send_signal(signal.SIGTERM)
 
             assert_ended(broker, 0, 128 + signal.SIGTERM)
@@ -59,7 +59,7 @@ def test_one_that_is_ended_as_soon_as_it_answers_leaves_no_private_server(
 
 
 def beginning(folder: Path, port: int, *options: str) -> subprocess.Popen[str]:
-    """A broker with a private server, nothing of which need be there yet."""
+    """Start a broker with a private server, and return immediately."""
     command = [sys.executable, "-m", "korvet", "serve", "--storage", f"embedded:{folder}"]
     return subprocess.Popen(
         [*command, "--listeners", f"127.0.0.1:{port}", *options],
@@ -71,7 +71,7 @@ def beginning(folder: Path, port: int, *options: str) -> subprocess.Popen[str]:
 
 
 def is_stopped(pid: str) -> bool:
-    """Whether a process waits for SIGCONT."""
+    """Return True if a process is stopped, waiting for SIGCONT."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
     return shown.stdout.startswith("T")
 
@@ -88,11 +88,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.001)  # nobody tells
+        time.sleep(0.001)  # there is no notification
 
 
 def assert_ended(broker: subprocess.Popen[str], *statuses: int) -> None:
-    """It ends by itself, with one of these statuses and not a word too many."""
+    """Check that the broker exits by itself with one of these statuses and without a traceback."""
     said, _ = broker.communicate(timeout=20)
     assert broker.returncode in statuses, said
     assert "Traceback" not in said

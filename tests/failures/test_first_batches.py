@@ -1,4 +1,4 @@
-"""Redis is away when a producer first writes to a partition: no batch overtakes one that failed before it."""
+"""Redis is unavailable when a producer first writes to a partition: no batch overtakes an earlier one that failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """One kind is enough: what is tested is the broker."""
+    """Run a server of one kind, because only the broker is tested."""
     server = start_server(VALKEY, durable=True)
     yield server
     server.remove()
@@ -34,7 +34,7 @@ def numbered_batch(producer: tuple[int, int], sequence: int) -> bytearray:
 
 
 def take_away(server: RedisServer, broker: KorvetProcess) -> None:
-    """Kill the server, and return when the broker knows: it then fails the next batches after five seconds."""
+    """Kill the server, and return when the broker has noticed; it then fails batches after five seconds."""
     server.kill()
     broker.wait_for_log("lost the connection")
 
@@ -97,7 +97,7 @@ def test_librdkafka_loses_nothing_that_it_first_writes_while_redis_is_away(
         take_away(server, broker)
         for number in range(RECORDS):
             producer.produce(topic, str(number), partition=0, on_delivery=note)
-        # When this batch fails, so does the producer's first one. The second one finds Redis back.
+        # When this batch fails, the producer's first one fails too. Redis is available again for the second one.
         wire.send(frame_of(produce_request(topic, build_batch([(0, 1, None, b"other", ())]))))
         with pytest.raises(KafkaStorageError):
             produced(wire.receive())

@@ -1,9 +1,9 @@
-"""The broker is killed in the middle of writes: what was acknowledged is there.
+"""The broker is killed in the middle of writes: acknowledged records are not lost.
 
-An idempotent producer's records are there once each: what the broker knew of it lies in Redis. For any other
-producer a retry after the death of the broker is a new request, and nobody, Kafka neither, can tell that its
-records had been stored already. What holds for it: nothing acknowledged is lost or doubled, the order of what
-was produced is kept, and what comes twice is what was unanswered at a kill.
+An idempotent producer's records are stored once each, because the broker keeps producer state in Redis. For any other
+producer, a retry after the broker's death is a new request, and no broker (Kafka's neither) can detect that its records
+were stored already. For such producers, acknowledged records are neither lost nor duplicated, the order is kept, and
+only records that were unanswered at a kill may be duplicated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def broker(start_broker: StartBroker, storage: str, kept: Kept) -> KorvetProcess
 
 
 def kill_repeatedly(broker: KorvetProcess, ledgers: Ledgers) -> tuple[list[int], set[tuple[str, int]]]:
-    """Unanswered requests at each kill, and what was produced and not acknowledged at one of them."""
+    """Kill the broker repeatedly. Return the unanswered requests at each kill, and all unacknowledged records."""
     unanswered = []
     at_risk: set[tuple[str, int]] = set()
     for _ in range(KILLS):

@@ -1,11 +1,10 @@
-"""Redis, or Valkey, is killed in the middle of writes: what was acknowledged is there, once, in order.
+"""Redis, or Valkey, is killed in the middle of writes: acknowledged records are stored, once, in order.
 
-The servers write through (`appendfsync always`), which is what makes an acknowledgement a promise. They are
-stopped (SIGSTOP) at no particular moment, the requests that are unanswered then are counted, and only then
-they are killed: nothing can happen to them in between.
+The servers write through (`appendfsync always`), so that acknowledged writes are durable. They are stopped (SIGSTOP) at
+a random moment, the unanswered requests are counted, and only then are the servers killed, so that the count is exact.
 
-Producers that are not idempotent get the same promise here: a broker that outlives its server knows which of
-its writes it cannot tell about, and repeats them under a token that the server remembers.
+Producers that are not idempotent get the same guarantee here: a broker that outlives its server repeats the writes
+whose results it did not receive, with a token that the server remembers.
 """
 
 from __future__ import annotations

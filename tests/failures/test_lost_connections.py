@@ -1,4 +1,4 @@
-"""Connections to Redis are cut, and its scripts forgotten, again and again in the middle of writes."""
+"""Connections to Redis are closed, and its scripts flushed, repeatedly in the middle of writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As much memory as clients can make a broker take: its budgets bound it, and afterwards it is given back."""
+"""Clients make a broker use as much memory as they can: its budgets limit it, and it returns memory afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET = 24 * MB
 FRAME = 8 * MB
 STORED = 24 * MB
 CLIENTS = 16
-# What a process takes besides: a request above the budget, buffers, pages that are not full.
+# Memory beyond the budget: one request above it, buffers, partly used pages.
 SLACK_MB = 40
 LIMIT_S = 20.0
 SETTINGS = {"queued.max.request.bytes": str(BUDGET), "queued.max.response.bytes": str(BUDGET)}
@@ -55,19 +55,19 @@ def test_neither_large_frames_nor_slow_readers_exceed_the_budgets(
 
 @contextmanager
 def unfinished_frames(port: int) -> Iterator[None]:
-    """Clients that send all of a large request but its end."""
+    """Open clients that send a large request without its end."""
     with ExitStack() as stack:
         for _ in range(CLIENTS):
             client = stack.enter_context(closing(connect(("127.0.0.1", port))))
             client.settimeout(0.2)
-            with suppress(TimeoutError):  # it is not read any more
+            with suppress(TimeoutError):  # the broker has stopped reading
                 client.sendall(struct.pack(">i", FRAME) + b"\0\0\0\x0b" + bytes(FRAME - 1000))
         yield
 
 
 @contextmanager
 def slow_readers(port: int) -> Iterator[None]:
-    """Clients that ask for everything and read nothing."""
+    """Open clients that request everything and read nothing."""
     request = frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=2 * STORED))
     with ExitStack() as stack:
         for _ in range(CLIENTS):
@@ -78,18 +78,18 @@ def slow_readers(port: int) -> Iterator[None]:
 
 
 def highest_mb(pid: int) -> float:
-    """The most that is resident until it has not become more for a second."""
+    """Return the peak of resident memory, once it has not grown for a second."""
     highest, since = 0.0, time.monotonic()
     while time.monotonic() < since + 1:
         now = resident_mb(pid)
         if now > highest + 1:
             highest, since = now, time.monotonic()
-        time.sleep(0.02)  # the system has no event for it
+        time.sleep(0.02)  # the system sends no event for this
     return highest
 
 
 def awaited_mb(pid: int, wanted: float) -> float:
-    """What is resident, once it is as little as that or the time is over."""
+    """Return the resident memory once it is at most `wanted`, or after the time limit."""
     ends = time.monotonic() + LIMIT_S
     while (now := resident_mb(pid)) > wanted and time.monotonic() < ends:
         time.sleep(0.05)  # as above

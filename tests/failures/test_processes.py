@@ -1,4 +1,4 @@
-"""One broker that is several processes: clients see one, and whichever of them dies, nothing is lost."""
+"""One broker with several processes: clients see a single broker, and if one process dies, no record is lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.servers import VALKEY, start_server
 BATCH = build_batch([(0, 1, None, b"value", ())])
 LIMIT_S = 30.0
 PROMPTLY_S = 5.0
-# Enough for each of three processes to get two of them, but for once in half a million times.
+# Enough for each of three processes to get at least two of them, except once in half a million times.
 CONNECTIONS = 40
 ESTABLISHED = "01"
 
@@ -59,7 +59,7 @@ def settings(processes: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KorvetProcess]:
-    """One of three processes, which no test harms."""
+    """Run a broker with three processes that no test kills."""
     server = start_server(VALKEY)
     with KorvetProcess(storage=server.url, settings=settings(3)) as process:
         yield process
@@ -67,24 +67,24 @@ def broker() -> Iterator[KorvetProcess]:
 
 
 def workers(broker: KorvetProcess) -> list[int]:
-    """The process ids of those that serve now, in no order."""
+    """Return the ids of the processes that serve now, in any order."""
     (forker,) = [pid for pid in children(broker.pid) if name_of(pid) == "korvet forker"]
     return children(forker)
 
 
 def children(pid: int) -> list[int]:
-    """The process ids of a process's children."""
+    """Return the ids of a process's children."""
     found = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
     return [int(pid) for pids in found for pid in pids]
 
 
 def name_of(pid: int) -> str:
-    """What a process calls itself."""
+    """Return the name of a process."""
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def is_running(pid: int) -> bool:
-    """Whether it has memory: one that has ended has not, even while nobody has asked for its status."""
+    """Return True if a process has memory, which a zombie has not."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
@@ -92,13 +92,13 @@ def is_running(pid: int) -> bool:
 
 
 def replaced(broker: KorvetProcess, gone: int) -> None:
-    """Return once another process serves in the place of one that has ended."""
+    """Return once another process serves in place of one that has ended."""
     place = broker.wait_for_log(rf"(process \d of \d) \({gone}\) has ended")[1]
     broker.wait_for_log(rf"{place} \((?!{gone}\))\d+\) serves")
 
 
 def served_by(broker: KorvetProcess, wire: Wire) -> int:
-    """The process that has the other end of a connection."""
+    """Return the process that serves a connection."""
     ask(wire)
     peer = wire.socket.getsockname()[1]
     (pid,) = [pid for pid in workers(broker) if peer in clients_of(pid, broker.port)]
@@ -106,15 +106,15 @@ def served_by(broker: KorvetProcess, wire: Wire) -> int:
 
 
 def ask(wire: Wire) -> None:
-    """Ask for something; the connection has been accepted when it is answered."""
+    """Send a request; once it is answered, the connection has been accepted."""
     wire.call(MetadataRequest(topics=[], allow_auto_topic_creation=False))
 
 
 def clients_of(pid: int, port: int) -> set[int]:
-    """The remote ports of a process's connections at a local port."""
+    """Return the remote ports of a process's connections to a local port."""
     inodes = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since it was listed
+        with suppress(FileNotFoundError):  # closed after it was listed
             inodes.add(str(each.readlink()))
     found = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -127,7 +127,7 @@ def clients_of(pid: int, port: int) -> set[int]:
 
 @contextmanager
 def connections(broker: KorvetProcess) -> Iterator[dict[int, list[Wire]]]:
-    """Some connections, by the process that serves them. Each has at least one."""
+    """Open connections, and yield them by the process that serves them; each process has at least one."""
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.port)) for _ in range(CONNECTIONS)]
         found: dict[int, list[Wire]] = {pid: [] for pid in workers(broker)}
@@ -167,7 +167,7 @@ def test_a_parked_fetch_is_answered_when_another_process_takes_a_record(
         times_s = []
         for offset in range(30):
             reader.send(frame_of(fetch_request(topic, offset, max_wait_ms=30_000)))
-            for _ in range(3):  # one connection after the other gets its turn: the fetch waits by now
+            for _ in range(3):  # connections are served in turn, so the fetch waits after this
                 ask(asking)
             began = time.perf_counter()
             writer.send(request)
@@ -208,7 +208,7 @@ def test_an_idempotent_producer_may_change_the_process(broker: KorvetProcess, to
                 producer_epoch=epoch,
                 base_sequence=sequence,
             )
-            for wires in found.values():  # but for the first time it is a repetition
+            for wires in found.values():  # a duplicate except for the first one
                 wires[0].send(frame_of(produce_request(topic, batch)))
                 offsets.append(produced(wires[0].receive()))
 
@@ -219,7 +219,7 @@ def test_an_idempotent_producer_may_change_the_process(broker: KorvetProcess, to
 
 
 class Reader:
-    """A consumer that subscribes, in a thread of its own; commits what it was given whenever nothing comes."""
+    """A consumer that subscribes, in its own thread; it commits whenever there is nothing to receive."""
 
     changed = threading.Condition()
 
@@ -227,7 +227,7 @@ class Reader:
         self.received: list[tuple[int, int]] = []
         self.partitions: set[int] = set()
         self.committed: dict[int, int] = {}
-        self._is_behind = False  # something was received and is not committed
+        self._is_behind = False  # True if something was received and is not committed
         self._stopping = threading.Event()
         self._consumer = Consumer(
             {
@@ -264,11 +264,11 @@ class Reader:
         self._consumer.close()
 
     def _commit(self) -> None:
-        """Commit and wait for the answer: commits that do not wait may overtake each other when they are retried."""
+        """Commit and wait for the response: asynchronous commits may overtake each other when they are retried."""
         try:
             committed = self._consumer.commit(asynchronous=False)
         except KafkaException:
-            return  # it is tried again
+            return  # the next call tries again
         self._is_behind = False
         with self.changed:
             self.committed |= {each.partition: each.offset for each in committed or ()}
@@ -291,15 +291,15 @@ class Party:
     members: list[Reader]
 
     def until_shared(self, *shares: int) -> None:
-        """Return once the members have so many partitions each."""
+        """Return once the members have these numbers of partitions."""
         self._until(lambda: list(shares) == [len(each.partitions) for each in self.members])
 
     def until_received(self, wanted: set[tuple[int, int]]) -> None:
-        """Return once every one of these was received."""
+        """Return once all of these records are received."""
         self._until(lambda: wanted <= {one for each in self.members for one in each.received})
 
     def until_committed(self, positions: dict[int, int]) -> None:
-        """Return once the members were told that these are committed."""
+        """Return once the members have received the responses to the commits of these offsets."""
         self._until(
             lambda: positions.items() <= {one for each in self.members for one in each.committed.items()}
         )
@@ -329,7 +329,7 @@ def new_topic(broker: KorvetProcess, topic: str, partitions: int) -> AdminClient
 
 
 def groups_of_each(processes: int) -> list[str]:
-    """The name of a group for each process, which coordinates it."""
+    """Return the name of a group for each process, which coordinates it."""
     names: dict[int, str] = {}
     for number in count():
         name = f"group-{number}"
@@ -401,7 +401,7 @@ def test_a_group_goes_on_when_the_process_that_coordinates_it_is_killed(
     assert [40] * 4 == [position.offset for position in committed]
 
 
-# --- Ends -------------------------------------------------------------------------------------------------
+# --- Shutdown ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_lost_or_doubled_when_one_process_after_the_other_is_killed(
@@ -466,7 +466,7 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_one_starts_at_the_same_p
         wires[0].send(frame_of(produce_request(topic, BATCH)))
         produced(wires[0].receive())
         broker.kill()
-        broker.start()  # while they are still about to end
+        broker.start()  # while the old processes are still shutting down
         assert [b"", b""] == [wire.socket.recv(1) for wire in wires]
     assert not any(is_running(pid) for pid in running)
 

@@ -1,4 +1,4 @@
-"""A batch that cannot be stored whole leaves nothing behind, and the next one is stored as if nothing had been."""
+"""A batch that cannot be stored completely leaves nothing behind, and does not affect the next one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def produce(broker: KorvetProcess, topic: str, batch: bytearray) -> int:
 
 
 def stored(client: redis.Redis, topic: str) -> tuple[int, int]:
-    """Entries in the stream, and all that was ever added (0 where the server does not say)."""
+    """Return the number of entries by XLEN, and by XRANGE."""
     return client.xlen(f"korvet:{topic}:0"), len(client.xrange(f"korvet:{topic}:0"))
 
 
@@ -101,6 +101,6 @@ def test_full_memory_storage_leaves_nothing_of_a_batch_and_goes_on_reading(
 
 
 def fill(server: RedisServer) -> None:
-    """Leave the server no room for anything."""
+    """Set the server's memory limit so low that it accepts no writes."""
     with server.client() as client:
         client.config_set("maxmemory", "1")

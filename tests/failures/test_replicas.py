@@ -1,4 +1,4 @@
-"""min.insync.replicas=2: an acknowledgement with acks=all says that a replica has it, too."""
+"""min.insync.replicas=2: an acknowledgement with acks=all means that a replica has the record, too."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
 from tests.servers import RedisServer, ServerPair
 
 TIMEOUT_MS = 1_000
-# As soon as the time the request allows is over; the rest is for a slow machine.
+# The timeout of the request, plus time for a slow machine.
 IN_TIME_S = 5.0
 
 
 @pytest.fixture
 def paused_replica(replica_pair: ServerPair) -> Iterator[RedisServer]:
-    """A primary whose replica is stopped (SIGSTOP): its connection stays, and it confirms nothing."""
+    """Yield a primary whose replica is stopped (SIGSTOP): it stays connected and confirms nothing."""
     primary, replica = replica_pair
     replica.pause()
     yield primary
@@ -34,7 +34,7 @@ def numbered_batch(producer: tuple[int, int], sequence: int) -> bytearray:
 
 
 def outcome(wire: Wire, topic: str, batch: bytearray) -> int | type[KafkaError]:
-    """The base offset, or the kind of error, within the time the request allows."""
+    """Return the base offset, or the class of the error, which must come within the request's timeout."""
     started = time.monotonic()
     wire.send(frame_of(produce_request(topic, batch, timeout_ms=TIMEOUT_MS)))
     answer = wire.receive()
@@ -67,7 +67,7 @@ def test_acks_all_fails_in_time_while_the_replica_is_stopped_and_so_does_its_ret
         after = outcome(wire, topic, numbered_batch(producer, 1))
         assert isinstance(after, int)
         assert after > confirmed
-        # What was stored while nobody confirmed it is stored once.
+        # The batch that was stored without confirmation is stored once.
         assert after == outcome(wire, topic, numbered_batch(producer, 1))
         assert confirmed == outcome(wire, topic, numbered_batch(producer, 0))
 

@@ -1,4 +1,4 @@
-"""A broker that comes back knows everything it knew: topics and their ids, records, positions, producers."""
+"""A restarted broker has its state: topics and their ids, records, committed offsets, producers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = EACH_LAYOUT
 def broker(
     request: pytest.FixtureRequest, start_broker: StartBroker, embedded_folder: Path, kept: Kept
 ) -> Iterator[KorvetProcess]:
-    # One kind of server: that all of them keep what they acknowledged, the kill tests show.
+    # One kind of server: the kill tests cover the durability of all kinds.
     if request.param == "embedded":
         yield start_broker(f"embedded:{embedded_folder}", kept.settings)
         return

@@ -1,4 +1,4 @@
-"""Redis is not there, at the start or later: the broker says so, and goes on by itself when it is back."""
+"""Redis is unavailable, at the start or later: the broker logs it, and continues when Redis is back."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_clients_get_retriable_errors_while_the_server_is_away_and_go_on_by_them
 
 
 def client_count(server: RedisServer, topic: str) -> int:
-    """Entries in the stream; each is one record here, in both layouts."""
+    """Return the number of entries in the stream; each is one record here, in both layouts."""
     with server.client() as client:
         count: int = client.xlen(f"korvet:{topic}:0")
     return count

@@ -1,4 +1,4 @@
-"""Two brokers on the same Redis are one: what one of them was told, the other knows at once."""
+"""Two brokers on the same Redis behave as one: a change through one takes effect immediately in the other."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_idempotent_producer_may_change_the_broker(brokers: Brokers, topic: s
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        for broker in brokers:  # the second time it is a repetition
+        for broker in brokers:  # a duplicate for the second one
             with Wire(broker.port) as wire:
                 wire.send(frame_of(produce_request(topic, batch)))
                 offsets.append(produced(wire.receive()))

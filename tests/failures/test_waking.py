@@ -1,4 +1,4 @@
-"""A fetch that waits is answered at once when something comes: through another broker, or from a plain XADD."""
+"""A waiting Fetch is answered immediately when a record arrives: through another broker, or by a plain XADD."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LATEST = -1
 
 
 def wait_until_parked(server: RedisServer, broker: KorvetProcess) -> None:
-    """Return once the broker has a fetch waiting: Redis holds a blocked client, and the broker is idle again."""
+    """Return once a Fetch waits in the broker: Redis has a blocked client, and the broker is idle."""
     deadline = time.monotonic() + 10
     with server.client() as client:
         while not client.info("clients")["blocked_clients"]:
             assert time.monotonic() < deadline, "no broker waits for anything"
-    # One connection after the other gets its turn: when this is answered, the fetch before it has been begun.
+    # Connections are served in turn: when this is answered, the Fetch before it has begun.
     for _ in range(3):
         first_answer(broker.port)
 
@@ -53,7 +53,7 @@ def wait_until_parked(server: RedisServer, broker: KorvetProcess) -> None:
 def answer_times(
     server: RedisServer, reader: KorvetProcess, topic: str, write: Callable[[], None]
 ) -> list[float]:
-    """How long after a write began a fetch parked before it was answered with a record, several times."""
+    """Return the seconds from the start of a write until a waiting Fetch is answered with a record, several times."""
     times_s = []
     with Wire(reader.port) as wire:
         for _ in range(TRIES):
@@ -97,7 +97,7 @@ def test_a_parked_fetch_is_answered_when_a_plain_client_adds_an_entry(
     server = new_server()
     reader = start_broker(server.url, kept.settings)
     create_topic(reader.port, topic)
-    # Offset n is the entry (n + 1)-0 where offsets are dense.
+    # With dense offsets, offset n is the entry (n + 1)-0.
     numbers = iter(range(1, 1 + TRIES))
 
     with server.client() as client:

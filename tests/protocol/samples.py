@@ -1,4 +1,4 @@
-"""Messages to test with: every declared one, in every version, filled at random from its declaration."""
+"""Sample messages: every declared one, in every version, with random values for its declared fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANGES = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 
 
 def declared_in(module: str) -> list[type[Any]]:
-    """The messages of a module, not the structs inside them."""
+    """Return the messages of a module, without the structs inside them."""
     values = vars(import_module(f"{messages.__name__}.{module}")).values()
     return [value for value in values if hasattr(value, "__schema__") and versions_of(value)]
 
@@ -31,20 +31,20 @@ def every_version(classes: list[type[Any]]) -> list[tuple[type[Any], int]]:
 
 
 def version_id(value: object) -> str:
-    """How pytest names one of `every_version`'s classes and versions."""
+    """Return the name of a class or version of `every_version` for pytest."""
     return value.__name__ if isinstance(value, type) else f"v{value}"
 
 
 def structs_of(cls: type[Any]) -> list[type[Any]]:
-    """A message and every struct inside it."""
+    """Return a message class and every struct class inside it."""
     inner = [field.struct for field in schema_of(cls).fields if field.struct is not None]
     return [cls, *(struct for each in inner for struct in structs_of(each))]
 
 
 def sample(cls: type[Any], version: int, random: Random, *, bare: bool = False) -> Any:
-    """A message or struct with a value unlike its default in every field that the version has.
+    """Return a message or struct with a value other than the default in every field that the version has.
 
-    `bare`: with null wherever it may stand, empty arrays, and nothing in tags.
+    With `bare`, nullable fields are null, arrays are empty, and there are no tags.
     """
     values = {}
     for field in schema_of(cls).fields:
@@ -67,7 +67,7 @@ def default_of(field: Field) -> Any:
 
 
 def value_of(field: Field, version: int, random: Random, *, bare: bool = False) -> Any:
-    """A random value of the field's type, or of its elements'; unlike the default."""
+    """Return a random value of the field's type, or of its elements', that is not the default."""
     if field.struct is not None:
         return sample(field.struct, version, random, bare=bare)
     while (value := random_value(field.kafka_type, random)) == field.default:

@@ -1,4 +1,4 @@
-"""What the codec does with bytes and values nobody wanted; test_oracle.py says what it does with good ones."""
+"""The codec with invalid bytes and values; test_oracle.py covers valid ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decoded(cls: type[Any], version: int, data: bytes) -> Any:
 
 @contextmanager
 def little_memory(limit: int = 1_000_000) -> Iterator[None]:
-    """Fails when more than `limit` bytes were allocated at any one time inside."""
+    """Fail if the block allocates more than `limit` bytes at any time."""
     tracemalloc.start()
     try:
         yield
@@ -236,7 +236,7 @@ FETCH = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])
 
 
 def with_tags(*tags: tuple[int, bytes]) -> bytes:
-    """`FETCH` in v15 with these tags behind it."""
+    """Return `FETCH` in v15 with these tags at its end."""
     body = encoded(FETCH, 15)
     assert body.endswith(b"\x00")
     pieces = [uvarint(tag) + uvarint(len(value)) + value for tag, value in tags]
@@ -319,7 +319,7 @@ def test_a_tag_at_its_default_is_not_written() -> None:
 def with_absent_field(
     cls: type[Any], version: int, random: Random
 ) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
-    """Messages that hold a value in one field which the version lacks: the field, whether ignorable, the maker."""
+    """Yield a field that the version lacks, whether it is ignorable, and the maker of a message with it."""
     for field in schema_of(cls).fields:
         if version not in field.versions:
             yield field.name, field.ignorable, lambda field=field: _with_value(cls, version, field, random)
@@ -579,7 +579,7 @@ def test_no_element_is_smaller_than_the_codec_assumes_nor_empty(cls: type[Any], 
 
 
 def _smallest(cls: type[Any], version: int) -> Any:
-    """The struct in the fewest bytes: empty strings, lists and records, null where that is no longer."""
+    """Return the struct in the fewest bytes: empty strings, lists and records, or null where that is shorter."""
     values = {}
     for field in schema_of(cls).fields:
         if field.struct is not None and not field.is_array and field.tag is None:

@@ -141,7 +141,7 @@ def test_three_of_the_eight_codec_numbers_mean_nothing() -> None:
             codec_of(attributes)
 
 
-# Each holds 256 MB. Members, frames and xerial blocks may follow one another.
+# Each decompresses to 256 MB. Members, frames and xerial blocks may be concatenated.
 BOMBS = {
     "gzip": "gzip.compress(bytes(2**24)) * 16",
     "snappy": "XERIAL_HEADER + (len(block).to_bytes(4, 'big') + block) * 16",

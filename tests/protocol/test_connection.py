@@ -75,14 +75,14 @@ def produce(records: bytes, *, acks: int = -1) -> ProduceRequest:
 
 
 def requests_in(connection: Connection) -> list[Request]:
-    """All requests that are whole."""
+    """Return all complete requests."""
     got: list[Request] = []
     while isinstance(request := connection.next_request(), Request):
         got.append(request)
     return got
 
 
-# --- Ways in which bytes arrive. Every case below is fed in each of them. ---------------------------------
+# --- Ways in which bytes arrive. Every case below runs with each of them. ---------------------------------
 
 
 def whole(data: bytes) -> list[Request]:
@@ -111,7 +111,7 @@ def with_the_next_request_behind_it(data: bytes) -> list[Request]:
 
 
 def as_a_server_reads(data: bytes) -> list[Request]:
-    """In pieces of 10 kB, and into the frame's own buffer where there is one."""
+    """Feed pieces of 10 kB, and read into the frame's own buffer if there is one."""
     connection, got = broker(), []
     while data:
         if connection.pending_frame_size is not None:
@@ -200,7 +200,7 @@ def test_records_are_writable_views_of_their_own_frame(feed: Feed) -> None:
     assert [b"XYZ", b"bbb"] == [bytes(view) for view in views]
 
 
-# --- What breaks the protocol -----------------------------------------------------------------------------
+# --- Protocol violations ----------------------------------------------------------------------------------
 
 BROKEN = [
     pytest.param(pack(">i", -1), "frame of -1 bytes", id="negative size"),
@@ -288,7 +288,7 @@ def test_random_bytes_behind_a_good_size_and_key_are_requests_or_a_protocol_erro
     assert key == request.api.key
 
 
-# --- Versions that are not served, but answered -----------------------------------------------------------
+# --- Versions that are not served but answered ------------------------------------------------------------
 
 
 @fed
@@ -512,7 +512,7 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     assert frames.idle
 
 
-# --- Answers ----------------------------------------------------------------------------------------------
+# --- Responses --------------------------------------------------------------------------------------------
 
 
 def request_of(api: Api, version: int) -> Request:
@@ -581,7 +581,7 @@ def test_an_answer_its_version_cannot_express_is_our_error() -> None:
 
 @define
 class Client:
-    """The other end: sends requests, reads answers, and remembers what it asked."""
+    """A client that sends requests, reads responses, and keeps the requests it has sent."""
 
     frames: FrameReader = field(factory=lambda: FrameReader(LIMIT))
     asked: list[tuple[int, type[Any], int]] = field(factory=list)

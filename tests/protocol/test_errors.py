@@ -18,7 +18,7 @@ from korvet.protocol.errors import (
     error_for,
 )
 
-#: kafka-python's names where they are not Kafka's (org.apache.kafka.common.protocol.Errors).
+#: kafka-python's names that differ from Kafka's (org.apache.kafka.common.protocol.Errors).
 OTHER_NAMES = {
     "UNKNOWN": "UNKNOWN_SERVER_ERROR",
     "NO_ERROR": "NONE",
@@ -28,7 +28,7 @@ OTHER_NAMES = {
     "INVALID_REPLICATION_ASSIGNMENT": "INVALID_REPLICA_ASSIGNMENT",
 }
 
-#: What kafka-python 3.0 does not know yet.
+#: Errors that kafka-python 3.0 lacks.
 NEWER = {
     "INVALID_REGULAR_EXPRESSION": 128,
     "REBOOTSTRAP_REQUIRED": 129,

@@ -1,14 +1,12 @@
-"""Our declarations and bytes against an outside oracle: kafka-python.
+"""Compare our declarations and bytes with those of kafka-python.
 
-It installs Kafka's message specifications as package data, and has a codec of its own that runs from them.
-Every struct is compared with them field by field, and every version of every message, filled at random, has
-to come out as the same bytes.
+kafka-python installs Kafka's message specifications as package data, with its own codec for them. Every struct is
+compared with them field by field, and every version of every message, filled at random, must encode to the same bytes.
 
-kafka-python 3.0.12 ships the specifications of Apache Kafka 4.3 for all of our messages: compared with those in
-kafka-clients-4.3.1.jar, they differ only in three fields that belong to versions neither Kafka nor korvet
-speaks (ListOffsets v0 and OffsetCommit v1). So no version of ours needs golden bytes for lack of a
-specification. A few bytes that Kafka's own Java code wrote are pinned in test_oracle_java.py, since one
-codec could share a misreading with ours.
+kafka-python 3.0.12 ships the specifications of Apache Kafka 4.3 for all of our messages. They differ from those in
+kafka-clients-4.3.1.jar in only three fields, of versions that neither Kafka nor korvet supports (ListOffsets v0 and
+OffsetCommit v1). So no version of ours needs golden bytes for lack of a specification. A few bytes that Kafka's own
+Java code wrote are in test_oracle_java.py, because one codec could share a mistake with ours.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ RESPONSES = [cls for cls in BODIES if cls.__name__.endswith("Response")]
 
 SEEDS = range(5)
 
-#: Declared below Kafka's validVersions, so that they can be read and refused. The fields' versions in the
-#: specification still tell what they were.
+#: Versions below Kafka's validVersions, declared so that they can be decoded and refused. The specification still has
+#: the versions of their fields.
 REFUSED = {"ProduceRequest": {0, 1, 2}, "ProduceResponse": {0, 1, 2}}
 
 ZEROS = {"bool": False, "string": "", "uuid": ZERO_UUID, "bytes": b"", "records": (), "float64": 0.0}
@@ -54,7 +52,7 @@ def snake_case(name: str) -> str:
 
 
 def kafka_default(field: dict[str, Any]) -> object:
-    """The default a specification gives, or implies, in Python."""
+    """Return the default that a specification states or implies, in Python."""
     kafka_type, text = field["type"], str(field.get("default", ""))
     if text == "null":
         return None
@@ -66,11 +64,11 @@ def kafka_default(field: dict[str, Any]) -> object:
         return text == "true"
     if kafka_type in ZEROS:
         return text or ZEROS[kafka_type]
-    return None  # a struct in a tag: None stands for one with all its defaults
+    return None  # a struct in a tag: None means a struct with all its defaults
 
 
 def described_by_kafka(fields: list[dict[str, Any]], versions: range) -> list[dict[str, object]]:
-    """What a specification says of the fields that exist in any of `versions`."""
+    """Return a specification's description of the fields that exist in any of `versions`."""
     described = []
     for field in fields:
         present = clipped(field["versions"], versions)
@@ -93,7 +91,7 @@ def described_by_kafka(fields: list[dict[str, Any]], versions: range) -> list[di
 
 
 def described_by_us(fields: tuple[Field, ...], versions: range) -> list[dict[str, object]]:
-    """The same of our declaration. A tag holds in all versions of its field, as in all of Kafka's."""
+    """Return our declaration in the same form. A tag applies to all versions of its field, as in Kafka."""
     return [
         {
             "name": field.name,
@@ -169,7 +167,7 @@ def test_versions_are_those_that_korvet_promises() -> None:
         "ListConfigResources": range(2),
         "DescribeTopicPartitions": range(1),
         "ListPartitionReassignments": range(1),
-        "SaslHandshake": range(2),  # these two the client alone speaks
+        "SaslHandshake": range(2),  # only the client supports these two
         "SaslAuthenticate": range(3),
     }
 
@@ -182,7 +180,7 @@ def test_versions_are_those_that_korvet_promises() -> None:
 
 
 def kafka_class(name: str) -> Any:
-    """kafka-python's class of a message."""
+    """Return kafka-python's class of a message."""
     packages = (
         kafka.protocol.admin,
         kafka.protocol.consumer,
@@ -194,10 +192,10 @@ def kafka_class(name: str) -> Any:
 
 
 def in_kafka_python(message: Any, version: int, cls: Any) -> Any:
-    """The same message, built of kafka-python's classes.
+    """Return the same message as an object of kafka-python's classes.
 
-    Only fields of that version are given. Bit sets of authorized operations bear another name there in
-    most responses, and are then sets of the bits' numbers.
+    Only fields of that version are set. In most responses, bit sets of authorized operations have another name there,
+    and are sets of bit numbers.
     """
     values = {}
     for field in schema_of(type(message)).fields:

@@ -1,10 +1,9 @@
-"""Our bytes against some that Apache Kafka's own code wrote.
+"""Compare our bytes with some that Apache Kafka's own code wrote.
 
-The expected bytes were written by the Java classes of kafka-clients-4.3.1.jar (org.apache.kafka.common.message),
-given the same values as JSON. The messages are those with the most ways to go wrong: tags inside tags, nulls
-beside empty lists, ids, lengths of two bytes. When they were pinned, every version of every message but
-Produce v0 to v2, which Kafka 4 dropped, was compared with Java in the same way, filled at random as in
-test_oracle.py; all 1,206 were equal.
+The expected bytes were written by the Java classes of kafka-clients-4.3.1.jar (org.apache.kafka.common.message), from
+the same values as JSON. The messages are those with the most error-prone features: tags inside tags, nulls beside empty
+lists, ids, lengths of two bytes. At that time, every version of every message except Produce v0 to v2, which Kafka 4
+dropped, was compared with Java in the same way, filled at random as in test_oracle.py; all 1,206 were equal.
 """
 
 from __future__ import annotations

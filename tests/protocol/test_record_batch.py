@@ -76,7 +76,7 @@ def batch_of(records: Sequence[RawRecord] = PLAIN, **settings: object) -> Record
 
 
 def sealed(batch: RecordBatch, at: int, layout: str, value: int) -> bytearray:
-    """The batch with one header field changed, and the CRC that goes with it."""
+    """Return the batch with one header field changed, and a matching CRC."""
     data = bytearray(batch.buffer)
     struct.pack_into(layout, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))
@@ -91,7 +91,7 @@ def produced(
     )
 
 
-# --- Other people's batches -------------------------------------------------------------------------------
+# --- Batches of other libraries ---------------------------------------------------------------------------
 
 
 def written_by_kafka_python(records: Sequence[RawRecord], codec: Codec) -> bytes:
@@ -153,7 +153,7 @@ def test_builds_the_same_bytes_as_other_clients(writer: str, sample: str) -> Non
     data = WRITERS[writer](SAMPLES[sample], Codec.NONE)
     epoch = RecordBatch(
         data
-    ).partition_leader_epoch  # which means nothing here; aiokafka writes -1, kafka-python 0
+    ).partition_leader_epoch  # which has no meaning in requests; aiokafka writes -1, kafka-python 0
 
     assert data == build_batch(SAMPLES[sample], partition_leader_epoch=epoch)
 
@@ -335,7 +335,7 @@ def test_formats_that_do_not_exist_are_corrupt() -> None:
         parse_batches(sealed(batch_of(), 16, ">b", 3))
 
 
-# --- What a producer may send -----------------------------------------------------------------------------
+# --- Batches that producers may send ----------------------------------------------------------------------
 
 
 def test_accepts_a_producers_batch_without_reading_its_records() -> None:
@@ -631,7 +631,7 @@ def test_flipped_bits_raise_only_kafka_errors(
     data[position % len(data)] ^= 1 << bit
     with contextlib.suppress(KafkaError):
         produced(data)
-    # As well as bits that were flipped before the checksum was made.
+    # The same as for bits that were flipped before the checksum was computed.
     if position % len(data) >= 21:
         struct.pack_into(">I", data, 17, crc32c(data[21:]))
 

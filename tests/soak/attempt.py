@@ -1,7 +1,7 @@
-"""A producer and a consumer at work while something happens to broker or Redis, and what became of their records.
+"""A producer and a consumer at work while a broker or Redis fails, and the result for their records.
 
-The producer numbers its records, and notes when each was acknowledged; what is acknowledged and not to be found later
-is lost. The longest time without an acknowledgement is how long the world stood still for it.
+The producer numbers its records and notes the time of each acknowledgement. Acknowledged records that are missing later
+are lost. The longest time without an acknowledgement is the duration of the outage.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PARTITION = 0
 
 @frozen
 class Outcome:
-    """What became of the records, and what clients saw."""
+    """Result for the records, and errors that clients saw."""
 
     acknowledged: int
     lost: int
     lost_s: float  # between the first and the last acknowledgement of what was lost
     repeated: int
     still_s: float
-    errors: tuple[str, ...]  # those the producer gave up on, and how often
-    seen_and_gone: int  # records the consumer had read that are no more
+    errors: tuple[str, ...]  # errors that the producer returned, with their counts
+    seen_and_gone: int  # records that the consumer had read and that no longer exist
     consumer_goes_on: bool
 
     def __str__(self) -> str:
@@ -49,14 +49,14 @@ class Outcome:
 
 @define
 class Attempt:
-    """Works from entering the block until its end; then `outcome`."""
+    """Runs producer and consumer from entering the block until its end; then `outcome` is available."""
 
     bootstrap_servers: str
     topic: str
     acks: str = "all"
     idempotent: bool = True  # with acks=all
     message_timeout_s: float = 60.0
-    acknowledged: dict[int, float] = field(factory=dict)  # number -> when
+    acknowledged: dict[int, float] = field(factory=dict)  # number -> time
     errors: Counter[str] = field(factory=Counter)
     consumed: list[int] = field(factory=list)
     produced: int = 0
@@ -83,20 +83,20 @@ class Attempt:
         self._threads[1].join()
 
     def wait_for_more(self, count: int) -> None:
-        """Return once so many more are acknowledged, or once nobody would say (acks=0) that they are not."""
+        """Return once `count` more records are acknowledged; with acks=0, sent."""
         with self._changed:
             target = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= target, LIMIT_S)
 
     def wait_for_the_first_read(self) -> None:
-        """Return once the consumer has read something. One whose topic is lost before it has joined is told of none,
-        and looks for new ones every five minutes.
-        """
+        """Return once the consumer has read something."""
+        # A consumer whose topic is lost before it has joined gets no partitions, and looks for new ones only every five
+        # minutes.
         with self._changed:
             assert self._changed.wait_for(lambda: self.consumed, LIMIT_S)
 
     def outcome(self) -> Outcome:
-        """To be asked for after the block, while the broker serves."""
+        """Return the outcome; call it after the block, while the broker serves."""
         found = Counter(one.number for one in consume_all(self.bootstrap_servers, self.topic))
         lost = sorted(number for number in self.acknowledged if number not in found)
         times = sorted(self.acknowledged.values())

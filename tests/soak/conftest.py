@@ -1,4 +1,4 @@
-"""What runs for minutes: `make soak` alone runs it."""
+"""Tests that run for minutes; only `make soak` runs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Servers and brokers that are killed here are a test's own, as in the failure tests.
+# Every test has its own servers and brokers, as in the failure tests.
 from tests.failures.conftest import numbers, start_broker, topic  # noqa: F401
 from tests.soak.producers import commands  # noqa: F401
 from tests.storage.conftest import new_server  # noqa: F401

@@ -22,10 +22,10 @@ Commands = Mapping[str, Sequence[str]]
 
 @frozen
 class Report:
-    """The answers that a producer got, in the order of arrival."""
+    """The results that a producer got, in the order of arrival."""
 
     acknowledged: Mapping[str, list[int]]  # by topic
-    failed: Sequence[str]  # topic, number and error, with tabs between
+    failed: Sequence[str]  # topic, number and error, separated by tabs
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
 
 class SteadyProducer:
-    """A started program. It sends nothing but one record to the first topic until `go`."""
+    """A running program. It sends only one record to the first topic until `go`."""
 
     def __init__(
         self, start: Sequence[str], bootstrap_servers: str, records: int, pause_ms: int, topics: Sequence[str]
@@ -69,7 +69,7 @@ class SteadyProducer:
         self._process.stdin.flush()
 
     def report(self) -> Report:
-        """Wait until all records are answered."""
+        """Wait until all records have a result."""
         output, _ = self._process.communicate(timeout=LIMIT_S)
         assert self._process.returncode == 0, output
         acknowledged: dict[str, list[int]] = {topic: [] for topic in self._topics}

@@ -2,8 +2,8 @@
 
 Arguments: the bootstrap server, the number of records per topic, the pause between two records of a topic in
 milliseconds, the topics. The program sends the number -1 to the first topic, prints "ready", and waits for a line on
-standard input. Then it sends the numbers from 0 to partition 0 of each topic, each in a batch of its own. When all of
-them are answered, it prints a line for each record: topic, number, error, with tabs between.
+standard input. Then it sends the numbers from 0 to partition 0 of each topic, each in a separate batch. When all have a
+result, it prints a line for each record: topic, number, error, separated by tabs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Eight consumers of one group that come, go and are killed for minutes, and a broker that is killed meanwhile.
+"""Eight consumers of one group join, leave and are killed for minutes, and so is a broker.
 
-Nothing is lost, no position ever goes back, and the group comes to rest as soon as it is let.
+No record is lost, no committed offset decreases, and the group becomes stable as soon as the churn ends.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ STEPS = 50
 PAUSE_S = 2.5
 BROKER_DIES_IN = (STEPS // 3, 2 * STEPS // 3)
 RECORDS_PER_S = 50
-# Who was killed is missed after its session; then the others hear of it with a heartbeat, and join once or twice.
+# A killed member is removed after its session timeout. The others learn it with a heartbeat, and join once or twice.
 REBALANCE_S = 2.0
 
 
 @define
 class Positions:
-    """The group's positions as Redis has them, looked at all the time."""
+    """The group's committed offsets in Redis, polled all the time."""
 
     client: redis.Redis
     seen: dict[bytes, int] = field(factory=dict)
@@ -74,7 +74,7 @@ class Positions:
 
 @define
 class Source:
-    """A producer that goes on all the time, and what was acknowledged to it."""
+    """A producer that runs all the time, and its acknowledged records."""
 
     bootstrap_servers: str
     topic: str
@@ -164,18 +164,18 @@ def test_a_group_in_churn_loses_nothing_and_comes_to_rest(
     assert not positions.went_back
     assert (
         calm_s <= SESSION_MS / 1000 + 1
-    )  # the one that was killed is missed after that; a heartbeat tells the others
+    )  # the session of a killed member expires; heartbeats then return REBALANCE_IN_PROGRESS
     assert 0 == lag
 
 
 def start_one(workers: Workers, random: Random) -> None:
-    """One more consumer, of whichever library speaks the strategy."""
+    """Start another consumer, of any library that supports the strategy."""
     programs = [CONFLUENT] if workers.strategy == "cooperative-sticky" else [CONFLUENT, KAFKA_PYTHON]
     workers.start(random.choice(programs))
 
 
 def churn(workers: Workers, random: Random) -> None:
-    """One of them goes, in one way or the other, or some come back."""
+    """Remove a consumer, in one of several ways, or start some."""
     what = random.choice(["kill", "kill and replace", "leave", "leave and replace", "fill up"])
     if what == "fill up" or len(workers.alive) <= CONSUMERS // 2:
         while len(workers.alive) < CONSUMERS:
@@ -191,7 +191,7 @@ def churn(workers: Workers, random: Random) -> None:
 
 
 def time_to_rest(broker: KorvetProcess, workers: Workers) -> float:
-    """How long until the group is Stable with exactly those members that are alive, in seconds."""
+    """Return the seconds until the group is Stable with exactly the members that are alive."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     began_s = time.monotonic()
     while time.monotonic() - began_s < 10 * SESSION_MS / 1000:
@@ -204,7 +204,7 @@ def time_to_rest(broker: KorvetProcess, workers: Workers) -> float:
 
 
 def unread(broker: KorvetProcess, topic: str) -> int:
-    """How many partitions the group has not read to the end by its own account, once its last commit is there."""
+    """Return the number of partitions whose committed offset is not the end, once the last commit has arrived."""
     client = Confluent(broker.bootstrap_servers)
     began_s = time.monotonic()
     while True:

@@ -1,6 +1,6 @@
-"""Producers that begin to write while Redis is away, or whose first batch alone is refused, lose and repeat nothing.
+"""Producers that begin to write while Redis is unavailable, or whose first batch is refused, lose and repeat nothing.
 
-Three client libraries write at the same time, each to a partition that it wrote to before and to one that it did not.
+Three client libraries write concurrently, each to a partition that it wrote to before and to one that it did not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def topics_of(client: str, run: object) -> tuple[str, str]:
 
 @define
 class Producers:
-    """A producer of each client library; their topics exist, and each has written one record."""
+    """A producer of each client library. Their topics exist, and each producer has written one record."""
 
     bootstrap_servers: str
     run: object
@@ -125,9 +125,9 @@ def test_producers_that_begin_while_redis_is_away_lose_nothing(
 
 @define(eq=False)
 class FirstBatchesFail(MemoryStorage):
-    """A storage that answers an error to the first batch of each partition, of a topic that expects it."""
+    """A storage that fails the first batch of each partition of certain topics."""
 
-    errors: Mapping[str, type[KafkaError]] = field(factory=dict)  # by the end of the topic's name
+    errors: Mapping[str, type[KafkaError]] = field(factory=dict)  # by suffix of the topic's name
     failed: set[TopicPartition] = field(factory=set)
 
     async def append(
@@ -141,7 +141,7 @@ class FirstBatchesFail(MemoryStorage):
         refused: dict[TopicPartition, AppendResult | KafkaError] = {}
         for tp, batch in batches.items():
             error = self.errors.get(tp.topic.rpartition("-")[2])
-            # A batch of number -1 is a producer's first one of all, before it is ready.
+            # A producer's very first batch has the record -1, before it prints "ready".
             if error is None or tp in self.failed or ("-warm-" in tp.topic and batch.base_sequence == 0):
                 continue
             self.failed.add(tp)

@@ -1,12 +1,12 @@
-"""What docs/operations.md tells of failures, tried with a real producer and a real consumer; it says what it found.
+"""The failures that docs/operations.md describes, with a real producer and a real consumer; prints the results.
 
-Power loss is played: a library preloaded into Redis notes how much of each file was synced, and when Redis is killed
-its files are cut to that length. That is the worst a disk can do which keeps its word; in truth the system has usually
-written more by then.
+Power loss is simulated: a library preloaded into Redis records how much of each file was synced, and when Redis is
+killed, its files are truncated to that length. This is the worst case for a disk that honours fsync; usually the system
+has written more by then.
 
-Where acknowledged records are lost an idempotent producer of librdkafka ends with a fatal error, as after an unclean
-election of Kafka's: the sequence numbers it goes on with do not follow those that are there. So plain ones are used
-where that is to be expected.
+If acknowledged records are lost, an idempotent producer of librdkafka ends with a fatal error, as after an unclean
+leader election in Kafka: its next sequence numbers do not follow the stored ones. So tests that expect losses use plain
+producers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def attempt(
     acks: str = "all",
     idempotent: bool = True,
 ) -> Attempt:
-    """Let something happen in the middle of work."""
+    """Call `happen` in the middle of work."""
     Confluent(broker.bootstrap_servers).create_topic(topic)
     with Attempt(broker.bootstrap_servers, topic, acks, idempotent) as at_work:
         at_work.wait_for_the_first_read()
@@ -116,7 +116,7 @@ def test_redis_is_full_for_a_while(
 def test_a_replica_takes_over(
     start_broker: StartBroker, topic: str, tmp_path: Path, how: str, insync: str, say: Say
 ) -> None:
-    """The old primary is killed a second after the replica lost it, or it runs on, and answers the broker."""
+    """The old primary is killed a second after the replica lost it, or keeps running and answers the broker."""
     address = tmp_path / "redis"
     with ExitStack() as servers:
         primary = start_server(REDIS_PATH, tcp=True)
@@ -128,7 +128,7 @@ def test_a_replica_takes_over(
 
         def fail_over() -> None:
             with replica.client() as client:
-                client.replicaof("127.0.0.1", "1")  # where nobody is
+                client.replicaof("127.0.0.1", "1")  # no server listens there
                 threading.Event().wait(1)
                 if how == "killed":
                     primary.kill()
@@ -148,13 +148,13 @@ def test_a_replica_takes_over(
 
 @define
 class Plug:
-    """A server whose power can be cut."""
+    """A server with simulated power loss."""
 
     server: RedisServer
     notes: Path
 
     def cut(self) -> None:
-        """Kill it, and leave of its files what was synced."""
+        """Kill the server, and truncate its files to what was synced."""
         self.server.kill()
         synced: dict[int, int] = {}
         for line in self.notes.read_text().splitlines() if self.notes.exists() else []:

@@ -1,4 +1,4 @@
-"""Twice as many requests as the machine can do, for five minutes, and as much memory as clients can make it take."""
+"""Twice as many requests as the machine can process, for five minutes, with as much memory as clients can take."""
 
 from __future__ import annotations
 

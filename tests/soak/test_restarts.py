@@ -1,6 +1,6 @@
-"""Producers and a consumer at work for minutes while the broker and Redis are killed again and again.
+"""Producers and a consumer at work for minutes while the broker and Redis are killed repeatedly.
 
-And without anybody being killed, in bounded memory: what a broker holds after minutes of load is what it held before.
+Another test runs without kills and checks that the broker's memory after minutes of load is the same as before.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.servers import REDIS_PATH, VALKEY, RedisServer, ServerKind, start_ser
 KILLS = 10
 BETWEEN_S = 4.0
 STEADY_S = 60.0
-# What may come and go with the moment it is measured in.
+# Variation of memory between two moments.
 BREATH_MB = 15.0
 
 
 @define
 class Follower:
-    """A consumer that reads along all the time, whatever happens."""
+    """A consumer that reads all the time, also during failures."""
 
     bootstrap_servers: str
     topic: str
