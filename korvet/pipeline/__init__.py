@@ -1,5 +1,5 @@
-"""Spark's side: a data source named `korvet` for topics, and the jobs that use it.
+"""Spark's data source named `korvet` for topics, and the jobs that use it.
 
-Nothing here is imported by the broker. `pyspark_korvet` leads Spark here; what Spark pickles and sends to its workers
-imports this package there, so every worker needs korvet installed (or shipped with `--py-files`).
+The broker imports nothing from this package. Spark finds it through `pyspark_korvet`. Workers unpickle
+objects of this package, so every worker needs korvet installed (or shipped with `--py-files`).
 """

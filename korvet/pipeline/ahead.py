@@ -1,4 +1,4 @@
-"""Work that goes on in a thread, on Trio, a little ahead of who wants what comes of it."""
+"""Prefetch: run work in a thread, on Trio, a limited number of items ahead of their consumer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Ahead(Generic[T]):
-    """What `work` puts, one by one. It is told where to put it, and waits when `size` items have not been taken.
+    """Items that `work` produces in a thread. `work` gets this object and calls `put`, which blocks at `size` items.
 
-    `start` it once, and call `stop` at the end, whether everything was taken or not.
+    Call `start` once, and `stop` at the end, even if not all items were taken.
     """
 
     work: Callable[[Ahead[T]], Awaitable[None]]
@@ -30,27 +30,28 @@ class Ahead(Generic[T]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody wants anything any more."""
+        """True once the consumer needs no more items."""
         return self._stopped.is_set()
 
     def start(self, name: str) -> None:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def put(self, item: T) -> None:
-        """Hand over an item, from within `work`. Nothing else runs on its Trio, so it may be held up."""
+        """Pass an item to the consumer; call it from `work`."""
+        # Blocking is harmless here: nothing else runs in this thread's Trio.
         self._put(item, None)
 
     def get(self) -> T | None:
-        """The next item; None once `work` has returned. Raises what `work` raised, however often it is asked."""
+        """Return the next item, or None once `work` has returned. Reraise the error of `work`, in every call."""
         item, error = self._queue.get()
         if item is None:
-            self._queue.put((None, error))  # it stays the end
+            self._queue.put((None, error))  # later calls return the same
             if error is not None:
                 raise error
         return item
 
     def stop(self) -> None:
-        """Let the thread end, at the latest when what it waits for has come."""
+        """Let the thread end, at the latest when its current request is answered."""
         self._stopped.set()
         while not self._queue.empty():
             self._queue.get_nowait()
@@ -58,7 +59,7 @@ class Ahead(Generic[T]):
     def _run(self) -> None:
         try:
             trio.run(self.work, self)
-        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits for items
+        except BaseException as error:  # noqa: BLE001  reraised in the thread that waits for items
             self._put(None, error)
         else:
             self._put(None, None)

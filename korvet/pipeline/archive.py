@@ -1,12 +1,12 @@
-"""The archive job: topics become tables, exactly once, round after round.
+"""The archive job: write topics to tables, exactly once, in rounds.
 
-A round asks the tables how far they are and the broker how far its logs go, has workers write what is in
-between to files, and commits each topic's files and numbers in one commit of its table. The table is the only memory
-there is: whatever is killed, and whenever, the next round, here or elsewhere, goes on from what was committed. Files
-that never were are no part of any table; a vacuum removes them.
+A round reads the archived offsets from the tables and the end offsets from the broker, lets workers write the records
+in between to files, and commits each topic's files and archived offsets in one commit of its table. All state is in the
+tables. After a crash at any time, the next round, here or on another machine, continues from the last commit. Files
+that were not committed are in no table; a vacuum removes them.
 
-One topic that is broken does not hold up the others. Two archivers at once do no harm: of two commits on the same
-snapshot the store takes one, and who lost begins its round anew.
+A topic that fails does not stop the others. Two concurrent archivers do no harm: the store accepts one of two commits
+on the same snapshot, and the other archiver restarts its round.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from korvet.pipeline.counting import all_dense
 from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
-# How often a round that brought nothing, for whatever may pass, is tried again before --once gives up.
+# Attempts of a round that fails with a temporary error, before --once gives up.
 ATTEMPTS = 5
-# Rounds in a row that others were faster in, before --once gives up.
+# Consecutive rounds that lose to other archivers' commits, before --once gives up.
 CONFLICTS = 50
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
@@ -47,29 +47,29 @@ log = logging.getLogger(__name__)
 
 
 class Workers(Protocol):
-    """Who writes records to files."""
+    """A way to write records to files."""
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once."""
+        """The number of tasks that run concurrently."""
 
     def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
-        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
+        """Write each task's pieces. Return all outcomes, in any order. Raises SparkFailed and JavaEnded."""
 
 
-class MissingOffsets(LakeError):  # noqa: N818  it says what is wrong
-    """Offsets that were to be archived are not in the log any more."""
+class MissingOffsets(LakeError):  # noqa: N818  the name states the fault
+    """Offsets that remain to be archived are no longer in the log."""
 
 
-class NotShared(LakeError):  # noqa: N818  it says what is wrong
-    """The lake is a folder of each machine's own."""
+class NotShared(LakeError):  # noqa: N818  the name states the fault
+    """The lake is a local folder, and workers on other machines wrote to their own."""
 
 
 @frozen
 class ArchiveOptions:
-    """What is archived, from where to where.
+    """The topics, the cluster and the lake of a job.
 
-    With `every_s` it goes on, as often; without, it ends where the logs end when they are first seen.
+    With `every_s`, the job repeats in this interval. Otherwise it ends at the end offsets found at its start.
     """
 
     connecting: Connecting
@@ -82,27 +82,27 @@ class ArchiveOptions:
 
 @define
 class TopicProgress:
-    """How a topic is getting on: what was committed since the start, how far behind it is, what is wrong with it."""
+    """Progress of a topic since the start: what was committed, its lag, and its error."""
 
     topic: str
     records: int = 0
     row_bytes: int = 0
     offsets: int = 0
     lag: int = 0  # offsets that are not archived yet
-    counts_records: bool = False  # offsets are numbers of records
+    counts_records: bool = False  # offsets are dense, so they count records
     partitions: int = 0
     file_bytes: int = 0
     error: str = ""
-    #: Whether the error may be gone when it is tried again.
+    #: True if retrying may help.
     may_pass: bool = False
-    #: Whether the next round need not wait.
+    #: True if the next round should begin immediately.
     goes_on: bool = False
 
-    #: What its rows were like in the last round that had any.
+    #: Averages over the last round that had rows.
     rows: Rows | None = None
 
     def add(self, ranges: Sequence[ArchivedRange]) -> None:
-        """Count ranges that were committed."""
+        """Count committed ranges."""
         records, row_bytes = sum(item.count for item in ranges), sum(item.row_bytes for item in ranges)
         offsets = sum(item.end - item.start for item in ranges)
         self.records += records
@@ -114,7 +114,7 @@ class TopicProgress:
 
     @property
     def lag_records(self) -> int | None:
-        """About how many records are not archived yet; None if no round has shown how offsets count them."""
+        """The approximate number of records not archived yet; None while the ratio of offsets to records is unknown."""
         if self.counts_records or not self.lag:
             return self.lag
         return None if self.rows is None else round(self.lag / self.rows.offsets_each)
@@ -122,7 +122,7 @@ class TopicProgress:
 
 @define
 class Archive:
-    """One run of the job. `progress` tells how it is getting on; `on_progress` is called whenever that changes."""
+    """One run of the job. `progress` has the state of each topic; `on_progress` is called on every change."""
 
     options: ArchiveOptions
     workers: Workers
@@ -130,20 +130,20 @@ class Archive:
     progress: dict[str, TopicProgress] = field(factory=dict, init=False)
     stopping: threading.Event = field(factory=threading.Event, init=False)
     _tables: dict[str, LakeTable] = field(factory=dict, init=False)
-    #: With --once: where each partition is to end, fixed when it is first seen.
+    #: With --once: the end offset of each partition, fixed when it is first seen.
     _ends: dict[TopicPartition, int] = field(factory=dict, init=False)
-    #: What the group was told.
+    #: Offsets committed to the group.
     _told: dict[TopicPartition, int] = field(factory=dict, init=False)
-    #: Why it was not told.
+    #: Error of the last commit to the group.
     _untold: str = field(default="", init=False)
-    #: Rounds since the last that committed something.
+    #: Rounds since the last one that committed records.
     _idle_rounds: int = field(default=0, init=False)
 
     def run(self) -> None:
-        """Archive until there is no more to do, or until `stop`. What is wrong with topics, `progress` tells.
+        """Archive until nothing is left to do, or until `stop`. `progress` has the errors of topics.
 
-        Raises LakeError for a store that must not be used, JavaEnded, the KafkaErrors of REFUSALS when the brokers do
-        not let us in, and, without `every_s`, KafkaError when no broker answers, or SparkFailed.
+        Raises LakeError if the store must not be used, JavaEnded, and the KafkaErrors of REFUSALS if the brokers refuse
+        the login. Without `every_s`, raises KafkaError if no broker answers, and SparkFailed.
         """
         refuse_unsafe_store(self.options.lake)
         while not self.stopping.is_set():
@@ -160,11 +160,11 @@ class Archive:
             self.stopping.wait(self._backoff_s())
 
     def stop(self) -> None:
-        """Have `run` return once the round it is at has been committed."""
+        """Make `run` return after the commit of the current round."""
         self.stopping.set()
 
     def _try_round(self) -> bool:
-        """A round; whether there is reason to begin the next at once."""
+        """Run a round. Return True if the next one should begin immediately."""
         self._idle_rounds += 1
         try:
             return self.round()
@@ -173,8 +173,8 @@ class Archive:
             if once and self._idle_rounds >= ATTEMPTS:
                 raise
             if isinstance(error, REFUSALS) and (once or not self.progress):
-                raise  # and do not have an account locked by trying
-            log.warning("the round is tried again: %s", error)
+                raise  # repeated attempts could lock the account
+            log.warning("the round will be retried: %s", error)
             self.stopping.wait(self._backoff_s())
             return True
 
@@ -185,7 +185,7 @@ class Archive:
         return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (self._idle_rounds - 1))
 
     def round(self) -> bool:
-        """One round over all topics; whether there is more to do that need not wait."""
+        """Run one round over all topics. Return True if there is more to do that should begin immediately."""
         found, failures = trio.run(self._describe)
         for topic, error in failures.items():
             self._failed(topic, error)
@@ -211,7 +211,7 @@ class Archive:
             return await bounds_of(client, topic)
 
     def _plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan | None:
-        """What is to be done for a topic; None for one that can not be archived now, and `progress` says why."""
+        """Plan a topic's round. Return None if it cannot be archived now; `progress` has the reason."""
         progress = self._progress(topic.name)
         progress.goes_on = False
         try:
@@ -280,20 +280,20 @@ class Archive:
 
     def _pieces(self, plan: TopicPlan) -> list[Piece]:
         if not plan.lag:
-            return []  # and no worker is needed to say so
+            return []  # `workers.cores` would start a Spark session
         return plan.pieces(self.workers.cores, self._progress(plan.table.topic).rows)
 
     # --- Working ------------------------------------------------------------------------------------------
 
     def _run_tasks(self, tasks: Sequence[Sequence[Piece]]) -> dict[TopicPartition, list[Outcome]]:
-        """Have the workers do it; each partition's outcomes, in the order of their offsets."""
+        """Run the tasks. Return each partition's outcomes by offset."""
         outcomes: dict[TopicPartition, list[Outcome]] = {}
         for outcome in sorted(self.workers.run(tasks), key=lambda outcome: (outcome.tp, outcome.start)):
             outcomes.setdefault(outcome.tp, []).append(outcome)
         return outcomes
 
     def _commit_outcomes(self, plan: TopicPlan, outcomes: Mapping[TopicPartition, Sequence[Outcome]]) -> None:
-        """Commit what follows a topic's numbers without a gap."""
+        """Commit the ranges that continue a topic's archived offsets without a gap."""
         topic = plan.table.topic
         progress = self._progress(topic)
         ranges: list[ArchivedRange] = []
@@ -323,7 +323,8 @@ class Archive:
     # --- The group ----------------------------------------------------------------------------------------
 
     async def _commit_group(self, tables: Sequence[LakeTable]) -> None:
-        """Tell the group's offsets, for tools that show lag; the tables do not need them, so errors only are logged."""
+        """Commit archived offsets to the group, for tools that show lag. Errors are only logged."""
+        # The tables do not depend on these offsets.
         offsets = {
             TopicPartition(table.topic, partition): number
             for table in tables
@@ -338,7 +339,7 @@ class Archive:
                     self.options.group_id, {tp: OffsetAndMetadata(number) for tp, number in changed.items()}
                 )
         except KafkaError as error:
-            if str(error) != self._untold:  # a login that may not do it may not do it in any round
+            if str(error) != self._untold:  # a login without permission fails in every round: log it once
                 log.warning("tools will not show how far the archive is: %s", error)
             self._untold = str(error)
         else:
@@ -352,10 +353,8 @@ class Archive:
         return self.progress.setdefault(topic, TopicProgress(topic))
 
     def _conflict(self, progress: TopicProgress, error: CommitConflict) -> None:
-        """Somebody else was first: begin anew, after a while when that is so all the time.
-
-        Of several archivers that go on for ever, all but one so become stand-ins, which look twice a minute.
-        """
+        """Retry after another archiver committed first, with an increasing delay if that happens repeatedly."""
+        # If several archivers run permanently, all but one thereby become standbys, which check twice a minute.
         log.info("%s", error)
         if self.options.every_s is not None or self._idle_rounds < CONFLICTS:
             progress.goes_on = True
@@ -372,7 +371,7 @@ class Archive:
 
 
 def refuse_unshared(table: LakeTable, ranges: Iterable[ArchivedRange]) -> None:
-    """Raise NotShared where the files that workers wrote are not in the folder that this machine sees."""
+    """Raise NotShared if files that workers wrote are not in the folder on this machine."""
     if not table.location.is_local:
         return
     for file in (file for item in ranges for file in item.files):
@@ -385,11 +384,9 @@ def refuse_unshared(table: LakeTable, ranges: Iterable[ArchivedRange]) -> None:
 
 
 def following(table: LakeTable, partition: int, outcomes: Iterable[Outcome]) -> list[ArchivedRange]:
-    """The ranges that go on from a partition's number, up to the first gap between them.
-
-    Where a piece held no records, names of the files behind it do not go on from those before it: they wait for
-    the next round, which writes them anew.
-    """
+    """Return the ranges that continue a partition's archived offset, up to the first gap between them."""
+    # If a piece had no records, the names of the files after it do not continue those before it. They are left out, and
+    # the next round writes them again.
     position = table.archived_up_to[partition]
     covered = table.covered(partition)
     ranges: list[ArchivedRange] = []

@@ -1,6 +1,6 @@
-"""What the archive has to do next: which topics there are, how far each of them goes, and who reads which offsets.
+"""Plan the archive's next round: topics, their bounds, and pieces of offsets for tasks.
 
-Ends are last stable offsets: transactions that are not decided yet wait, and nothing behind them overtakes them.
+Ends are last stable offsets: records after an open transaction wait until it is decided.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from korvet.pipeline.counting import all_dense
 from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
-# What one piece should come to, in bytes of rows, and how far one may go beyond it when rows grow.
+# Target size of a piece in bytes of rows, and its limit when rows grow.
 PIECE_BYTES = 256 * 1024 * 1024
 PIECE_LIMIT_BYTES = 2 * PIECE_BYTES
 LONGEST_PIECE_ROWS = 1_000_000
-# As long as nothing is known of a topic's rows: where offsets count them, and where they do not.
+# Sizes for topics whose rows are unknown: with dense offsets in rows, otherwise in bytes.
 FIRST_PIECE_ROWS = 100_000
 FIRST_PIECE_BYTES = 64 * 1024 * 1024
-# It is not worth a task of its own to be faster with fewer.
+# Pieces are not cut shorter to use more cores; that would not pay for a task.
 SHORTEST_PIECE_ROWS = 20_000
-# Pieces of one partition in one round, for each core; and tasks of one round.
+# Pieces of one partition per core in one round, and tasks per core in one round.
 PIECES_A_CORE = 2
 TASKS_A_CORE = 4
 LOG_START_ATTEMPTS = 5
@@ -36,14 +36,14 @@ NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @frozen
 class Wanted:
-    """Which topics are to be archived: by name, or, as soon as a text is no name, by a pattern for whole names."""
+    """The topics to archive: names, and for texts that are not valid names, patterns that match whole names."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Wanted:
-        """Read names and patterns, with commas between. Raises ValueError saying what is accepted."""
+        """Parse names and patterns, separated by commas. Raises ValueError with the accepted syntax."""
         words = [word for word in map(str.strip, text.split(",")) if word]
         if not words:
             raise ValueError("there is no topic in it; accepted are names and patterns, with commas between")
@@ -57,7 +57,7 @@ class Wanted:
         return cls(names, patterns)
 
     def chosen(self, topics: Mapping[str, Topic]) -> tuple[list[Topic], list[str]]:
-        """Those of the topics that are wanted, and the names that none of them has. Patterns match no internal ones."""
+        """Return the chosen topics, and the names without a topic. Patterns do not match internal topics."""
         matching = [
             topic
             for name, topic in topics.items()
@@ -69,27 +69,25 @@ class Wanted:
 
 @frozen
 class Bounds:
-    """Where a partition's log starts, and where its last stable offset is."""
+    """A partition's log start offset and last stable offset."""
 
     log_start_offset: int
     last_stable_offset: int
 
 
 async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
-    """The bounds of all partitions of a topic. Raises a KafkaError."""
+    """Return the bounds of all partitions of a topic. Raises KafkaError."""
     tps = [TopicPartition(topic.name, partition.partition) for partition in topic.partitions]
-    # The start is asked for last: whatever is trimmed in between is missed later, not now.
+    # Starts are requested last: records trimmed in between are found missing in a later round, not now.
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
     starts = await log_starts(client, tps)
     return {tp.partition: Bounds(starts[tp], max(ends[tp].offset, starts[tp])) for tp in tps}
 
 
 async def log_starts(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where logs start, as a Fetch tells it.
-
-    ListOffsets may name the first record instead, and where offsets are times that may lie far behind the last one
-    that was deleted, though nothing is missing in between.
-    """
+    """Return the log start offsets, as in Fetch responses."""
+    # ListOffsets may return the first record's offset instead. With time-based offsets, it may be far after the last
+    # deleted record, although nothing between them is missing.
     fetcher = Fetcher(client, READ_COMMITTED)
     attempt = 1
     while True:
@@ -107,23 +105,23 @@ async def log_starts(client: Client, tps: Sequence[TopicPartition]) -> dict[Topi
 
 @frozen
 class Rows:
-    """What a topic's rows are like: their bytes, and how many offsets each stands for, on average.
+    """Averages of a topic's rows: bytes of a row, and offsets per row.
 
-    Under korvet's timestamp mapping, two records a second apart have offsets a million apart.
+    With korvet's timestamp mapping, the offsets of two records a second apart differ by a million.
     """
 
     bytes_each: float
     offsets_each: float
 
     def piece_offsets(self) -> int:
-        """How many offsets should come to PIECE_BYTES."""
+        """Return the number of offsets that make about PIECE_BYTES."""
         rows = min(LONGEST_PIECE_ROWS, PIECE_BYTES / max(self.bytes_each, 1.0))
         return max(1, math.ceil(rows * self.offsets_each))
 
 
 @define
 class TopicPlan:
-    """A topic's next round: its table, how far each partition is to be archived, and what can not be."""
+    """A topic's next round: its table, the bounds of its partitions, and the ends of the round."""
 
     table: LakeTable
     bounds: Mapping[int, Bounds]
@@ -131,12 +129,12 @@ class TopicPlan:
 
     @property
     def new_partitions(self) -> list[int]:
-        """Those the table knows nothing of."""
+        """The partitions that the table does not have yet."""
         return [partition for partition in self.bounds if partition not in self.table.archived_up_to]
 
     @property
     def missing(self) -> list[Gap]:
-        """What is in neither the table nor the log any more."""
+        """The offsets that are neither in the table nor in the log any more."""
         numbers = self.table.archived_up_to
         return [
             Gap(partition, numbers[partition], bounds.log_start_offset)
@@ -146,7 +144,7 @@ class TopicPlan:
 
     @property
     def truncated(self) -> list[int]:
-        """Partitions that end before what was archived of them."""
+        """The partitions whose logs end before their archived offset."""
         numbers = self.table.archived_up_to
         return [
             partition
@@ -156,12 +154,12 @@ class TopicPlan:
 
     @property
     def lag(self) -> int:
-        """Offsets from the table's numbers to where this round's ends are; they need not be as many records."""
+        """The number of offsets between the archived offsets and the ends; it may exceed the number of records."""
         numbers = self.table.archived_up_to
         return sum(max(0, end - numbers.get(partition, end)) for partition, end in self.ends.items())
 
     def pieces(self, cores: int, rows: Rows | None) -> list[Piece]:
-        """What is to be read next, in order; `rows` is how this topic's were lately."""
+        """Return the pieces to read next, in order. `rows` are the averages of the last round."""
         numbers = self.table.archived_up_to
         todo = {
             partition: (numbers[partition], end)
@@ -171,12 +169,12 @@ class TopicPlan:
         if not todo:
             return []
         if rows is None and not all_dense(end for _, end in todo.values()):
-            # How many rows there are is not known, so neither are pieces of equal size.
+            # The number of rows is unknown, so limit pieces by bytes.
             longest, max_bytes = max(end - start for start, end in todo.values()), FIRST_PIECE_BYTES
         else:
             rows = rows or Rows(PIECE_BYTES / FIRST_PIECE_ROWS, 1.0)
             longest, max_bytes = rows.piece_offsets(), PIECE_LIMIT_BYTES
-            # A few partitions are cut into pieces for all the cores.
+            # Cut a few partitions into pieces for all cores.
             share = math.ceil(sum(end - start for start, end in todo.values()) / cores)
             longest = min(longest, max(share, math.ceil(SHORTEST_PIECE_ROWS * rows.offsets_each)))
         most = max(1, PIECES_A_CORE * cores // len(todo))
@@ -199,7 +197,7 @@ class TopicPlan:
 
 
 def dealt(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
-    """Pieces in as many tasks as are worth it, of about the same number of offsets."""
+    """Distribute pieces over tasks with about the same number of offsets."""
     tasks: list[list[Piece]] = [[] for _ in range(min(len(pieces), TASKS_A_CORE * cores))]
     sizes = [0] * len(tasks)
     for piece in sorted(pieces, key=lambda piece: piece.start - piece.end):
@@ -212,13 +210,13 @@ def dealt(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
 async def described(
     client: Client, wanted: Wanted
 ) -> tuple[list[tuple[Topic, dict[int, Bounds]]], dict[str, KafkaError]]:
-    """The wanted topics with the bounds of their partitions; and of the others, by name, what is wrong with them."""
+    """Return the wanted topics with the bounds of their partitions, and the errors of the others by name."""
     topics, unknown = wanted.chosen(await client.topics())
     failures: dict[str, KafkaError] = {}
     found = []
     for name in unknown:
         try:
-            topics.append(await client.topic(name))  # or it says why it was not among all of them
+            topics.append(await client.topic(name))  # raises the reason if it is not accessible
         except UnknownTopicOrPartition:
             failures[name] = UnknownTopicOrPartition(f"There is no topic {name}.")
         except KafkaError as error:
@@ -232,7 +230,7 @@ async def described(
 
 
 def told(gaps: Collection[Gap], topic: str) -> str:
-    """Missing offsets in words."""
+    """Describe missing offsets."""
     ranges = ", ".join(f"{topic}-{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
     return (
         f"{ranges} can not be archived: the log starts behind them by now. "

@@ -1,8 +1,8 @@
-"""What a worker does for the archive: fetch pieces of partitions, decode them, and write them to files.
+"""The work of an archive task: fetch pieces of partitions, decode them, and write them to files.
 
-Reading and writing happen in one step; nothing of the records passes through Spark. Fetching runs on Trio in a thread
-of its own, a few answers ahead of who decodes. What a worker holds is bounded: those answers, and CHUNK_BYTES of rows
-that become files at once, one per date.
+Reading and writing happen in one step; records do not pass through Spark. Fetching runs on Trio in a separate thread,
+a few responses ahead of decoding. Memory is bounded: those responses, and CHUNK_BYTES of rows that are written
+together, to one file per date.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from korvet.pipeline.fetching import READ_COMMITTED, Fetched, Fetcher
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 
 FETCH_BYTES = 8 * 1024 * 1024
-# Answers that wait to be decoded.
+# Prefetched responses that wait to be decoded.
 AHEAD = 2
-# Rows that are written together.
+# Bytes of rows that are written together.
 CHUNK_BYTES = 48 * 1024 * 1024
-# So many answers without batches in a row, from a log that goes on, mean that there are none up to its end.
+# Consecutive responses without batches, before the log's end, after which the rest is taken to be empty.
 EMPTY_ANSWERS = 5
 
 
 @frozen
 class Piece:
-    """Offsets of one partition, from `start` up to, without, `end`, to be written to the table at `location`.
+    """Offsets of one partition in [start, end), to be written to the table at `location`.
 
-    No more than about `max_bytes` of it: then it ends earlier. `covered` is for RangeWriter.
+    The piece ends earlier after about `max_bytes` of rows. `covered` is for RangeWriter.
     """
 
     location: Location
@@ -50,7 +50,7 @@ class Piece:
 
 @frozen
 class Outcome:
-    """What became of a piece: its ranges in order, as far as it got, and what went wrong."""
+    """Result of a piece: the ranges written, in order, and an error."""
 
     tp: TopicPartition
     start: int
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def write_pieces(connecting: Connecting, pieces: Sequence[Piece]) -> Iterator[Outcome]:
-    """Write pieces one after the other. What is wrong with one is told in its outcome, and the others go on."""
+    """Write pieces one after the other. An error is part of a piece's outcome, and the next pieces go on."""
     fetching = Fetching(connecting, pieces)
     fetching.start()
     try:
@@ -81,7 +81,7 @@ def write_pieces(connecting: Connecting, pieces: Sequence[Piece]) -> Iterator[Ou
 
 @define
 class PieceWriter:
-    """Collects the rows of a piece, and writes them whenever there are CHUNK_BYTES of them."""
+    """Buffers the rows of a piece, and writes them in chunks of CHUNK_BYTES."""
 
     piece: Piece
     _writer: RangeWriter = field(init=False)
@@ -89,7 +89,7 @@ class PieceWriter:
     _tables: list[pa.Table] = field(factory=list, init=False)
     _waiting_bytes: int = field(default=0, init=False)
     _row_bytes: int = field(default=0, init=False)
-    _written: int = field(init=False)  # up to where rows are in files, or there were none
+    _written: int = field(init=False)  # all rows below this offset are in files
 
     def __attrs_post_init__(self) -> None:
         self._writer = RangeWriter(self.piece.location, self.piece.tp.partition, self.piece.covered)
@@ -148,13 +148,13 @@ class PieceWriter:
         self._written = end
 
 
-# Of which piece, and what: an answer, what is wrong with the piece, or None for its end.
+# The piece's index, with a response, the error of the piece, or None at its end.
 Answer = tuple[int, Fetched | KafkaError | None]
 
 
 @define
 class Fetching:
-    """Fetches pieces in a thread, ahead of who asks for their answers; `stop` has to be called at the end."""
+    """Prefetches pieces in a thread; call `stop` at the end."""
 
     connecting: Connecting
     pieces: Sequence[Piece]
@@ -168,11 +168,11 @@ class Fetching:
         self._ahead.start("fetching")
 
     def answers(self, piece: Piece) -> Iterator[Fetched]:
-        """What is fetched of a piece; raises what went wrong with it, or with the whole connection."""
+        """Yield the responses for a piece. Raises its error, or the connection's."""
         index = self.pieces.index(piece)
         for number, answer in iter(self._ahead.get, None):
             if number != index:
-                continue  # left over from one that was skipped
+                continue  # left over from a skipped piece
             if answer is None:
                 return
             if isinstance(answer, KafkaError):
@@ -180,11 +180,11 @@ class Fetching:
             yield answer
 
     def skip(self, piece: Piece) -> None:
-        """No more of this one."""
+        """Stop fetching a piece."""
         self._skipped.add(self.pieces.index(piece))
 
     def stop(self) -> None:
-        """Let the thread end, at the latest when the Fetch it waits for is answered."""
+        """Let the thread end, at the latest when its current Fetch is answered."""
         self._ahead.stop()
 
     async def _fetch_all(self, ahead: Ahead[Answer]) -> None:

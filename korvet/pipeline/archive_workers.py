@@ -1,4 +1,4 @@
-"""Who does the archive's work: Spark's workers, one task after the other on each core."""
+"""Run archive tasks on Spark's workers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
 from korvet.pipeline.connecting import Connecting
 
 
-class SparkFailed(Exception):  # noqa: N818  it says what happened
-    """The workers could not do a round: one of them died, for one. Trying again may help."""
+class SparkFailed(Exception):  # noqa: N818  the name states what happened
+    """The workers failed in a round, for example because one of them died. Retrying may help."""
 
 
-class JavaEnded(Exception):  # noqa: N818  it says what happened
-    """The Java that Spark runs in is no more."""
+class JavaEnded(Exception):  # noqa: N818  the name states what happened
+    """The Java process of Spark has ended."""
 
 
 @define
 class SparkWorkers:
     """The workers of a Spark session, in this process's Java or on a cluster.
 
-    `start` is called for the session when there is something to do for the first time; `stop` has to be called at
-    the end.
+    `start` creates the session when there is work for the first time. Call `stop` at the end.
     """
 
     connecting: Connecting
@@ -46,12 +45,12 @@ class SparkWorkers:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once."""
+        """The number of tasks that run concurrently."""
         with _told_errors():
             return max(1, self._session().sparkContext.defaultParallelism)
 
     def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
-        """Have each task's pieces written; all outcomes, in any order. Raises SparkFailed and JavaEnded."""
+        """Write each task's pieces. Return all outcomes, in any order. Raises SparkFailed and JavaEnded."""
         task = partial(work, self.connecting, tuple(map(tuple, tasks)))
         with _told_errors():
             rows = self._session().range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
@@ -59,7 +58,7 @@ class SparkWorkers:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            # Spark takes Ctrl-C for itself, to cancel its jobs.
+            # Spark installs its own handler for Ctrl-C, which cancels jobs; restore ours.
             handler = signal.getsignal(signal.SIGINT)
             self._spark = self.start()
             if threading.current_thread() is threading.main_thread():
@@ -69,7 +68,7 @@ class SparkWorkers:
 
 @contextmanager
 def _told_errors() -> Iterator[None]:
-    """Let what Spark and its Java raise be one of ours."""
+    """Convert errors of Spark and Java to SparkFailed and JavaEnded."""
     try:
         yield
     except (Py4JNetworkError, OSError) as error:
@@ -81,7 +80,7 @@ def _told_errors() -> Iterator[None]:
 def work(
     connecting: Connecting, tasks: Sequence[Sequence[Piece]], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What a worker runs: the tasks of these numbers; outcomes come back as JSON."""
+    """Run the tasks of these numbers on a worker, and yield outcomes as JSON."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for outcome in write_pieces(connecting, tasks[number]):
@@ -89,7 +88,7 @@ def work(
 
 
 def _reason(error: BaseException) -> str:
-    """The line of Spark's long story that says what happened."""
+    """Return the line of Spark's error message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if "No module named" in line or "Cannot run program" in line]
     if lacking:

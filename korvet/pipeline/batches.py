@@ -1,8 +1,8 @@
-"""Record batches to columns, many records at a time: numpy finds the fields, Arrow gathers the bytes.
+"""Decode record batches to columns, many records at a time: numpy locates the fields, Arrow copies the bytes.
 
-Where a record begins is known only from the one before it, so that is one loop; but while records have the same
-length, which is cheap to see for thousands at once, it need not be walked. All other fields are found for all
-records together. Keys and values are views of the bytes that were fetched until Arrow copies them, once.
+The position of a record depends on the length of the one before it, which requires a loop. But runs of records with the
+same length, which are detected for thousands of records together, are skipped in one step. The other fields are located
+for all records together. Keys and values are views of the fetched bytes until Arrow copies them once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from korvet.protocol.compression import Codec, decompress
 from korvet.protocol.errors import InvalidRecord
 from korvet.protocol.record_batch import HEADER_BYTES, RecordBatch
 
-# Of decoded bytes at a time; a single batch may have more, up to the second number.
+# Bytes decompressed at a time. A single batch may have more, up to the limit below.
 DECODED_BYTES = 16 * 1024 * 1024
 MAX_BATCH_BYTES = 1024 * 1024 * 1024
 
-# How a run of records of one length is looked for, and when that is given up for a while.
+# Limits of the search for runs of records with the same length, and of its pauses.
 FIRST_RUN = 64
 LONGEST_RUN = 64 * 1024
 SHORT_RUN = 16
 WALK = 64
 LONGEST_WALK = 4096
 
-# A view of so many bytes or fewer holds them itself.
+# Arrow's binary views contain values of at most this many bytes themselves.
 INLINE_BYTES = 12
 
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -39,8 +39,8 @@ HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 class Columns:
     """Records of one partition, in the order of the log.
 
-    `timestamps` are in ms, as on the wire; `timestamp_types` are 0 (CreateTime) or 1 (LogAppendTime). Headers are
-    lists of (key, value), null where a record has none, and None where they were not asked for.
+    `timestamps` are in ms, as on the wire; `timestamp_types` are 0 (CreateTime) or 1 (LogAppendTime). `headers` has
+    lists of (key, value), null for a record without headers; it is None if headers were not requested.
     """
 
     offsets: Int64s
@@ -54,10 +54,10 @@ class Columns:
 def decode(
     batches: Iterable[RecordBatch], *, start: int, end: int, headers: bool = False
 ) -> Iterator[Columns]:
-    """The records of these batches whose offsets are at least `start` and below `end`, some MB at a time.
+    """Yield the records of these batches with offsets in [start, end), some MB at a time.
 
-    Neither the CRC is checked nor are control batches left out. Raises InvalidRecord for records that are not as
-    their batch says, and where they do not decompress; MessageTooLarge beyond MAX_BATCH_BYTES.
+    It neither checks CRCs nor skips control batches. Raises InvalidRecord for records that contradict their batch or
+    do not decompress, and MessageTooLarge beyond MAX_BATCH_BYTES.
     """
     for group, pieces in _groups(batches):
         columns = _decode(group, pieces, start, end, headers=headers)
@@ -66,7 +66,7 @@ def decode(
 
 
 def decode_offsets(batches: Iterable[RecordBatch], *, start: int, end: int) -> Int64s:
-    """The offsets alone of these batches' records from `start` on and below `end`."""
+    """Return the offsets of these batches' records in [start, end)."""
     found = [np.empty(0, np.int64)]
     for batch in batches:
         if batch.record_count == batch.last_offset_delta + 1:
@@ -79,7 +79,7 @@ def decode_offsets(batches: Iterable[RecordBatch], *, start: int, end: int) -> I
 
 
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[tuple[list[RecordBatch], list[memoryview | bytes]]]:
-    """Batches with their records' bytes, decompressed, about DECODED_BYTES at a time."""
+    """Yield batches with their decompressed records, about DECODED_BYTES at a time."""
     group: list[RecordBatch] = []
     pieces: list[memoryview | bytes] = []
     size = 0
@@ -110,7 +110,9 @@ def _decode(
     counts = np.array([batch.record_count for batch in group], np.int64)
     try:
         begins, ends = _boundaries(data, array, group, pieces)
-        timestamps, at = read_varints(array, begins + 1)  # the byte before it: attributes, which say nothing
+        timestamps, at = read_varints(
+            array, begins + 1
+        )  # the first byte has the attributes, which are unused
         offsets, at = read_varints(array, at)
         offsets += np.repeat(np.array([batch.base_offset for batch in group], np.int64), counts)
         timestamps += np.repeat(np.array([batch.base_timestamp for batch in group], np.int64), counts)
@@ -146,14 +148,14 @@ def _decode(
 
 
 def _sized(array: Bytes, at: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Fields that begin with their size: where their bytes begin, how many (-1: null), and what lies behind."""
+    """Return the positions of length-prefixed fields, their sizes (-1 for null), and the positions after them."""
     sizes, at = read_varints(array, at)
     if sizes.size and sizes.min() < -1:
         raise InvalidRecord("A field has a negative length.")
     return at, sizes, at + np.maximum(sizes, 0)
 
 
-# --- Where records begin ----------------------------------------------------------------------------------
+# --- Positions of records ---------------------------------------------------------------------------------
 
 
 def _boundaries(
@@ -162,7 +164,7 @@ def _boundaries(
     group: Sequence[RecordBatch],
     pieces: Sequence[memoryview | bytes],
 ) -> tuple[Int64s, Int64s]:
-    """Where all records begin, behind their lengths, and where they end. Raises InvalidRecord, IndexError."""
+    """Return where all records begin, after their lengths, and where they end. Raises InvalidRecord, IndexError."""
     walk = _Walk(data, array)
     position = 0
     for batch, piece in zip(group, pieces, strict=True):
@@ -176,18 +178,18 @@ def _boundaries(
 
 @define
 class _Walk:
-    """Steps from record to record by their lengths, and over those that have the same length at once."""
+    """Steps from record to record by length, and skips runs of records with the same length."""
 
     _data: memoryview | bytes
     _array: Bytes
     count: int = 0
-    _chunks: list[tuple[Int64s, Int64s]] = field(factory=list)  # where records begin, and their sizes
-    _begins: list[int] = field(factory=list)  # of those that are in no chunk yet
+    _chunks: list[tuple[Int64s, Int64s]] = field(factory=list)  # positions and sizes of records
+    _begins: list[int] = field(factory=list)  # positions of records that are in no chunk yet
     _sizes: list[int] = field(factory=list)
-    _steps: int = 1  # how many to take before a run is looked for
+    _steps: int = 1  # number of steps before the next search for a run
 
     def batch(self, position: int, end: int) -> None:
-        """Find the records between two positions."""
+        """Locate the records between two positions."""
         while position < end:
             last, begin, position = self._step(position, end)
             run, whole = self._run(last, begin, position, end), position - last
@@ -205,7 +207,7 @@ class _Walk:
             raise InvalidRecord("A record's length goes beyond its batch.")
 
     def result(self) -> tuple[Int64s, Int64s]:
-        """Where all the records begin and end."""
+        """Return where all records begin and end."""
         self._flush()
         if not self._chunks:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -213,7 +215,7 @@ class _Walk:
         return begins, begins + np.concatenate([chunk[1] for chunk in self._chunks])
 
     def _step(self, position: int, end: int) -> tuple[int, int, int]:
-        """Take some steps; of the last record: where it and its body begin, and where it ends."""
+        """Take some steps. Return where the last record begins, where its body begins, and where it ends."""
         data = self._data
         last = begin = position
         before = len(self._begins)
@@ -243,7 +245,7 @@ class _Walk:
         return last, begin, position
 
     def _run(self, last: int, begin: int, position: int, end: int) -> int:
-        """How many records from `position` on begin with the very length of the one from `last` on."""
+        """Return how many records from `position` on have the same length as the record at `last`."""
         array, prefix, whole = self._array, self._array[last:begin], position - last
         possible = (end - position) // whole
         run, window = 0, FIRST_RUN
@@ -268,11 +270,9 @@ class _Walk:
 
 
 def gather(buffer: pa.Buffer, at: Int64s, sizes: Int64s) -> pa.BinaryArray:
-    """The bytes at these positions of a buffer, null where the size is -1.
-
-    Arrow does the copying: what it is told is a binary view (size, four bytes it does not look at here, buffer 0,
-    position), and for up to 12 bytes the bytes themselves behind the size. Raises IndexError beyond the buffer.
-    """
+    """Return the bytes at these positions of a buffer, null where the size is -1. Raises IndexError beyond its end."""
+    # Arrow copies them from binary views: a view has the size, four bytes of prefix (unused here), the buffer's index,
+    # and the position; for up to 12 bytes it has the size and the bytes themselves.
     count = len(at)
     valid = sizes >= 0
     if not valid.any():
@@ -293,7 +293,7 @@ def gather(buffer: pa.Buffer, at: Int64s, sizes: Int64s) -> pa.BinaryArray:
 
 
 def _headers(buffer: pa.Buffer, array: Bytes, at: Int64s, ends: Int64s, counts: Int64s) -> pa.ListArray:
-    """The headers of records that have so many: those that are their record's first together, then the second …"""
+    """Return the headers of records with these counts: all first headers together, then all second ones, and so on."""
     rows = np.flatnonzero(counts > 0)
     if counts.sum() > len(array):
         raise InvalidRecord("A record's number of headers is impossible.")
@@ -319,12 +319,12 @@ def _headers(buffer: pa.Buffer, array: Bytes, at: Int64s, ends: Int64s, counts: 
     else:
         keys, values = pa.array([], pa.string()), pa.array([], pa.binary())
     entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
-    # What has none is null, as in Spark's own source.
+    # Records without headers have null, as in Spark's own source.
     return pa.ListArray.from_arrays(pa.array(offsets), entries, mask=pa.array(counts == 0))
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:
-    """Header keys as text; what is not UTF-8 in them is replaced, as Java does."""
+    """Return header keys as text; invalid UTF-8 is replaced, as in Java."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

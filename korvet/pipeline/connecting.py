@@ -1,4 +1,4 @@
-"""How the pipeline reaches a cluster; it travels to Spark's workers with the work, and the login in it as well."""
+"""Connection settings of the pipeline, including the login. They are sent to Spark's workers with the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from korvet.client import PLAINTEXT, Client, Security, open_client
 
 @frozen
 class Connecting:
-    """Where brokers are, and how one connects to them."""
+    """The bootstrap servers and settings of connections."""
 
     bootstrap_servers: str
     client_id: str = "korvet-lake"
@@ -19,7 +19,7 @@ class Connecting:
     security: Security = PLAINTEXT
 
     def open(self) -> AbstractAsyncContextManager[Client]:
-        """A client; see `open_client`."""
+        """Open a client; see `open_client`."""
         return open_client(
             self.bootstrap_servers,
             client_id=self.client_id,

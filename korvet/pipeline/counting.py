@@ -1,8 +1,8 @@
-"""Counting records ahead of reading them, where offsets do not tell how many there are.
+"""Count records before reading them, if offsets do not count them.
 
-Under korvet's timestamp mapping two records a second apart have offsets a million apart. There, records are fetched
-and counted as far as a plan needs it, and not further: to the end of what a trigger takes. Dense offsets are counted
-by subtraction, as Spark's own source does.
+With korvet's timestamp mapping, the offsets of two records a second apart differ by a million. There, records are
+fetched and counted, but only as far as a plan requires: to the end of what a trigger takes. Dense offsets are counted
+by subtraction, as in Spark's own source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import Offsets
 
-# No log that counts its records has got this far. As a time it is in 1978 (with 10 bits for sequences).
+# No dense log has grown to this offset. As a timestamp it is in 1978 (with 10 bits for sequences).
 FIRST_TIMESTAMP_OFFSET = 2**48
 
 ROUND_BYTES = 8 * 1024 * 1024
@@ -26,18 +26,18 @@ PARTITION_BYTES = 512 * 1024
 
 
 def is_dense(end: int) -> bool:
-    """Whether a log that ends there counts its records."""
+    """Return True if a log with this end offset has dense offsets."""
     return end < FIRST_TIMESTAMP_OFFSET
 
 
 @define
 class Count:
-    """How many records follow a partition's start, as far as that is known."""
+    """The number of records after a partition's start, as far as they were counted."""
 
     start: int
-    end: int  # as it was when last looked at
-    position: int  # up to which they are counted
-    _known: list[Int64s] = field(factory=list)  # the offsets of those counted
+    end: int  # the end offset at the last look
+    position: int  # records are counted up to here
+    _known: list[Int64s] = field(factory=list)  # offsets of counted records
 
     @property
     def number(self) -> int:
@@ -50,7 +50,7 @@ class Count:
         return is_dense(self.end) or self.position >= self.end
 
     def moved(self, start: int, end: int) -> Count:
-        """The count of another range, with what is known of that."""
+        """Return the count of another range, keeping the offsets that are known."""
         if not self.start <= start <= self.position:
             return Count(start, end, start)
         offsets = self._joined()
@@ -62,7 +62,7 @@ class Count:
         self.position = position
 
     def end_of(self, number: int) -> int:
-        """The offset behind so many records."""
+        """Return the offset after the first `number` records."""
         if is_dense(self.end):
             return min(self.start + number, self.end)
         if number >= self.number and self.is_complete:
@@ -70,7 +70,7 @@ class Count:
         return int(self.offsets()[number - 1]) + 1
 
     def offsets(self) -> Int64s:
-        """Those of the records that are known and belong here."""
+        """Return the known offsets in the range."""
         return self._joined()[: int(np.searchsorted(self._joined(), self.end))]
 
     def _joined(self) -> Int64s:
@@ -81,12 +81,12 @@ class Count:
 
 @define
 class Counts:
-    """Counts of several partitions from their starts on; goes on counting where it stopped."""
+    """Counts of several partitions, each from its start; counting continues where it stopped."""
 
     counts: dict[TopicPartition, Count] = field(factory=dict)
 
     def begin(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-        """Be about these ranges; what is known of them already stays known."""
+        """Set the ranges to count, keeping the offsets that are known."""
         self.counts = {
             tp: self.counts[tp].moved(start, ends[tp]) if tp in self.counts else Count(start, ends[tp], start)
             for tp, start in starts.items()
@@ -95,7 +95,7 @@ class Counts:
     async def at_least(
         self, fetcher: Fetcher, wanted: Mapping[TopicPartition, int], *, rounds: int | None = None
     ) -> None:
-        """Count on until so many records of each partition are known, or all there are; at most some rounds."""
+        """Count until the wanted number of each partition's records is known, or all, in at most `rounds` rounds."""
         open_tps = [tp for tp, number in wanted.items() if self._lacks(tp, number)]
         while open_tps and rounds != 0:
             rounds = None if rounds is None else rounds - 1
@@ -106,7 +106,7 @@ class Counts:
             moved = {tp for tp, fetched in answers.items() if fetched.next_offset > positions[tp]}
             for tp in moved or open_tps:
                 count = self.counts[tp]
-                # Nothing at all, and no limit that kept something back: there is no record up to the end.
+                # No partition advanced, and no limit kept batches back: there are no more records up to the end.
                 position = answers[tp].next_offset if moved else count.end
                 offsets = decode_offsets(answers[tp].batches, start=positions[tp], end=count.end)
                 count.add(offsets, min(position, count.end))
@@ -114,7 +114,7 @@ class Counts:
             open_tps = [tp for tp in (*rest, *moved) if self._lacks(tp, wanted[tp])]
 
     async def first(self, fetcher: Fetcher, limit: int) -> Offsets:
-        """Where about `limit` records end, dealt out to all partitions; each that has any gets at least one."""
+        """Return the ends of about `limit` records, shared by all partitions; at least one of each that has any."""
         taken = dict.fromkeys(self.counts, 0)
         open_tps = [tp for tp in self.counts if self._has_more(tp, 0)]
         left = limit
@@ -144,7 +144,8 @@ class Counts:
 def proportional(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> Offsets:
-    """Where about `limit` records end, dealt out as partitions are long: for dense offsets, as Spark does it."""
+    """Return the ends of about `limit` records, shared in proportion to the partitions' lengths."""
+    # It requires dense offsets, and works like Spark's own source.
     sizes = {tp: max(end - starts[tp], 0) for tp, end in ends.items()}
     total = sum(sizes.values())
     return {

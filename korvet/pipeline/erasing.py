@@ -1,4 +1,4 @@
-"""What the broker still has of keys whose archived records are erased: tables are changed, logs are not."""
+"""Find records of erased keys that are still in the broker's logs: erasing changes only tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 @frozen
 class HotRecords:
-    """Records of some keys in a partition's log: how many, and the first and last offset."""
+    """Records of some keys in a partition's log: their number, and the first and last offset."""
 
     tp: TopicPartition
     count: int
@@ -27,7 +27,7 @@ class HotRecords:
 
 
 async def hot_records(client: Client, topic: str, keys: pa.Array) -> list[HotRecords]:
-    """What logs have of a topic's records of these keys, without what is in a lake alone. Reads all of it.
+    """Return the records of these keys in a topic's logs, without those that are only in a lake. Reads whole logs.
 
     Raises KafkaError.
     """

@@ -1,7 +1,8 @@
-"""How many records lie where in a long stretch of a log, from probes into it, where counting would take too long.
+"""Estimate the number and distribution of records in a long part of a log by probes, if counting would take too long.
 
-A probe is a small Fetch: what it brings is known, and what follows up to the next probe is taken to be as dense. Probes
-go first to equal parts of the stretch, then to where most records are guessed to be, which is where a burst shows.
+A probe is a small Fetch. The records in its response are known, and the offsets up to the next probe are taken to be as
+dense as these. The first probes divide the offsets equally; the next ones go to where the most records are estimated,
+which finds bursts.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from korvet.pipeline.fetching import Fetcher
 
 PROBE_BYTES = 64 * 1024
 FIRST_PROBES = 16
-# A part that holds less than this of what a task gets need not be known better.
+# A part with less than 1/FINE_ENOUGH of a task's records needs no further probes.
 FINE_ENOUGH = 8
 
 
 @frozen(eq=False)
 class Stretch:
-    """Offsets from `start` to `end`: known up to `known_end`, guessed behind it."""
+    """Offsets in [start, end): known below `known_end`, estimated from there on."""
 
     start: int
     known: Int64s
     known_end: int
     end: int
-    density: float  # records for each offset
+    density: float  # records per offset
 
     @property
     def guessed(self) -> float:
@@ -44,7 +45,7 @@ class Stretch:
         return Stretch(self.start, self.known, self.known_end, end, self.density)
 
     def sample(self, every: float) -> Int64s:
-        """Offsets of one record in `every`."""
+        """Return the offset of one record in `every`."""
         guessed = np.linspace(self.known_end, self.end, round(self.guessed / every), endpoint=False)
         return np.concatenate([self.known[:: max(round(every), 1)], guessed.astype(np.int64)])
 
@@ -52,7 +53,7 @@ class Stretch:
 async def estimate(
     fetcher: Fetcher, tp: TopicPartition, start: int, end: int, *, parts: int, probes: int
 ) -> list[Stretch]:
-    """Stretches from `start` to `end`, in their order, fine enough to be cut into so many equal parts."""
+    """Return stretches of [start, end), in order, fine enough to be cut into `parts` equal parts."""
     bounds = np.linspace(start, end, min(FIRST_PROBES, probes) + 1).astype(np.int64).tolist()
     found = [await _probe(fetcher, tp, first, last) for first, last in pairwise(bounds) if first < last]
     for _ in range(probes - len(found)):
@@ -74,8 +75,8 @@ async def _probe(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> 
     if fetched.next_offset >= end or fetched.next_offset == start:
         return Stretch(start, offsets, end, end, 0.0)
     if not len(offsets):
-        # Control batches, or aborted ones: nothing is known of what follows.
+        # Control batches or aborted ones: the density of what follows is unknown.
         return Stretch(start, offsets, fetched.next_offset, end, 0.0)
-    # A burst that has just begun goes on: what counts is how dense the last ones are.
+    # A burst that has just begun will go on, so use the density of the last records.
     last = offsets[len(offsets) // 2 :]
     return Stretch(start, offsets, fetched.next_offset, end, len(last) / (fetched.next_offset - int(last[0])))

@@ -1,7 +1,7 @@
-"""Fetches of raw record batches: one partition at a time for tasks, many partitions at once for planning.
+"""Fetch raw record batches: of one partition for tasks, of many partitions together for planning.
 
-A Fetch is repeated while its errors may pass, with leaders asked for anew in between, as the client's verbs do.
-What comes is checked (CRC-32C) batch by batch before anybody looks at it.
+A Fetch is retried after retriable errors, with refreshed metadata, as the client's own methods do. The CRC-32C of every
+batch is checked first.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ READ_COMMITTED = 1
 
 @frozen
 class Fetched:
-    """What one Fetch brought of a partition: whole batches, and where the log stood.
+    """Whole batches of a partition from one Fetch, and the state of its log.
 
-    `batches` are those with records for readers: neither control batches nor aborted ones. `next_offset` is the one
-    behind the last batch that came, control batches included; `offset`, which was asked for, where none came. The first
-    batch may begin before it.
+    `batches` are those for consumers, without control batches and aborted ones. `next_offset` follows the last batch of
+    the response, control batches included; without batches it is `offset`, the requested one. The first batch may begin
+    before `offset`.
     """
 
     offset: int
     batches: Sequence[RecordBatch]
     next_offset: int
-    end_offset: int  # of what may be read: the high watermark, or the last stable offset
+    end_offset: int  # the high watermark, or the last stable offset
     log_start_offset: int
 
 
 @define
 class Fetcher:
-    """Fetches for one isolation level, through an open client; remembers the leaders."""
+    """Fetches with one isolation level, through an open client, and caches the leaders."""
 
     client: Client
     isolation_level: int
@@ -60,10 +60,10 @@ class Fetcher:
     async def fetch(
         self, tp: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = MAX_WAIT_MS
     ) -> Fetched:
-        """What there is from `offset` on, at least one batch if there is any; waits for one only so long.
+        """Fetch from `offset` on, at least one batch if there is any; wait for one up to `max_wait_ms`.
 
-        Raises OffsetOutOfRange for an offset the log does not have, CorruptMessage for a wrong CRC, and whatever
-        else the broker says once 30 s of trying again have not helped.
+        Raises OffsetOutOfRange for an offset that the log does not have, CorruptMessage for a wrong CRC, and any other
+        error that lasts longer than 30 s of retries.
         """
         answers = await self.fetch_all(
             {tp: offset}, max_bytes=max_bytes, partition_bytes=max_bytes, max_wait_ms=max_wait_ms
@@ -78,7 +78,7 @@ class Fetcher:
         partition_bytes: int,
         max_wait_ms: int = 0,
     ) -> dict[TopicPartition, Fetched]:
-        """The same for several partitions, in this order; the last ones are left empty once `max_bytes` are full."""
+        """Fetch several partitions, in this order; once `max_bytes` are reached, the last ones get no batches."""
         started = trio.current_time()
         backoff_s = FIRST_BACKOFF_S
         answers: dict[TopicPartition, Fetched] = {}
@@ -99,11 +99,9 @@ class Fetcher:
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
     async def is_gone(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether the log does not hold an offset any more, or not yet.
-
-        ListOffsets does not tell: where offsets are times, the first record may lie far behind the last one that was
-        deleted, and nothing was lost in between.
-        """
+        """Return True if the log does not hold an offset any more, or not yet."""
+        # ListOffsets is not sufficient: with time-based offsets, the first record may be far after the last deleted
+        # one, although nothing between them was lost.
         try:
             await self.fetch(tp, offset, max_bytes=1, max_wait_ms=0)
         except OffsetOutOfRange:
@@ -192,7 +190,7 @@ class Fetcher:
 def for_readers(
     batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]
 ) -> Iterable[RecordBatch]:
-    """The batches without control batches, and without those of transactions that were aborted (KIP-98)."""
+    """Yield the batches without control batches and without those of aborted transactions (KIP-98)."""
     begins = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
     producers: set[int] = set()
     for batch in batches:

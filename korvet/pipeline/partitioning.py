@@ -1,4 +1,4 @@
-"""Which partition each of many keys goes to: Kafka's hash, all keys at once."""
+"""Kafka's partitioner for many keys together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from korvet.client.partitioner import MULTIPLIER, SEED, partition_of_key
 from korvet.lake.encoding import lengths
 from korvet.lake.varints import Bytes, Int64s
 
-# Keys beyond are hashed one by one.
+# Longer keys, in bytes, are hashed one by one.
 LONG_KEY = 256
 
 
 def partitions_of(keys: pa.BinaryArray, count: int) -> Int64s:
-    """The partition, of `count`, that each key goes to, as in Kafka's Java client; null keys are taken as empty."""
+    """Return the partition of each key, as Kafka's Java client chooses it; null keys count as empty."""
     offsets, data = _offsets_and_bytes(keys)
     sizes = np.diff(offsets)
     long = np.flatnonzero(sizes > LONG_KEY)
@@ -28,7 +28,7 @@ def partitions_of(keys: pa.BinaryArray, count: int) -> Int64s:
 
 def _murmur2(data: Bytes, at: Int64s, sizes: Int64s) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     multiplier = np.uint32(MULTIPLIER)
-    # Four bytes from anywhere, also where fewer are left.
+    # Four bytes at any position, padded with zeros at the end.
     windows = np.lib.stride_tricks.sliding_window_view(np.append(data, np.zeros(4, np.uint8)), 4)
     hashes = np.uint32(SEED) ^ sizes.astype(np.uint32)
     words = sizes >> 2
@@ -48,7 +48,7 @@ def _murmur2(data: Bytes, at: Int64s, sizes: Int64s) -> np.ndarray[tuple[int], n
 
 
 def _offsets_and_bytes(array: pa.BinaryArray) -> tuple[Int64s, Bytes]:
-    """Where an array's bytes begin and end, nulls between the same two, and the bytes."""
+    """Return the boundaries of an array's values (nulls are empty), and the bytes."""
     sizes = lengths(array)
     if array.null_count:
         array = pc.fill_null(array, b"")

@@ -1,7 +1,7 @@
-"""SQL over topics: for each a view that unites what is archived with what is not yet, every record exactly once.
+"""SQL over topics: a view per topic unites archived records with later ones, every record exactly once.
 
-The archive's part is one snapshot of the table. The broker's begins with the very offsets up to which that snapshot
-says that it goes, so no row comes twice and none is missing, whatever is archived or trimmed while the query runs.
+The archived part is one snapshot of the table. The broker's part begins at the archived offsets of this snapshot, so no
+row is duplicated or missing, whatever is archived or trimmed while the query runs.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.connecting import Connecting
 from korvet.protocol.errors import UnknownTopicOrPartition
 
-# What is in the files; the date is made of the timestamp.
+# The columns inside the files. The date is computed from the timestamp.
 STORED = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, \
 timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms bigint"""
 EARLIEST = -2
 
 
-class AmbiguousView(LakeError):  # noqa: N818  it says what is wrong
-    """A name in SQL that several topics or typed tables have."""
+class AmbiguousView(LakeError):  # noqa: N818  the name states the fault
+    """Several topics or typed tables have the same name in SQL."""
 
 
 @frozen
 class Lake:
-    """Where tables are, and the brokers that have what is not archived yet; without brokers, tables alone."""
+    """The location of tables, and the brokers with later records; without brokers, only tables are read."""
 
     location: Location
     bootstrap_servers: str | None = None
-    typed: Location | None = None  # where typed tables are
+    typed: Location | None = None  # location of typed tables
     security: Security = PLAINTEXT
 
     def topics(self) -> list[str]:
-        """The topics that have an archive here."""
+        """Return the topics that have an archive."""
         return archives_in(self.location)
 
     def typed_tables(self) -> list[str]:
-        """The typed tables."""
+        """Return the typed tables."""
         return [] if self.typed is None else tables_in(self.typed)
 
 
 def view_name(topic: str) -> str:
-    """What a topic is called in SQL: its name, with an underscore for every character that no plain name has."""
+    """Return a topic's name in SQL, with an underscore for each character that identifiers cannot have."""
     return re.sub(r"\W", "_", topic, flags=re.ASCII)
 
 
@@ -106,7 +106,7 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
 
 
 def typed_rows(spark: SparkSession, location: Location) -> DataFrame:
-    """The rows of a typed table, or of any other plain Delta table. Raises LakeError."""
+    """Return the rows of a typed table, or of any other plain Delta table. Raises LakeError."""
     with store_errors(location):
         table = DeltaTable(location.url, storage_options=location.storage_options())
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
@@ -118,7 +118,7 @@ def typed_rows(spark: SparkSession, location: Location) -> DataFrame:
 def _read_fragments(
     location: Location, version: int, numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What a worker runs: the rows of a table's fragments of these numbers, columns that are in paths included."""
+    """Yield the rows of a table's fragments of these numbers on a worker, with the columns that are in paths."""
     table = DeltaTable(location.url, version=version, storage_options=location.storage_options())
     dataset = table.to_pyarrow_dataset()
     fragments = sorted(dataset.get_fragments(), key=lambda fragment: str(fragment.path))
@@ -128,12 +128,12 @@ def _read_fragments(
 
 
 def archived(spark: SparkSession, table: LakeTable) -> DataFrame:
-    """The rows of a snapshot."""
+    """Return the rows of a snapshot."""
     paths = [table.absolute(file) for file in table.files]
     if table.location.is_local and paths:
         rows = spark.read.schema(STORED).parquet(*map(_escaped, paths))
     else:
-        # Spark would want Hadoop's jars for a store, and they its options; pyarrow has both.
+        # Spark requires Hadoop's jars and settings to read a store; pyarrow does not.
         numbers = spark.range(0, len(paths), 1, max(1, len(paths)))
         rows = numbers.mapInArrow(partial(_read_files, table.location, tuple(paths)), STORED)
     return rows.withColumn("date", sf.to_date("timestamp"))
@@ -179,14 +179,14 @@ def described_topic(connecting: Connecting, topic: str) -> Topic:
 
 
 def _escaped(path: str) -> str:
-    """A path that Spark takes literally: it would expand what looks like a pattern."""
+    """Escape a path so that Spark does not expand it as a pattern."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 
 
 def _read_files(
     location: Location, paths: Sequence[str], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What a worker runs: the rows of these files, a row group at a time."""
+    """Yield the rows of these files on a worker, in batches."""
     filesystem = location.filesystem()
     names = [part.split()[0] for part in STORED.split(", ")]
     for batch in numbers:

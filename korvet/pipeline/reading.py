@@ -1,7 +1,7 @@
-"""What a task does: read a range of one partition and hand it to Spark as Arrow record batches.
+"""The work of a read task: read a range of one partition, and pass it to Spark as Arrow record batches.
 
-Fetching runs on Trio in a thread of its own, so the next answer is under way while one is decoded, and no more than
-two wait. The thread ends with the iterator.
+Fetching runs on Trio in a separate thread, so that the next response arrives while one is decoded. At most two wait.
+The thread ends with the iterator.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from korvet.pipeline.fetching import Fetched, Fetcher
 from korvet.pipeline.options import ReadOptions
 from korvet.protocol.errors import OffsetOutOfRange
 
-# Answers that wait to be decoded.
+# Prefetched responses that wait to be decoded.
 AHEAD = 2
 FIRST_BYTES = 1024 * 1024
-# So many answers without records in a row, from a log that goes on, mean that there are none up to its end.
+# Consecutive responses without records, before the log's end, after which the rest is taken to be empty.
 EMPTY_ANSWERS = 5
-# What a timestamp of Spark, in us, can hold of the ms on the wire.
+# The largest timestamp in ms that Spark's timestamps, in us, can hold.
 LAST_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 FIELDS = [
@@ -42,13 +42,13 @@ HEADERS_FIELD = pa.field("headers", pa.list_(HEADER_TYPE))
 TIMESTAMP_MS_FIELD = pa.field("timestamp_ms", pa.int64())
 
 
-class DataLost(Exception):  # noqa: N818  it says what happened
-    """Offsets that were to be read are no longer, or not any more, in the log."""
+class DataLost(Exception):  # noqa: N818  the name states what happened
+    """Offsets to read are not in the log, or no longer."""
 
 
 @frozen
 class Range:
-    """Offsets of one partition from `start` up to `end`, which is not read."""
+    """Offsets of one partition in [start, end)."""
 
     tp: TopicPartition
     start: int
@@ -59,14 +59,14 @@ class Range:
 
 
 class RangePartition(InputPartition):
-    """What Spark sends to a task: one range, or nothing to be read."""
+    """The input of a Spark task: one range, or None for nothing to read."""
 
     def __init__(self, wanted: Range | None) -> None:
         self.range = wanted
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """The columns that are asked for."""
+    """Return the requested columns."""
     fields = [*FIELDS]
     if options.include_headers:
         fields.append(HEADERS_FIELD)
@@ -76,14 +76,14 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 
 def read_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The rows of a range. Raises DataLost, where that is to be an error, or a KafkaError."""
+    """Yield the rows of a range. Raises KafkaError, and DataLost if the options require it."""
     schema = arrow_schema(options)
     for columns in read_columns(options, wanted):
         yield to_arrow(columns, wanted.tp, schema)
 
 
 def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
-    """The records of a range, decoded, in the order of the log."""
+    """Yield the decoded records of a range, in the order of the log."""
     fetching: Ahead[Fetched] = Ahead(partial(fetch_range, options, wanted), AHEAD)
     fetching.start(f"fetching {wanted}")
     try:
@@ -96,10 +96,10 @@ def read_columns(options: ReadOptions, wanted: Range) -> Iterator[Columns]:
 
 
 async def fetch_range(options: ReadOptions, wanted: Range, answers: Ahead[Fetched]) -> None:
-    """Fetch a range. Raises DataLost, where that is to be an error, or a KafkaError."""
+    """Fetch a range. Raises KafkaError, and DataLost if the options require it."""
     tp, position, end = wanted.tp, wanted.start, wanted.end
     empty = 0
-    # The first Fetches are smaller, or a task with a few records would bring many that are another's.
+    # The first Fetches are smaller: a task with a few records would otherwise fetch many of the next task.
     max_bytes = min(FIRST_BYTES, options.fetch_bytes)
     async with options.connecting.open() as client:
         fetcher = Fetcher(client, options.isolation_level)
@@ -133,7 +133,7 @@ def refuse_loss(options: ReadOptions, missing: Range) -> None:
 
 
 def to_arrow(columns: Columns, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
-    """Columns as Spark wants them: with their address, and timestamps in us, null where none can hold them."""
+    """Return Spark's columns for records: with topic and partition, and timestamps in us, null if out of range."""
     count = len(columns.offsets)
     topic = tp.topic.encode()
     arrays = [
@@ -157,7 +157,7 @@ def to_arrow(columns: Columns, tp: TopicPartition, schema: pa.Schema) -> pa.Reco
 
 
 def timestamps_us(timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """Timestamps as Spark's, null for those that it cannot hold."""
+    """Return timestamps in Spark's type, null if out of range."""
     beyond = (timestamps_ms > LAST_TIMESTAMP_MS) | (timestamps_ms < -LAST_TIMESTAMP_MS)
     if not beyond.any():
         return pa.array(timestamps_ms * 1000).view(FIELDS[5].type)
@@ -165,7 +165,7 @@ def timestamps_us(timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
 
 
 def lost(missing: Range) -> str:
-    """What is said of offsets that cannot be read."""
+    """Return the message about offsets that cannot be read."""
     return (
         f"{missing} cannot be read: they have been deleted, by retention or by hand, or the topic is another one "
         "of the same name. Set failOnDataLoss=false to go on without them."

@@ -1,13 +1,14 @@
-"""Archived records back into a topic: what a worker does for one partition of the archive.
+"""Replay archived records into a topic: the work for one partition of the archive.
 
-Records keep key, value, headers and timestamp, and get one header more, which says where they are from:
+Records keep key, value, headers and timestamp, and get another header with their origin:
 
     korvet.origin   "<id of the replay> <topic> <partition> <offset>"
 
-That header is what makes a replay resumable. Whoever begins, or begins again, asks the target itself: the group
-`korvet-replay-<id>-<partition>` has a position in it from which on replayed records are looked for, and in the
-position's metadata the offset of the archive that comes next if there are none. So a replay that was killed between
-sending and the answer doubles nothing. Within a run, the idempotent producer's sequences see to that.
+This header makes a replay resumable. The replay's state is in the target's cluster: the group
+`korvet-replay-<id>-<partition>` has a committed offset, from which to search the target for replayed records. The
+commit's metadata has the next offset of the archive, for the case that there are none. So a replay that was killed
+between sending and the response duplicates nothing. Within a run, the sequences of an idempotent producer prevent
+duplicates.
 
 All records of an archived partition go to one partition of the target, in their order.
 """
@@ -43,19 +44,20 @@ from korvet.protocol.messages.produce import (
 )
 
 ORIGIN = "korvet.origin"
-# Under what brokers take at most unless they are told otherwise.
+# Below the default limit of brokers.
 BATCH_BYTES = 900_000
 BATCH_RECORDS = 20_000
-# What a restart reads back, at most, to find where it was; and how old what is told of the progress may be.
+# Batches between checkpoints, which bounds how much a restart reads back, and the longest time between them, which
+# keeps the reported progress recent.
 BATCHES_A_CHECKPOINT = 50
 CHECKPOINT_S = 1.0
-# With a rate, a batch is so many seconds' worth.
+# With a rate, a batch has the records of this many seconds.
 BATCH_S = 0.2
 
 
 @frozen
 class Selection:
-    """Which records: offsets of [start, end), times (ms) of [from_ms, until_ms), those with this key."""
+    """The records to replay: offsets in [start, end), timestamps (ms) in [from_ms, until_ms), those with this key."""
 
     start: int
     end: int
@@ -66,7 +68,7 @@ class Selection:
 
 @frozen
 class Replay:
-    """What is replayed, and where to. `rate` is in records per second, of one partition; 0 is without limit."""
+    """Source and target of a replay. `rate` is in records per second of one partition; 0 means unlimited."""
 
     replay_id: str
     bootstrap_servers: str
@@ -83,7 +85,7 @@ class Replay:
 
     @property
     def batch_records(self) -> int:
-        """How many records a batch has at most; fewer with a rate, so that they come evenly."""
+        """The largest number of records in a batch; smaller with a rate, so that records are spread evenly."""
         return BATCH_RECORDS if self.rate <= 0 else min(BATCH_RECORDS, max(1, round(self.rate * BATCH_S)))
 
     def group_id(self, partition: int) -> str:
@@ -92,7 +94,7 @@ class Replay:
 
 @frozen
 class Replayed:
-    """What became of a partition: records sent by this run, and what went wrong, if anything."""
+    """Result of a partition: records sent by this run, and an error, if any."""
 
     partition: int
     records: int
@@ -107,7 +109,7 @@ class Replayed:
 
 
 def replay_partition(replay: Replay, partition: int, selection: Selection) -> Replayed:
-    """Send what is selected of a partition and was not sent yet."""
+    """Send the selected records of a partition that were not sent yet."""
     source = Source(replay, partition)
     if replay.dry_run:
         return Replayed(partition, source.count(selection))
@@ -121,7 +123,7 @@ def replay_partition(replay: Replay, partition: int, selection: Selection) -> Re
 
 @frozen
 class Batch:
-    """Records on their way, and the offset of the archive that comes after them."""
+    """Records to send, and the archive's offset after them."""
 
     rows: Rows
     next_offset: int
@@ -129,7 +131,7 @@ class Batch:
 
 @define
 class Source:
-    """The archive's records, as they are to be sent."""
+    """The archive's records, in the form in which they are sent."""
 
     replay: Replay
     partition: int
@@ -139,7 +141,7 @@ class Source:
         self.reader = ColdReader(self.replay.lake, cache_bytes=0)
 
     def batches(self, selection: Selection) -> Iterator[Batch]:
-        """What is selected, in order, a batch's worth at a time. Raises LakeError."""
+        """Yield the selected records in order, in batches. Raises LakeError."""
         limit = self.replay.batch_records
         for rows in self._chosen(selection):
             offsets = rows["offset"].to_numpy()
@@ -151,7 +153,7 @@ class Source:
                         yield Batch(records.slice(at, until), int(offsets[until - 1]) + 1)
 
     def count(self, selection: Selection) -> int:
-        """How many records are selected. Raises LakeError."""
+        """Return the number of selected records. Raises LakeError."""
         return sum(rows.num_rows for rows in self._chosen(selection))
 
     def _chosen(self, selection: Selection) -> Iterator[pa.Table]:
@@ -169,7 +171,7 @@ class Source:
                 yield chosen
 
     def _records(self, rows: pa.Table) -> Rows:
-        """The rows with their origin, one behind the other: their offsets will be the target's."""
+        """Return the rows with their origin and without offsets, since the target assigns its own."""
         front = f"{self.replay.replay_id} {self.replay.topic} {self.partition} "
         numbers = column_of(rows, "offset").cast(pa.string())
         origins = pc.binary_join_element_wise(front, numbers, "").cast(pa.binary())
@@ -190,13 +192,13 @@ def _selected(rows: pa.Table, selection: Selection) -> pa.Array:
 
 
 async def target_of(client: Client, replay: Replay, partition: int) -> TopicPartition:
-    """Where a partition goes: to the same number, as far as the target has so many."""
+    """Return the target of a partition: the same number, modulo the target's number of partitions."""
     topic = await client.topic(replay.target)
     return TopicPartition(topic.name, partition % len(topic.partitions))
 
 
 def left_of(position: OffsetAndMetadata | None, selection: Selection) -> Selection:
-    """What was left of a selection when this position of the replay's group was noted."""
+    """Return what was left of a selection at a checkpoint of the replay's group."""
     if position is None:
         return selection
     start, end = json.loads(position.metadata)
@@ -205,7 +207,7 @@ def left_of(position: OffsetAndMetadata | None, selection: Selection) -> Selecti
 
 @define
 class Target:
-    """The partition that records go to, and how far they are."""
+    """The partition that records go to, and the progress."""
 
     replay: Replay
     partition: int
@@ -214,10 +216,10 @@ class Target:
     _producer_id: int = field(default=-1, init=False)
     _producer_epoch: int = field(default=-1, init=False)
     _sequence: int = field(default=0, init=False)
-    _leader_id: int = field(default=-1, init=False)  # -1 while it has to be asked for
+    _leader_id: int = field(default=-1, init=False)  # -1: metadata must be requested
 
     async def send_all(self, selection: Selection) -> None:
-        """Send what is selected and is not there yet. Raises KafkaError, LakeError."""
+        """Send the selected records that the target does not have yet. Raises KafkaError, LakeError."""
         async with self.replay.client() as client:
             tp = await target_of(client, self.replay, self.partition)
             selection = await self._resumed(client, tp, selection)
@@ -235,7 +237,7 @@ class Target:
             await self._checkpoint(client, tp, offsets[tp].offset, evolve(selection, start=selection.end))
 
     async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
-        """What is left of the selection: what lies behind the last record that is in the target."""
+        """Return what is left of the selection: the offsets after the last record that is in the target."""
         group_id = self.replay.group_id(self.partition)
         latest = (await client.list_offsets({tp: LATEST}))[tp].offset
         position = (await client.committed(group_id, [tp])).get(tp)
@@ -253,7 +255,7 @@ class Target:
         return evolve(selection, start=min(start, end), end=end)
 
     async def _checkpoint(self, client: Client, tp: TopicPartition, offset: int, left: Selection) -> None:
-        """Note where the target ends, and what is left; see `left_of`."""
+        """Commit the target's end offset, with what is left as metadata; see `left_of`."""
         metadata = json.dumps([left.start, left.end])
         position = OffsetAndMetadata(offset, metadata=metadata)
         await client.commit(self.replay.group_id(self.partition), {tp: position})
@@ -270,7 +272,7 @@ class Target:
         self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
 
     async def _send(self, client: Client, tp: TopicPartition, batch: Batch) -> int:
-        """Have a batch stored, once; its offset in the target, -1 where only an attempt before knew it."""
+        """Store a batch once. Return its offset in the target, or -1 if an earlier attempt had stored it."""
         producing = Producing(self._producer_id, self._producer_epoch, self._sequence)
         data = encode_batch(batch.rows, producing=producing)
         request = ProduceRequest(

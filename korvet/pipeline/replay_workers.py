@@ -1,4 +1,4 @@
-"""Replays on Spark's workers: one task for each partition of the archive."""
+"""Run replays on Spark's workers: one task per partition of the archive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from korvet.pipeline.replay import Replay, Replayed, Selection, left_of, replay_
 from korvet.protocol.errors import KafkaError
 
 LOOK_S = 1.0
-# Of one look after another, so that asking for many partitions' positions does not become work of its own.
+# The pause between two progress checks, relative to the duration of a check, which limits their load.
 LOOK_SHARE = 20
 
 
@@ -26,9 +26,9 @@ def replay_all(
     selections: Mapping[int, Selection],
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> list[Replayed]:
-    """Replay these partitions; what became of each, sorted. Spark may repeat a task: nothing is doubled by that.
+    """Replay these partitions. Return the result of each, sorted. Spark may repeat a task: this duplicates nothing.
 
-    `on_progress` is told now and then, in a thread of its own, which part of the offsets is done, from 0 to 1.
+    `on_progress` is called from time to time, in another thread, with the completed fraction of offsets, from 0 to 1.
     """
     tasks = tuple(selections.items())
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
@@ -50,7 +50,7 @@ def _work(
 def _watched(
     replay: Replay, selections: Mapping[int, Selection], on_progress: Callable[[float], None]
 ) -> Iterator[None]:
-    """Ask the positions of a replay's groups while the block runs. What cannot be asked is not told."""
+    """Report progress from the committed offsets of a replay's groups while the block runs; ignore errors."""
     total = sum(selection.end - selection.start for selection in selections.values())
     ended = threading.Event()
 
@@ -87,7 +87,7 @@ def _watched(
 
 
 async def left_in_all(client: Client, replay: Replay, selections: Mapping[int, Selection]) -> int:
-    """How many offsets of the selections were not done when the replay last noted where it is. Raises KafkaError."""
+    """Return the number of selected offsets that remained at the last checkpoint. Raises KafkaError."""
     left = 0
     for partition, selection in selections.items():
         tp = await target_of(client, replay, partition)

@@ -1,6 +1,6 @@
-"""A Spark session as the pipeline wants it: Java found, workers on our own Python, a quiet console.
+"""Create a Spark session for the pipeline: find Java, run workers with our own Python, keep the console quiet.
 
-A job that has a session already (a notebook, a cluster's) need not come here: the data source works in any session.
+Jobs that have a session already (in a notebook, on a cluster) do not need this: the data source works in any session.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 LOOPBACK = "127.0.0.1"
 
 SETTINGS = {
-    # Below its largest, Spark measures every row that comes from Python: five times slower with headers.
+    # Below the maximum, Spark measures every row that comes from Python: five times slower with headers.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647b",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Nobody outside this machine needs to reach a session that lives on it.
+# No other machine needs to connect to a local session.
 LOCAL_SETTINGS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-# Half the time to start, and half the work: for jobs that do theirs in Python, where Java only hands out tasks.
+# Halves the start time and the CPU usage of jobs that work in Python, where Java only schedules tasks.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-class JavaNotFound(Exception):  # noqa: N818  it says what is missing
-    """There is no Java that Spark runs on; the message says how to get one."""
+class JavaNotFound(Exception):  # noqa: N818  the name states what is missing
+    """There is no suitable Java for Spark; the message describes how to get one."""
 
 
 def spark_session(
@@ -43,16 +43,16 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     quick_java: bool = False,
 ) -> SparkSession:
-    """The running session, or a new one, on this machine's cores unless `master` or spark-submit says otherwise.
+    """Return the active session, or create one, on this machine's cores unless `master` or spark-submit differ.
 
-    `settings` win over what is set here, and with `quick_java` a Java that is started compiles less. Workers elsewhere
-    run the Python that PYSPARK_PYTHON names, or else one at the path of ours. Raises JavaNotFound. The caller stops it.
+    `settings` override those of this module. With `quick_java`, a new Java compiles less. Remote workers run the Python
+    in PYSPARK_PYTHON, or else one at the same path as ours. Raises JavaNotFound. The caller must stop the session.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started a Java already
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started Java
     if not submitted:
         find_java()
         master = master or os.environ.get("MASTER") or "local[*]"
@@ -61,7 +61,7 @@ def spark_session(
     java = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     chosen = {"spark.driver.extraJavaOptions": f"{java} {QUICK_JAVA}" if quick_java else java}
     chosen |= SETTINGS
-    # Otherwise workers are whatever `python3` the search path finds first.
+    # By default, workers would run the first `python3` on the search path.
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -76,7 +76,7 @@ def spark_session(
 
 
 def find_java() -> Path:
-    """The Java that Spark will start. Raises JavaNotFound where there is none, or only one that is too old."""
+    """Return the Java that Spark will start. Raises JavaNotFound if there is none, or only one that is too old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if found is None:
@@ -90,7 +90,7 @@ def find_java() -> Path:
 
 
 def _java_version(java: str) -> int:
-    """The major version, 0 where it does not start. Before Java 9 it was called 1.8 and so on."""
+    """Return the major version, 0 if Java does not start. Before Java 9, versions were 1.8 and so on."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,7 @@
-"""Ranges to tasks: one for each partition, or more where `minPartitions` or `maxRecordsPerPartition` say so.
+"""Split ranges into tasks: one per partition, or more according to `minPartitions` and `maxRecordsPerPartition`.
 
-Tasks get about as many records each. Where offsets count records, that is arithmetic; elsewhere records are counted
-first, as far as COUNTING_ROUNDS get, and what lies beyond is estimated.
+Tasks get about the same number of records. With dense offsets this is arithmetic. Otherwise records are counted as far
+as COUNTING_ROUNDS allow, and the rest is estimated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from korvet.pipeline.reading import Range
 
 ALL = 2**62
 COUNTING_ROUNDS = 8  # of ROUND_BYTES each
-# Into all partitions together, and into one at least.
+# Probes of all partitions together, and at least of each one.
 PROBES = 1024
 FEWEST_PROBES = 32
-# Of records in all, for which offsets are kept: enough to cut anywhere.
+# Records whose offsets are kept, in all: enough to cut at any point.
 SAMPLED = 200_000
 
 
 @frozen(eq=False)
 class Weight:
-    """How many records a range has, and the offsets of some, evenly chosen."""
+    """The number of records in a range, and the offsets of an evenly chosen sample."""
 
     number: float
     sample: Int64s | range
@@ -45,7 +45,7 @@ async def split(
     *,
     counting_rounds: int = COUNTING_ROUNDS,
 ) -> list[Range]:
-    """These ranges in as many parts as asked for. `counts` may know some of their records already."""
+    """Split ranges into the requested number of parts. `counts` may have counted some of their records already."""
     wanted, largest = options.min_partitions or 0, options.max_records_per_partition
     if not ranges or (wanted <= len(ranges) and largest is None):
         return ranges
@@ -78,7 +78,7 @@ async def _weigh(fetcher: Fetcher, tp: TopicPartition, count: Count, parts: int,
 
 
 def _cut(whole: Range, sample: Int64s | range, parts: int) -> list[Range]:
-    """A range in so many parts, or as many as there are records, with as much of the sample in each."""
+    """Cut a range into at most `parts` parts with equal shares of the sample."""
     number = len(sample)
     parts = max(min(parts, number), 1)
     cuts = [whole.start, *(int(sample[number * part // parts]) for part in range(1, parts)), whole.end]
@@ -86,8 +86,8 @@ def _cut(whole: Range, sample: Int64s | range, parts: int) -> list[Range]:
 
 
 def _parts(numbers: Mapping[TopicPartition, float], wanted: int) -> dict[TopicPartition, int]:
-    """How many parts each partition gets, `wanted` in all where records are enough: another one goes, one by one,
-    to where parts are largest.
+    """Return the number of parts of each partition, `wanted` in all. Each further part goes to the partition whose
+    parts are largest.
     """
     parts = dict.fromkeys(numbers, 1)
     for _ in range(wanted - len(parts)):
