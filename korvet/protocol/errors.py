@@ -873,7 +873,7 @@ class InvalidRegularExpression(KafkaError):
 
 class RebootstrapRequired(KafkaError):
     error_code = ErrorCode.REBOOTSTRAP_REQUIRED
-    message = "The client's metadata is stale; it must bootstrap anew."
+    message = "The client's metadata is stale; it must bootstrap again."
 
 
 class StreamsInvalidTopology(KafkaError):

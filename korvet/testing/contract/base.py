@@ -16,7 +16,7 @@ class Contract:
 
     @pytest.fixture
     def environment(self) -> Environment:
-        raise NotImplementedError("whoever inherits the contract says which store is tested")
+        raise NotImplementedError("override the environment fixture to define the store under test")
 
     @pytest.fixture
     async def storage(self, environment: Environment) -> AsyncIterator[Storage]:
@@ -33,12 +33,9 @@ class Contract:
 
 
 async def eventually(ask: Callable[[], Awaitable[object]], expected: object) -> None:
-    """Ask until the answer is the one expected: for what a broker learns from another by a signal only.
-
-    A backend with one broker answers rightly at once, and nothing is waited for.
-    """
+    """Call `ask` until it returns the expected value, for changes of which another broker is only notified."""
     with trio.move_on_after(5):
-        while await ask() != expected:  # noqa: ASYNC110  what is waited for is another process's doing
+        while await ask() != expected:  # noqa: ASYNC110  another process causes the change
             await trio.sleep(0.01)
 
     assert await ask() == expected

@@ -215,9 +215,9 @@ class CatalogueContract(Contract):
     ) -> None:
         await append(storage, tp, numbered(3))
         await storage.delete_topic(topic)
-        anew = await storage.create_topic("orders", 3, topic.settings)
+        recreated = await storage.create_topic("orders", 3, topic.settings)
 
-        assert anew.topic_id != topic.topic_id
+        assert recreated.topic_id != topic.topic_id
         assert await storage.topic_by_id(topic.topic_id) is None
         assert await storage.earliest(tp) == OffsetAndTimestamp(0, -1)
         assert (await storage.latest(tp)).high_watermark == 0
@@ -243,11 +243,11 @@ class CatalogueContract(Contract):
         self, storage: Storage, topic: Topic
     ) -> None:
         await storage.delete_topic(topic)
-        anew = await storage.create_topic("orders", 1, topic.settings)
+        recreated = await storage.create_topic("orders", 1, topic.settings)
         with pytest.raises(UnknownTopicOrPartition):
             await storage.delete_topic(topic)
 
-        assert await storage.topic("orders") == anew
+        assert await storage.topic("orders") == recreated
 
     async def test_one_topic_deleted_leaves_the_others(
         self, storage: Storage, topic: Topic, environment: Environment
@@ -312,9 +312,9 @@ class CatalogueContract(Contract):
         async with environment.open() as other:
             await append(other, tp, numbered(1))
             await storage.delete_topic(topic)
-            anew = await storage.create_topic("orders", 3, topic.settings)
+            recreated = await storage.create_topic("orders", 3, topic.settings)
             await append(storage, tp, numbered(1, first=1))
-            await eventually(other.topics, {"orders": anew})
+            await eventually(other.topics, {"orders": recreated})
             result = await append(other, tp, numbered(1, first=2))
             values = [record.value for record in await records_from(other, tp)]
 
