@@ -1,4 +1,4 @@
-"""Count and checksum of rows, summed as they are read, for comparison with a commit."""
+"""Count and checksum of rows, summed while reading, for comparison with a commit."""
 
 from __future__ import annotations
 

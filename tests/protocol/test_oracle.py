@@ -5,7 +5,7 @@ compared with them field by field, and every version of every message, filled at
 
 kafka-python 3.0.12 ships the specifications of Apache Kafka 4.3 for all of our messages. They differ from those in
 kafka-clients-4.3.1.jar in only three fields, of versions that neither Kafka nor korvet supports (ListOffsets v0 and
-OffsetCommit v1). So no version of ours needs golden bytes for lack of a specification. A few bytes that Kafka's own
+OffsetCommit v1). So no version lacks a specification and needs golden bytes instead. A few bytes that Kafka's own
 Java code wrote are in test_oracle_java.py, because one codec could share a mistake with ours.
 """
 

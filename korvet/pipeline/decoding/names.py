@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-# Characters that names of columns cannot hold in a table that every reader of Delta can read.
+# Characters that column names cannot have if every reader of Delta is to read the table.
 UNFIT = r" ,;{}()\n\t="
 _TO_ESCAPE = re.compile(rf"[{UNFIT}]|_(?=x[0-9A-F]{{4}}[_{UNFIT}])")
 _ESCAPED = re.compile(r"_x([0-9A-F]{4})_")
