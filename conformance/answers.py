@@ -25,6 +25,8 @@ from korvet.protocol.schema import ZERO_UUID, Field, schema_of
 
 Fields = dict[str, str]
 
+#: The sequence bits of offsets under the timestamp mapping.
+SEQUENCE_BITS = 10
 #: The scope of a scenario (`runner`), as it appears in names.
 SCOPE = re.compile(r"s\d{4}v\d\d")
 #: The port in a loopback address.
@@ -171,6 +173,9 @@ class Reader:
         known = sorted(self.talk.offsets.get((str(topic), partition), []))
         if offset in known:
             return known.index(offset)
+        # The log starts at the time of the topic's creation, with sequence 0: before the first record.
+        if 0 <= offset < min(known, default=2**63) and offset % (1 << SEQUENCE_BITS) == 0:
+            return 0
         return known.index(offset - 1) + 1 if offset - 1 in known else offset  # the end offset
 
     # Records

@@ -128,7 +128,7 @@ class Tiers:
         if archived := await self._archived_part(tp):
             found = await archived.cold.first(archived.topic, tp.partition, archived.start, archived.end)
             if found is not None:
-                return found
+                return evolve(found, offset=archived.start)
         return await self.storage.earliest(tp)
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
@@ -137,7 +137,7 @@ class Tiers:
         offsets = await self.storage.latest(tp)
         if topic is None:
             return offsets
-        return evolve(offsets, log_start_offset=await self._start(topic, tp, offsets.log_start_offset))
+        return evolve(offsets, log_start_offset=await self._start(topic, tp, offsets))
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
         """As `Storage.seek_ts`, of both tiers."""
@@ -236,12 +236,13 @@ class Tiers:
         if topic is None or self.cold is None:
             return None
         offsets = await self.storage.latest(tp)
-        start = await self._start(topic, tp, offsets.log_start_offset)
+        start = await self._start(topic, tp, offsets)
         return ArchivedPart(self.cold, topic, start, offsets) if start < offsets.log_start_offset else None
 
-    async def _start(self, topic: Topic, tp: TopicPartition, local_start: int) -> int:
-        """Where the log starts, given where storage's part of it does."""
-        if self.cold is None or local_start <= 0:
+    async def _start(self, topic: Topic, tp: TopicPartition, local: LogOffsets) -> int:
+        """Return where the log starts, given the bounds of the part that is in storage."""
+        local_start = local.log_start_offset
+        if self.cold is None or local.trimmed_before <= 0:
             return local_start
         archived = self._archived.get(topic.topic_id, {}).get(tp.partition)
         if archived is None or archived.end < local_start:

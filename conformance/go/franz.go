@@ -58,10 +58,13 @@ func (franz *franz) produce(ctx context.Context, topic, codec string, start, end
 	return client.ProduceSync(ctx, records...).FirstErr()
 }
 
-func (franz *franz) consume(ctx context.Context, topic, group string, count int) ([]string, error) {
+func (franz *franz) consume(ctx context.Context, topic, group string, count int, fromStart bool) ([]string, error) {
+	reset := kgo.NewOffset().AtEnd()
+	if fromStart {
+		reset = kgo.NewOffset().AtStart()
+	}
 	client, err := franz.open(
-		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(reset),
 	)
 	if err != nil {
 		return nil, err
@@ -76,6 +79,16 @@ func (franz *franz) consume(ctx context.Context, topic, group string, count int)
 		fetches.EachRecord(func(record *kgo.Record) { values = append(values, string(record.Value)) })
 	}
 	return values, client.CommitUncommittedOffsets(ctx)
+}
+
+func (franz *franz) commitEnd(ctx context.Context, topic, group string) error {
+	return franz.admin(func(admin *kadm.Client) error {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err != nil {
+			return err
+		}
+		return admin.CommitAllOffsets(ctx, group, ends.Offsets())
+	})
 }
 
 func (franz *franz) share(ctx context.Context, topic, group string) ([]int, error) {

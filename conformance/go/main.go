@@ -20,8 +20,11 @@ type client interface {
 	create(ctx context.Context, topic string) error
 	// produce sends the numbers from start to end, compressed by one of the codecs.
 	produce(ctx context.Context, topic, codec string, start, end int) error
-	// consume joins the group, reads so many records, commits them, and leaves.
-	consume(ctx context.Context, topic, group string, count int) ([]string, error)
+	// consume joins the group, reads so many records, commits them, and leaves. A group without a committed offset, or
+	// with one that is out of range, begins at the start or at the end.
+	consume(ctx context.Context, topic, group string, count int, fromStart bool) ([]string, error)
+	// commitEnd commits the end of both partitions for a group without members.
+	commitEnd(ctx context.Context, topic, group string) error
 	// share has two members in the group at once, until each has a partition; it returns how many each got.
 	share(ctx context.Context, topic, group string) ([]int, error)
 	committed(ctx context.Context, topic, group string) (partitions int, err error)
@@ -48,7 +51,7 @@ var checks = []check{
 		return nil
 	}},
 	{"consume in a group, and commit", func(ctx context.Context, client client, topic string) error {
-		return expect(ctx, client, topic, 0, 500)
+		return expect(ctx, client, topic, 0, 500, true)
 	}},
 	{"what was committed is told", func(ctx context.Context, client client, topic string) error {
 		partitions, err := client.committed(ctx, topic, topic)
@@ -61,7 +64,20 @@ var checks = []check{
 		if err := client.produce(ctx, topic, "none", 500, 600); err != nil {
 			return err
 		}
-		return expect(ctx, client, topic, 500, 600)
+		return expect(ctx, client, topic, 500, 600, false)
+	}},
+	{"resume at the end of an empty topic", func(ctx context.Context, client client, topic string) error {
+		empty := topic + "-empty"
+		if err := client.create(ctx, empty); err != nil {
+			return err
+		}
+		if err := client.commitEnd(ctx, empty, empty); err != nil {
+			return err
+		}
+		if err := client.produce(ctx, empty, "none", 0, 100); err != nil {
+			return err
+		}
+		return expect(ctx, client, empty, 0, 100, false)
 	}},
 	{"two members share", func(ctx context.Context, client client, topic string) error {
 		shares, err := client.share(ctx, topic, topic+"-shared")
@@ -76,8 +92,8 @@ var checks = []check{
 }
 
 // expect reads in the group named like the topic, and compares with the numbers from start to end.
-func expect(ctx context.Context, client client, topic string, start, end int) error {
-	values, err := client.consume(ctx, topic, topic, end-start)
+func expect(ctx context.Context, client client, topic string, start, end int, fromStart bool) error {
+	values, err := client.consume(ctx, topic, topic, end-start, fromStart)
 	if err != nil {
 		return err
 	}

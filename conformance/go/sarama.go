@@ -96,8 +96,12 @@ func (member *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sa
 	return nil
 }
 
-func (client *shopify) consume(ctx context.Context, topic, group string, count int) ([]string, error) {
-	consumers, err := sarama.NewConsumerGroup([]string{client.broker}, group, configured())
+func (client *shopify) consume(ctx context.Context, topic, group string, count int, fromStart bool) ([]string, error) {
+	config := configured()
+	if !fromStart {
+		config.Consumer.Offsets.Initial = sarama.OffsetNewest
+	}
+	consumers, err := sarama.NewConsumerGroup([]string{client.broker}, group, config)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +115,32 @@ func (client *shopify) consume(ctx context.Context, topic, group string, count i
 		}
 	}
 	return member.values, ctx.Err()
+}
+
+func (client *shopify) commitEnd(_ context.Context, topic, group string) error {
+	connected, err := sarama.NewClient([]string{client.broker}, configured())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connected.Close() }()
+	manager, err := sarama.NewOffsetManagerFromClient(group, connected)
+	if err != nil {
+		return err
+	}
+	for partition := range int32(2) {
+		end, err := connected.GetOffset(topic, partition, sarama.OffsetNewest)
+		if err != nil {
+			return err
+		}
+		managed, err := manager.ManagePartition(topic, partition)
+		if err != nil {
+			return err
+		}
+		managed.MarkOffset(end, "")
+		managed.AsyncClose()
+	}
+	manager.Commit()
+	return manager.Close()
 }
 
 func (client *shopify) share(ctx context.Context, topic, group string) ([]int, error) {

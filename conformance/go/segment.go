@@ -50,15 +50,19 @@ func (segment *segment) produce(ctx context.Context, topic, codec string, start,
 	return errors.Join(writer.WriteMessages(ctx, messages...), writer.Close())
 }
 
-func (segment *segment) reader(topic, group string) *kafka.Reader {
+func (segment *segment) reader(topic, group string, fromStart bool) *kafka.Reader {
+	start := kafka.LastOffset
+	if fromStart {
+		start = kafka.FirstOffset
+	}
 	return kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{segment.broker}, GroupID: group, Topic: topic, StartOffset: kafka.FirstOffset,
+		Brokers: []string{segment.broker}, GroupID: group, Topic: topic, StartOffset: start,
 		MaxWait: 500 * time.Millisecond,
 	})
 }
 
-func (segment *segment) consume(ctx context.Context, topic, group string, count int) ([]string, error) {
-	reader := segment.reader(topic, group)
+func (segment *segment) consume(ctx context.Context, topic, group string, count int, fromStart bool) ([]string, error) {
+	reader := segment.reader(topic, group, fromStart)
 	var values []string
 	for len(values) < count {
 		message, err := reader.FetchMessage(ctx)
@@ -71,6 +75,34 @@ func (segment *segment) consume(ctx context.Context, topic, group string, count 
 		}
 	}
 	return values, reader.Close()
+}
+
+func (segment *segment) commitEnd(ctx context.Context, topic, group string) error {
+	ends, err := segment.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{
+		Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(0), kafka.LastOffsetOf(1)}},
+	})
+	if err != nil {
+		return err
+	}
+	var commits []kafka.OffsetCommit
+	for _, end := range ends.Topics[topic] {
+		if end.Error != nil {
+			return end.Error
+		}
+		commits = append(commits, kafka.OffsetCommit{Partition: end.Partition, Offset: end.LastOffset})
+	}
+	answer, err := segment.client().OffsetCommit(ctx, &kafka.OffsetCommitRequest{
+		GroupID: group, GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{topic: commits},
+	})
+	if err != nil {
+		return err
+	}
+	for _, partition := range answer.Topics[topic] {
+		if partition.Error != nil {
+			return partition.Error
+		}
+	}
+	return nil
 }
 
 func (segment *segment) share(ctx context.Context, topic, group string) ([]int, error) {

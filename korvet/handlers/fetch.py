@@ -225,7 +225,7 @@ class _Fetch:
             end = EpochEnd(offsets.leader_epoch, offsets.high_watermark)
         else:
             end = await self.broker.storage.epoch_end(tp, wanted.last_fetched_epoch)
-        if end.end_offset < 0 or wanted.fetch_offset < offsets.log_start_offset:
+        if end.end_offset < 0 or wanted.fetch_offset < min(offsets.log_start_offset, offsets.trimmed_before):
             raise OffsetOutOfRange(
                 f"offset {wanted.fetch_offset} of epoch {wanted.last_fetched_epoch} is gone"
             )

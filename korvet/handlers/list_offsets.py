@@ -3,9 +3,9 @@
 Behaviour, by the timestamp asked for:
 
     -1  latest            the next offset to be written; the last stable one under read_committed; timestamp -1
-    -2  earliest          the first record still there, with its timestamp
+    -2  earliest          the log start offset, with the timestamp of the first record still there
     -3  maximum (v7)      the first record that bears the largest timestamp (KIP-734)
-    -4  earliest local (v8)             the first record that is not in the lake alone
+    -4  earliest local (v8)             the log start in storage: what lies below is in the lake alone
     -5  latest tiered (v9)              the last offset that is archived (KIP-1005); -1 when nothing is
     -6  earliest pending upload (v11)   the first offset not archived yet (KIP-1023); -1 without tiers
     a time                the first record, in offset order, whose own timestamp is at or after it

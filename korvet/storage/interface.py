@@ -164,6 +164,8 @@ class LogOffsets:
     high_watermark: int  # the next offset to be written
     last_stable_offset: int
     leader_epoch: int = 0
+    # Retention and DeleteRecords removed everything below. A read from here to the log start finds the first record.
+    trimmed_before: int = field(default=0, eq=False, kw_only=True)
 
 
 @frozen
@@ -339,7 +341,7 @@ class Storage(ABC):
 
         The first batch of the first non-empty topic-partition is returned even when it exceeds the limits.
         A position that was compacted or trimmed away inside the log goes on at the next record.
-        Errors: OffsetOutOfRange outside [log_start_offset, high_watermark], UnknownTopicOrPartition.
+        Errors: OffsetOutOfRange outside [trimmed_before, high_watermark], UnknownTopicOrPartition.
         """
 
     @abstractmethod
@@ -348,9 +350,11 @@ class Storage(ABC):
 
     @abstractmethod
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
-        """The first readable record.
+        """Return the log start offset, and the timestamp of the first record; -1 without a record.
 
-        Never written: offset 0 (or the log start), timestamp -1. Emptied: the next offset, timestamp -1.
+        The log starts at offset 0, under the timestamp mapping at the time of the topic's creation, or at the
+        first entry of a stream that was there before the topic. Retention, DeleteRecords and trimming by hand
+        move the start; compaction does not.
         """
 
     @abstractmethod

@@ -48,7 +48,6 @@ from korvet.storage.interface import (
     Storage,
     StorageDefaults,
     Topic,
-    TopicConfig,
     TopicPartition,
     Watch,
 )
@@ -147,6 +146,7 @@ class MemoryStorage(Storage):
     # Replaced, never changed: whoever goes through what `topics` answered may take its time.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     _names: dict[UUID, str] = field(factory=dict, init=False)
+    _created_ms: dict[UUID, int] = field(factory=dict, init=False)
     _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
     _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
     _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
@@ -188,6 +188,7 @@ class MemoryStorage(Storage):
         self._budget.take(LOG_COST * partitions)
         self._topics = {**self._topics, name: topic}
         self._names[topic.topic_id] = name
+        self._created_ms[topic.topic_id] = self.clock()
         return topic
 
     async def alter_topic(
@@ -216,6 +217,7 @@ class MemoryStorage(Storage):
     async def delete_topic(self, topic: Topic) -> None:
         self._check_present(topic)
         name = self._names.pop(topic.topic_id)
+        del self._created_ms[topic.topic_id]
         self._budget.give_back(LOG_COST * self._topics[name].partitions)
         self._topics = {other: each for other, each in self._topics.items() if other != name}
         for tp in [tp for tp in self._logs if tp.topic == name]:
@@ -233,12 +235,13 @@ class MemoryStorage(Storage):
         if topic.topic_id not in self._names:
             raise UnknownTopicOrPartition
 
-    def _new_log(self, config: TopicConfig) -> PartitionLog:
+    def _new_log(self, topic: Topic) -> PartitionLog:
         return PartitionLog(
-            config,
+            topic.config,
             self._budget,
             ProducerStates(self.defaults.producer_id_expiration_ms, self._producers_complete_from),
             self.defaults.retention_check_interval_ms,
+            self._created_ms[topic.topic_id],
         )
 
     # --- The log ----------------------------------------------------------------------------------------
@@ -343,7 +346,7 @@ class MemoryStorage(Storage):
         if log is None:
             if not self._is_there(tp):
                 raise UnknownTopicOrPartition
-            log = self._logs[tp] = self._new_log(self._topics[tp.topic].config)
+            log = self._logs[tp] = self._new_log(self._topics[tp.topic])
         return log
 
     async def _free_dropped(self) -> None:

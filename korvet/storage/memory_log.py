@@ -206,9 +206,11 @@ class PartitionLog:
     budget: MemoryBudget
     producers: ProducerStates
     retention_check_interval_ms: int
+    created_ms: int = 0
     mapper: OffsetMapper = field(init=False)
-    log_start_offset: int = 0
-    next_offset: int = 0
+    log_start_offset: int = field(init=False)
+    next_offset: int = field(init=False)
+    trimmed_before: int = 0  # retention and DeleteRecords removed everything below
     size: int = 0
     segments: list[Segment] = field(factory=list)
     segment_ends: list[int] = field(factory=list)  # the last offset of each segment
@@ -218,13 +220,19 @@ class PartitionLog:
 
     def __attrs_post_init__(self) -> None:
         self.mapper = offset_mapper(self.config)
+        self.log_start_offset = self.next_offset = self.mapper.base_offset(0, self.created_ms)
 
     @property
     def bounds(self) -> LogOffsets:
         """Log start and high watermark. Nothing is ever undecided here, so that is the last stable offset too."""
         bounds = self._bounds
         if bounds is None:
-            bounds = self._bounds = LogOffsets(self.log_start_offset, self.next_offset, self.next_offset)
+            bounds = self._bounds = LogOffsets(
+                self.log_start_offset,
+                self.next_offset,
+                self.next_offset,
+                trimmed_before=self.trimmed_before,
+            )
         return bounds
 
     # --- Appending --------------------------------------------------------------------------------------
@@ -296,7 +304,7 @@ class PartitionLog:
         """
         if offset == self.next_offset:
             return Slice([], 0)
-        if not self.log_start_offset <= offset < self.next_offset:
+        if not self.trimmed_before <= offset < self.next_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} is outside the log, which goes from {self.log_start_offset} to {self.next_offset}"
             )
@@ -327,8 +335,9 @@ class PartitionLog:
     # --- By time ----------------------------------------------------------------------------------------
 
     def earliest(self) -> Steps[OffsetAndTimestamp]:
-        """The first record; an emptied or never written log answers where the first one will be."""
-        return (yield from self.seek_ts(ANY_TIME)) or OffsetAndTimestamp(self.next_offset, -1)
+        """Return the log start, with the timestamp of the first record; -1 without a record."""
+        first = yield from self.seek_ts(ANY_TIME)
+        return OffsetAndTimestamp(self.log_start_offset, -1 if first is None else first.timestamp)
 
     def seek_ts(self, timestamp: int) -> Steps[OffsetAndTimestamp | None]:
         """The first record at or after `timestamp`."""
@@ -404,7 +413,7 @@ class PartitionLog:
             return self.log_start_offset
 
         self._drop_segments(bisect_left(self.segment_ends, offset))
-        self.log_start_offset = offset
+        self.log_start_offset = self.trimmed_before = offset
         self._bounds = None
         if self.segments:
             self._cut_first_segment()
@@ -443,6 +452,7 @@ class PartitionLog:
         self.size -= sum(segment.size for segment in dropped)
         self.budget.drop(dropped)
         self.log_start_offset = max(self.log_start_offset, self.segment_ends[count - 1] + 1)
+        self.trimmed_before = self.log_start_offset
         self._bounds = None
         del self.segments[:count], self.segment_ends[:count]
 

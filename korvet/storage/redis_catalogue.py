@@ -67,13 +67,15 @@ class StoredTopic:
     created: int
     partitions: int
     settings: dict[str, str]
+    created_ms: int = 0  # by Redis's clock; missing in what earlier versions wrote
 
 
 class CataloguedTopic(NamedTuple):
-    """A topic, and its number in the order of creations."""
+    """A topic, its number in the order of creations, and the time of its creation (ms, by Redis's clock)."""
 
     topic: Topic
     created: int
+    created_ms: int
 
 
 @define(eq=False)
@@ -260,13 +262,14 @@ class Catalogue:
             offset_mapper(config)
             topic_id = UUID(content.id)
             fixed_settings(content.settings)
-            if TOPIC_NAME.fullmatch(name) is None or not 0 < content.partitions <= MOST_PARTITIONS:
+            is_sensible = 0 < content.partitions <= MOST_PARTITIONS and content.created_ms >= 0
+            if TOPIC_NAME.fullmatch(name) is None or not is_sensible:
                 raise ValueError(f"{name!r} with {content.partitions} partitions")
         except (*NONSENSE, KafkaError) as error:
             self.damage.note(name, f"its entry in {self.keyspace.topics.decode()} is skipped: {error!r:.200}")
             return None
         topic = Topic(name, topic_id, content.partitions, MappingProxyType(content.settings), config)
-        return CataloguedTopic(topic, content.created)
+        return CataloguedTopic(topic, content.created, content.created_ms)
 
     async def forgotten_ms(self) -> bytes:
         """Return when a topic was last deleted, in ms since 1970; if none was, when this broker opened the store."""
@@ -282,15 +285,25 @@ class Catalogue:
         settings = with_fixed_settings(settings, self.defaults.topic_config)
         topic_config(settings, self.defaults.topic_config)  # raises for nonsense before anything is stored
         # A number that is given twice, since the first answer was lost, is one that nobody has.
-        counted = await self.redis.execute(b"HINCRBY", self.keyspace.topics, CREATED, 1, repeatable=True)
-        created = cast(int, counted)
+        created, created_ms = await self._count_creation()
         if self._created == b"%d" % (created - 1):
             self._created = b"%d" % created
-        stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings))
+        stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings, created_ms))
         found = self._note(name, stored) if await self._replace(name, b"", stored) else None
         if found is None:
             raise TopicAlreadyExists
         return found.topic
+
+    async def _count_creation(self) -> tuple[int, int]:
+        """Return a number for a new topic, and the time (ms)."""
+        replies = await self.redis.pipeline(
+            [(b"HINCRBY", self.keyspace.topics, CREATED, 1), (b"TIME",)], repeatable=True
+        )
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self.redis.failure(reply)
+        created, (seconds, microseconds) = cast(tuple[int, Sequence[bytes]], replies)
+        return created, int(seconds) * 1000 + int(microseconds) // 1000
 
     async def alter(self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None) -> Topic:
         """The topic with more partitions, or other settings."""
@@ -305,7 +318,9 @@ class Catalogue:
             )
         settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
         topic_config(settings, self.defaults.topic_config)
-        altered = as_json(StoredTopic(str(topic.topic_id), present.created, partitions, settings))
+        altered = as_json(
+            StoredTopic(str(topic.topic_id), present.created, partitions, settings, present.created_ms)
+        )
         found = self._note(topic.name, altered) if await self._replace(topic.name, stored, altered) else None
         if found is None:
             raise DocumentConflict

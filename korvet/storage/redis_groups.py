@@ -32,7 +32,7 @@ from korvet.storage.redis_caller import RedisCaller
 from korvet.storage.redis_catalogue import partitions_of
 from korvet.storage.redis_connection import Script, ScriptCall
 from korvet.storage.redis_entries import last_offset_delta, whole_batch
-from korvet.storage.redis_keys import STATE_START, STATE_TOPIC, Keyspace
+from korvet.storage.redis_keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis_partition import Partition
 from korvet.storage.redis_partitions import Partitions
 from korvet.storage.redis_replies import Argument, Command, Reply, as_map
@@ -45,6 +45,7 @@ DROP_OFFSETS = Script(source("drop_offsets"))
 
 SCRIPTS = (COMMIT, FORGET, FOLLOW, DROP_OFFSETS)
 
+LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
 
@@ -197,19 +198,31 @@ class Groups:
         """
         commands: list[Command] = []
         for partition in partitions:
-            commands.append((b"HMGET", partition.keys.state, STATE_TOPIC, STATE_START))
+            commands.append((b"HMGET", partition.keys.state, *LOG_START_FIELDS))
             commands.append((b"XPENDING", partition.keys.stream, group))
         replies = await self.redis.pipeline(commands, repeatable=True)
 
         offsets = {}
         for partition, state, pending in zip(partitions, replies[::2], replies[1::2], strict=True):
-            topic_id, start = cast(Sequence[bytes | None], self._checked(state))
+            fields = cast(Sequence[bytes | None], self._checked(state))
             summary = cast(Sequence[bytes | None], self._checked(pending, but="NOGROUP"))
             offset = await self._offset_of(partition, group, summary[1]) if summary else None
             if offset is not None:
-                log_start = partition.bound(start) if start and topic_id == partition.topic_id else 0
-                offsets[partition.tp] = OffsetAndMetadata(max(offset, log_start))
+                with suppress(UnknownTopicOrPartition):
+                    log_start = await self._log_start(partition, fields)
+                    offsets[partition.tp] = OffsetAndMetadata(max(offset, log_start))
         return offsets
+
+    async def _log_start(self, partition: Partition, fields: Sequence[bytes | None]) -> int:
+        """Return the log start offset from fields of the state, which is made first if it is missing."""
+        topic_id, start, earliest = fields
+        if topic_id != partition.topic_id or start is None:
+            await self.partitions.revive(partition)
+            reply = await self.redis.execute(
+                b"HMGET", partition.keys.state, *LOG_START_FIELDS, repeatable=True
+            )
+            _, start, earliest = cast(Sequence[bytes | None], reply)
+        return 0 if start is None else partition.log_start(start, earliest)
 
     async def _offset_of(
         self, partition: Partition, group: bytes, lowest_pending: bytes | None

@@ -19,6 +19,7 @@ from korvet.storage.interface import (
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets, offset_mapper
 from korvet.storage.redis_keys import (
     STATE_BYTES,
+    STATE_EARLIEST,
     STATE_EPOCHS,
     STATE_LARGEST,
     STATE_LENGTH,
@@ -40,6 +41,7 @@ class PartitionState(NamedTuple):
     """What one MULTI read of a partition: bounds as offsets, and what tells whether others wrote."""
 
     log_start_offset: int
+    trimmed_before: int  # retention and DeleteRecords removed everything below
     next_offset: int
     next_id: bytes
     epochs: Sequence[Epoch]
@@ -53,7 +55,13 @@ class PartitionState(NamedTuple):
     @property
     def offsets(self) -> LogOffsets:
         """Nothing is undecided before there are transactions: the last stable offset is the high watermark."""
-        return LogOffsets(self.log_start_offset, self.next_offset, self.next_offset, self.leader_epoch)
+        return LogOffsets(
+            self.log_start_offset,
+            self.next_offset,
+            self.next_offset,
+            self.leader_epoch,
+            trimmed_before=self.trimmed_before,
+        )
 
 
 class Known(NamedTuple):
@@ -74,6 +82,7 @@ class Partition:
     tp: TopicPartition
     topic: Topic
     created: int  # the topic's number in the order of creations
+    created_ms: int  # when the topic was created, by the store's clock; 0 if that is unknown
     keys: PartitionKeys
     defaults: StorageDefaults
     mapper: OffsetMapper = field(init=False)
@@ -139,6 +148,7 @@ class Partition:
                 STATE_TRIMMED,
                 STATE_LARGEST,
                 STATE_EPOCHS,
+                STATE_EARLIEST,
             ),
             (b"XLEN", self.keys.stream),
         )
@@ -150,14 +160,16 @@ class Partition:
         """
         if fields[0] != self.topic_id:
             return None
-        if None in fields:
+        *required, earliest = fields
+        if None in required:
             raise ValueError("a field is missing")
-        _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], fields)
+        _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
         there = int(size) - int(trimmed)
         if length:
             self.entry_bytes = there / length
             self.largest_entry = int(largest)
         return PartitionState(
+            self.log_start(start, earliest),
             self.bound(start),
             self.bound(next_id),
             next_id,
@@ -172,6 +184,10 @@ class Partition:
         if isinstance(self.mapper, DenseOffsets):
             return int(ms) - 1
         return (int(ms) << cast(TimestampOffsets, self.mapper).sequence_bits) + int(sequence)
+
+    def log_start(self, start: bytes, earliest: bytes | None) -> int:
+        """Return the log start offset, given two fields of the state; earlier versions wrote only the first."""
+        return max(self.bound(start), self.bound(earliest or start))
 
     def epochs(self, text: bytes) -> Sequence[Epoch]:
         """Leader epochs; parsed anew only when they have changed."""
@@ -200,7 +216,12 @@ class Partition:
 
 
 def make_partition(
-    keyspace: Keyspace, defaults: StorageDefaults, topic: Topic, created: int, tp: TopicPartition
+    keyspace: Keyspace,
+    defaults: StorageDefaults,
+    topic: Topic,
+    created: int,
+    created_ms: int,
+    tp: TopicPartition,
 ) -> Partition:
     """The partition, about which nothing is known yet."""
-    return Partition(tp, topic, created, keyspace.partition(tp), defaults)
+    return Partition(tp, topic, created, created_ms, keyspace.partition(tp), defaults)

@@ -64,9 +64,9 @@ class Partitions:
 
     def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
         partition = self._partitions.get(tp)
-        topic, created = catalogued
+        topic, created, _ = catalogued
         if partition is None or partition.created != created or partition.topic.topic_id != topic.topic_id:
-            partition = make_partition(self.keyspace, self.defaults, topic, created, tp)
+            partition = make_partition(self.keyspace, self.defaults, *catalogued, tp)
             self._partitions[tp] = partition
         elif partition.topic is not topic:
             partition.configure(topic)
@@ -120,7 +120,7 @@ class Partitions:
         """Make a partition's state, where the topic is still in the catalogue."""
         await self._check_catalogued(partition)
         forgotten = await self.catalogue.forgotten_ms()
-        arguments = partition.arguments(partition.created, forgotten)
+        arguments = partition.arguments(partition.created, forgotten, partition.created_ms)
         answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
         try:
             if answer[0] == b"deleted":

@@ -341,7 +341,8 @@ class Reader:
 
     @staticmethod
     def _check_bounds(read: PartitionRead, state: PartitionState) -> None:
-        if not state.log_start_offset <= read.offset <= state.next_offset:
+        # Below the log start nothing was removed but by hand, or nothing ever was: the first record comes next.
+        if not state.trimmed_before <= read.offset <= state.next_offset:
             raise OffsetOutOfRange(
                 f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
                 f"{state.next_offset}"

@@ -62,34 +62,28 @@ class Seeker:
         partition = self.partitions.known(tp) or await self.partitions.find(tp)
         status, entry_id = b"skipped", b""
         while status == b"skipped":
-            status, start, next_id, epochs, *rest = await self.partitions.call(partition, EARLIEST, entry_id)
+            status, start, epochs, *rest = await self.partitions.call(partition, EARLIEST, entry_id)
             entry_id = rest[0] if rest else b""
-        log_start_offset, next_offset = partition.bound(start), partition.bound(next_id)
-        if status == b"empty":
-            found = OffsetAndTimestamp(next_offset or log_start_offset, -1)
-        else:
-            found = await self._earliest_in(partition, log_start_offset, rest)
-        return evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
+        offset = partition.bound(start)
+        time = -1 if status == b"empty" else await self._earliest_time(partition, offset, rest)
+        return OffsetAndTimestamp(offset, time, epoch_at(partition.epochs(epochs), offset))
 
-    async def _earliest_in(
-        self, partition: Partition, log_start_offset: int, answer: Answer
-    ) -> OffsetAndTimestamp:
-        """The first record of the entry that the script found."""
+    async def _earliest_time(self, partition: Partition, log_start_offset: int, answer: Answer) -> int:
+        """Return the timestamp of the first record of the entry that the script found."""
         entry_id, time, *header = answer
-        offset = cast(int, partition.mapper.offset(entry_id))
         if not header:
-            return OffsetAndTimestamp(offset, int(time))
+            return int(time)
         batch = RecordBatch(header[0])
-        base_offset = offset - batch.last_offset_delta
+        base_offset = cast(int, partition.mapper.offset(entry_id)) - batch.last_offset_delta
         if base_offset >= log_start_offset:
-            return OffsetAndTimestamp(base_offset, int(time) if time else batch.base_timestamp)
+            return int(time) if time else batch.base_timestamp
         # The batch begins before the log does: which of its records is the first one, only the batch says.
         reply = await self.redis.execute(
             b"XRANGE", partition.keys.stream, entry_id, entry_id, repeatable=True
         )
         entries = cast(Sequence[Entry], reply)
         found = await in_turns(first_in(partition, entries, log_start_offset, ANY_TIME))
-        return found or OffsetAndTimestamp(log_start_offset, batch.max_timestamp)
+        return found.timestamp if found else batch.max_timestamp
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> Found:
         """See `Storage.seek_ts`."""

@@ -31,10 +31,11 @@ class PartitionModel:
     """One partition: its records, its offsets and its producers."""
 
     mapping: OffsetMapping
+    log_start_offset: int
+    next_offset: int
     records: list[StoredRecord] = field(factory=list)
     batch_starts: list[int] = field(factory=list)  # offsets at which batches begin
-    log_start_offset: int = 0
-    next_offset: int = 0
+    trimmed_before: int = 0  # reads below are out of range
     producers: ProducerStates = field(factory=lambda: ProducerStates(FOREVER_MS, complete_from=2**53))
 
     @property
@@ -47,9 +48,8 @@ class PartitionModel:
 
     @property
     def earliest(self) -> OffsetAndTimestamp:
-        for record in self.readable:
-            return OffsetAndTimestamp(record.offset, record.timestamp)
-        return OffsetAndTimestamp(self.next_offset, -1)
+        time = next((record.timestamp for record in self.readable), -1)
+        return OffsetAndTimestamp(self.log_start_offset, time)
 
     def expect(self, count: int, producer: Producer | None) -> AppendedBatch | KafkaError | None:
         """Return the expected outcome of a batch: an earlier append, an error, or None if it is appended."""
@@ -83,6 +83,19 @@ class PartitionModel:
     def drop_below(self, offset: int) -> None:
         self.records = [record for record in self.records if record.offset >= offset]
 
+    def truncate_before(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = self.trimmed_before = offset
+        self.drop_below(offset)
+
+    def trim_by_hand(self, offset: int) -> None:
+        """Remove what lies below; the log then starts with the first record that is left."""
+        before = len(self.records)
+        self.drop_below(offset)
+        if len(self.records) < before:
+            first = self.records[0].offset if self.records else self.next_offset
+            self.log_start_offset = max(self.log_start_offset, first)
+
     def seek_ts(self, timestamp: int) -> OffsetAndTimestamp | None:
         for record in self.readable:
             if record.timestamp >= timestamp:
@@ -111,13 +124,13 @@ class StoreModel:
     documents: dict[str, tuple[bytes, int]] = field(factory=dict)
     ids: set[UUID] = field(factory=set)
 
-    def put_topic(self, topic: Topic) -> None:
-        """Set the current state of a topic, and create models for its new partitions."""
+    def put_topic(self, topic: Topic, start: int) -> None:
+        """Set the current state of a topic, and create models, which begin at `start`, for its new partitions."""
         self.topics[topic.name] = topic
         self.ids.add(topic.topic_id)
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
-            self.logs.setdefault(tp, PartitionModel(topic.config.mapping))
+            self.logs.setdefault(tp, PartitionModel(topic.config.mapping, start, start))
 
     def delete_topic(self, name: str) -> None:
         del self.topics[name]

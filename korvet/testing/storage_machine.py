@@ -42,6 +42,7 @@ from korvet.storage.interface import (
     DocumentConflict,
     EpochEnd,
     OffsetAndMetadata,
+    OffsetMapping,
     ReadRequest,
     ReadResult,
     Storage,
@@ -209,7 +210,8 @@ class StorageMachine(RuleBasedStateMachine):
 
         async def alter() -> None:
             altered = await self.storage(broker).alter_topic(topic, partitions=topic.partitions + 1)
-            self.model.put_topic(altered)
+            new = TopicPartition(name, topic.partitions)
+            self.model.put_topic(altered, (await self.storage(broker).latest(new)).log_start_offset)
 
         self.brokers.call(alter)
         self.let_both_learn()
@@ -218,8 +220,12 @@ class StorageMachine(RuleBasedStateMachine):
         create_topic = self.storage(broker).create_topic
         topic = self.brokers.call(create_topic, name, count, self.environment.settings)
 
+        bounds = self.brokers.call(self.storage(broker).latest, TopicPartition(name, 0))
+
         assert topic.topic_id not in self.model.ids
-        self.model.put_topic(topic)
+        assert bounds.log_start_offset == bounds.high_watermark
+        assert topic.config.mapping is OffsetMapping.TIMESTAMP or bounds.high_watermark == 0
+        self.model.put_topic(topic, bounds.log_start_offset)
         self.let_both_learn()
 
     def delete(self, name: str, broker: int) -> None:
@@ -341,7 +347,7 @@ class StorageMachine(RuleBasedStateMachine):
     @rule(broker=brokers, partition=partitions, beyond=st.integers(1, 3))
     def read_outside(self, broker: int, partition: int, beyond: int) -> None:
         tp, log = self.pick(partition)
-        for offset in (log.next_offset + beyond, log.log_start_offset - beyond):
+        for offset in (log.next_offset + beyond, log.trimmed_before - beyond):
             result = self.brokers.call(self.read_one, broker, tp, offset, 1000)
 
             assert isinstance(result, OffsetOutOfRange)
@@ -397,8 +403,7 @@ class StorageMachine(RuleBasedStateMachine):
         truncate_before = self.storage(broker).truncate_before
 
         assert self.brokers.call(truncate_before, tp, offset) == offset
-        log.log_start_offset = offset
-        log.drop_below(offset)
+        log.truncate_before(offset)
         assert self.brokers.call(truncate_before, tp, offset - back) == offset
 
     # --- Groups and documents ---------------------------------------------------------------------------
@@ -490,7 +495,7 @@ class StorageMachine(RuleBasedStateMachine):
         if log.batch_starts:
             offset = log.batch_starts[place % len(log.batch_starts)]
             self.brokers.call(self.environment.trim_by_hand, tp, offset)
-            log.drop_below(offset)
+            log.trim_by_hand(offset)
 
 
 def offset_in(log: PartitionModel, place: int) -> int:

@@ -84,12 +84,16 @@ def test_a_consumer_that_waits_on_an_empty_partition_gets_the_very_first_record(
 
 def test_the_bounds_of_a_log_enclose_its_records(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
-    assert admin_client.bounds(topic) == (0, 0)
+    start, end = admin_client.bounds(topic)
+    # Under the timestamp mapping an empty log begins and ends with its topic's creation, so that an offset that was
+    # committed there never lies below the log start.
+    assert start == end
 
     admin_client.produce(topic, [Record(value=b"%d" % number) for number in range(4)])
     received = admin_client.consume(topic, 4)
 
-    assert (received[0].offset, received[-1].offset + 1) == admin_client.bounds(topic)
+    assert received[0].offset >= start
+    assert admin_client.bounds(topic) == (start, received[-1].offset + 1)
 
 
 def test_partitions_are_logs_of_their_own(admin_client: AdminClient, topic: str) -> None:

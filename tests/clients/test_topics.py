@@ -45,7 +45,8 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
     admin_client.create_topic(topic)
 
     assert {0} == admin_client.partitions(topic)
-    assert (0, 0) == admin_client.bounds(topic)
+    start, end = admin_client.bounds(topic)
+    assert start == end  # 0, or the time of the creation where offsets follow the clock
     assert admin_client.committed("readers", topic) is None
 
     admin_client.produce(topic, [Record(value=b"new")])

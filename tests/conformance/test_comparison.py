@@ -143,6 +143,9 @@ def test_offsets_of_the_clock_are_compared_by_the_record_they_are_of() -> None:
     assert [] == compare("x", 7, kafka(0), ours(1000))
     assert [] == compare("x", 7, kafka(2), ours(5000))
     assert [] == compare("x", 7, kafka(3), ours(5001))
+    assert [] == compare("x", 7, kafka(0), ours(0))
+    assert [("1", "0")] == [(one.kafka, one.korvet) for one in compare("x", 7, kafka(1), ours(0))]
+    assert [("0", "900")] == [(one.kafka, one.korvet) for one in compare("x", 7, kafka(0), ours(900))]
     assert [("2", "1")] == [(one.kafka, one.korvet) for one in compare("x", 7, kafka(2), ours(1001))]
 
 

@@ -146,7 +146,8 @@ async def test_bytes_that_are_no_text_still_make_json(shared: Shared) -> None:
 
 
 async def test_every_verb_sees_entries_added_by_hand(shared: Shared) -> None:
-    base = await shared.append(b"a", b"b", timestamp=T0)
+    start = (await shared.storage.latest(TP)).log_start_offset
+    await shared.append(b"a", b"b", timestamp=T0)
     entry_id = shared.add(shared.next_id(5), value="c", timestamp=T0 + 50)
     offset = shared.offset(entry_id)
     with shared.storage.watch([TP]):
@@ -155,7 +156,7 @@ async def test_every_verb_sees_entries_added_by_hand(shared: Shared) -> None:
     assert bounds.high_watermark == offset + 1
     assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(offset, T0 + 50)
     assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(offset, T0 + 50)
-    assert await shared.storage.earliest(TP) == OffsetAndTimestamp(base, T0)
+    assert await shared.storage.earliest(TP) == OffsetAndTimestamp(start, T0)
     assert (await shared.storage.epoch_end(TP, 0)).end_offset == offset + 1
     assert await shared.storage.truncate_before(TP, offset) == offset
     assert await shared.values() == [b"c"]
@@ -306,7 +307,7 @@ async def test_deleted_entries_are_passed_over(shared: Shared) -> None:
     assert await shared.values() == [*values, b"last"]
 
 
-async def test_trimmed_entries_are_gone_and_the_log_start_stays(shared: Shared) -> None:
+async def test_trimmed_entries_are_gone_and_the_log_start_follows(shared: Shared) -> None:
     for number in range(40):
         await shared.append(*[b"%d" % number + b"x" * 3000] * 3, timestamp=T0 + number)
     shared.client.xtrim(KEY, maxlen=10, approximate=False)
@@ -314,11 +315,66 @@ async def test_trimmed_entries_are_gone_and_the_log_start_stays(shared: Shared) 
     bounds = await shared.storage.latest(TP)
     await shared.append(b"last")
 
-    assert bounds.log_start_offset == 0
+    assert bounds.log_start_offset == kept[0].offset
+    assert await records_from(shared.storage, TP, 0) == await shared.records()
     assert len(kept) == (10 if shared.client.hget("korvet:$topics", "orders").find(b'"record"') > 0 else 30)
     assert (await shared.storage.earliest(TP)).offset == kept[0].offset
     assert await shared.storage.seek_ts(TP, T0) == OffsetAndTimestamp(kept[0].offset, kept[0].timestamp)
     assert len(await shared.records()) == len(kept) + 1
+
+
+async def test_only_the_removal_of_the_first_entry_moves_the_log_start(shared: Shared) -> None:
+    start = (await shared.storage.latest(TP)).log_start_offset
+    offsets = [await shared.append(b"%d" % number) for number in range(10)]
+    starts = []
+    for number in (5, 9, 0, 2, 1):
+        shared.client.xdel(KEY, shared.entry_id(offsets[number]))
+        starts.append((await shared.storage.earliest(TP)).offset)
+
+    assert starts == [start, start, offsets[1], offsets[1], offsets[3]]
+    assert await shared.storage.truncate_before(TP, offsets[2]) == offsets[3]
+
+
+async def test_a_state_of_an_earlier_version_keeps_its_log_start(shared: Shared) -> None:
+    offsets = [await shared.append(b"%d" % number) for number in range(4)]
+    shared.client.hdel("{korvet:orders:0}:$state", "earliest", "first")
+    before = await shared.storage.earliest(TP)
+    shared.client.xdel(KEY, shared.entry_id(offsets[3]))
+    unknown = await shared.storage.earliest(TP)
+    shared.client.xdel(KEY, shared.entry_id(offsets[0]))
+    after = await shared.storage.earliest(TP)
+
+    assert [before.offset, unknown.offset, after.offset] == [0, 0, offsets[1]]
+    assert await shared.values() == [b"1", b"2"]
+
+
+async def test_a_topic_of_an_earlier_version_begins_at_0(
+    redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
+) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("orders", 1, settings)
+    stored: bytes = client.hget("korvet:$topics", "orders")  # type: ignore[assignment]
+    content = json.loads(stored)
+    del content["created_ms"]
+    client.hset("korvet:$topics", "orders", json.dumps(content))
+    async with open_redis_storage(redis_server.url) as storage:
+        bounds = await storage.latest(TP)
+        await append(storage, TP, [Record(b"v")])
+        earliest = await storage.earliest(TP)
+
+    assert [bounds.log_start_offset, bounds.high_watermark, earliest.offset] == [0, 0, 0]
+
+
+async def test_entries_with_ids_before_the_creation_begin_an_empty_log(shared: Shared) -> None:
+    await shared.storage.latest(TP)
+    entry_id = shared.add("1000-0", value="v")
+
+    assert await shared.values() == [b"v"]
+    assert (await shared.storage.latest(TP)).log_start_offset == (
+        0 if shared.is_dense else shared.offset(entry_id)
+    )
+    assert await shared.append(b"w") > shared.offset(entry_id)
+    assert await shared.values() == [b"v", b"w"]
 
 
 async def test_a_stream_deleted_by_hand_goes_on_behind_its_end(shared: Shared) -> None:

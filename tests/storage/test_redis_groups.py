@@ -340,7 +340,7 @@ async def test_a_redis_group_that_read_nothing_stands_at_the_log_start(store: St
     await store.add(*range(3))
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(0)}
+    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(0))}
 
 
 async def test_a_stored_position_goes_before_the_redis_groups(store: Store) -> None:

@@ -281,6 +281,10 @@ end
 if total > 0 and s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
   close_chunk(s, id_of(before(s.ms, s.seq))) -- or old records would stay as long as new ones come
 end
+if total > 0 and s.length == 0 then
+  local records = layout == 'batch' and accepted[1].records or 1
+  s.first, s.has_moved = id_of(plus(base_ms, base_seq, records - 1)), true
+end
 for _, batch in ipairs(accepted) do
   local piece, place, largest = batch.at + 10, batch.place, tonumber(ARGV[batch.at + 7])
   if largest > s.largest then s.largest = largest end
@@ -332,7 +336,7 @@ if is_producer_new then
   call('HSET', state_key, 'producers.cursor', scanned[1])
 end
 
-local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, s.start, epoch_of(s), id_of(s.ms, s.seq),
+local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, log_start(s), epoch_of(s), id_of(s.ms, s.seq),
   has_more_to_trim and '1' or '0'}
 if damaged > 0 then reply[#reply + 1] = format('-1 damaged %d', damaged) end
 for _, other in ipairs(others) do

@@ -183,6 +183,8 @@ for _, name in ipairs({'length', 'entries', 'bytes', 'trimmed', 'largest', 'chun
   'chunk_max', 'stretch_bytes', 'stretch_max'}) do
   s[name] = new[name]
 end
+stream = old_stream
+note_first(s)
 save(s, 'cleaned', ARGV[13], 'cleaned.bytes', clean_bytes, 'compacted', token)
 call('HDEL', state_key, 'compaction')
 return {'ok', format('%.0f', s.bytes - s.trimmed), format('%d', gone)}

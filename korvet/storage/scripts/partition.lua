@@ -113,7 +113,7 @@ local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
-    'stretch.bytes', 'stretch.max_timestamp', other or 'topic')
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
@@ -121,13 +121,13 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    other = f[18], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', other = f[20], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would end a script in the middle of its writes.
   local is_whole = s.ms and s.length and s.entries and s.bytes and s.trimmed and s.largest and s.skipped
     and s.chunk_bytes and s.chunk_opened and s.chunk_appended and s.stretch_bytes
-    and pair_of(s.start or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
+    and pair_of(s.start or '') and pair_of(s.earliest or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
     and tonumber(s.chunk_max) and tonumber(s.stretch_max)
   if not is_whole then return nil, {'damaged'} end
   return s
@@ -149,8 +149,9 @@ local function save(s, ...)
     'checked', s.checked, 'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
+  if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
   if s.has_lost then forget_producers() end
-  s.dirty = false
+  s.dirty, s.has_moved = false, false
 end
 
 -- The index
@@ -179,10 +180,45 @@ local function cover(s, entries, bytes, max_timestamp)
   return s.bytes - s.chunk_bytes >= CHUNK_BYTES or now - s.chunk_opened >= CHUNK_MS
 end
 
+-- The log start
+--
+-- `start` is the bound that retention and DeleteRecords move: a read below it is out of range. `earliest` is where the
+-- log began when the state was made, or begins since other clients trimmed it. The log start that clients see is the
+-- later one. Compaction moves neither.
+
+local function log_start(s)
+  local ms, seq = pair_of(s.start)
+  return is_before(ms, seq, pair_of(s.earliest)) and s.earliest or s.start
+end
+
+-- The ID of the first record of an entry. The ID of a batch is that of its last record.
+local function first_record_id(entry)
+  local ms, seq = pair_of(entry[1])
+  if ms > highest_ms then return nil end
+  if seq > mask then return id_of(ms + 1, 0) end
+  local batch = entry[2][1] == '$batch' and entry[2][2]
+  if layout ~= 'batch' or not batch or #batch < 61 or string.byte(batch, 17) ~= 2 then return entry[1] end
+  local a, b, c, d = string.byte(batch, 24, 27)
+  if a >= 128 then return entry[1] end
+  local rest = seq - (((a * 256 + b) * 256 + c) * 256 + d)
+  ms, seq = ms + math.floor(rest / (mask + 1)), rest % (mask + 1)
+  if ms < (mask == 0 and 1 or 0) then return entry[1] end
+  return id_of(ms, seq)
+end
+
+local function first_entry() return call('XRANGE', stream, '-', '+', 'COUNT', 1)[1] end
+
+local function note_first(s)
+  local first = first_entry()
+  s.first, s.has_moved = first and first[1] or '', true
+end
+
 -- Trimming
 
 local function drop_before(s, id)
-  s.length = s.length - call('XTRIM', stream, 'MINID', '=', id)
+  local dropped = call('XTRIM', stream, 'MINID', '=', id)
+  if dropped > 0 then note_first(s) end
+  s.length = s.length - dropped
   call('XTRIM', index, 'MINID', '=', id)
   call('XTRIM', summary, 'MINID', '=', id)
   s.dirty = true
@@ -239,11 +275,17 @@ end
 -- What others did to the stream
 
 -- Entries are gone that we did not remove (XDEL, XTRIM, DEL), or came with IDs below the end. Forget chunks that
--- ended before what is left. The log start stays: only retention and DeleteRecords move it.
+-- ended before what is left. The log start follows if the first entry is gone, but reads below it stay possible.
 local function recount(s)
   local length = call('XLEN', stream)
   if length == s.length then return end
-  local first = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+  local first = first_entry()
+  if not first then
+    s.earliest = id_of(s.ms, s.seq)
+  elseif s.first ~= '' and is_id_before(s.first, first[1]) then
+    s.earliest = first_record_id(first) or s.earliest
+  end
+  s.first, s.has_moved = first and first[1] or '', true
   local limit = first and '(' .. first[1] or '+'
   local chunk = call('XREVRANGE', index, limit, '-', 'COUNT', 1)[1]
   if chunk then s.trimmed = math.max(s.trimmed, tonumber(chunk[2][6]) or 0) end
@@ -261,6 +303,13 @@ end
 
 -- Account for entries that others added behind the end, about `limit` of them; true when that was all.
 local function adopt(s, limit)
+  -- Nothing was ever stored, and an entry has an ID below the beginning: the log begins there.
+  local lowest = s.length == 0 and s.entries == 0 and first_entry()
+  local id = lowest and first_record_id(lowest)
+  if id and is_id_before(id, id_of(s.ms, s.seq)) then
+    s.ms, s.seq = pair_of(id)
+    s.earliest, s.has_moved = id, true
+  end
   local from, seen, size = id_of(s.ms, s.seq), 0, 0
   while seen < limit and size < 1048576 do
     local entries = call('XRANGE', stream, from, '+', 'COUNT', 16)
@@ -273,6 +322,7 @@ local function adopt(s, limit)
       local bytes, timestamp = measure(entry, ms)
       if seq > mask then s.skipped, timestamp = s.skipped + 1, NO_TIMESTAMP end
       if cover(s, 1, bytes, timestamp) then close_chunk(s, entry[1]) end
+      if s.length == 0 then s.first, s.has_moved = entry[1], true end
       s.ms, s.seq = after(ms, seq)
       s.length, s.largest = s.length + 1, math.max(s.largest, bytes)
       seen, size, from = seen + 1, size + bytes, '(' .. entry[1]

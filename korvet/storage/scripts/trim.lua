@@ -21,11 +21,10 @@ end
 local CHUNKS = 256 -- 16 MB, some milliseconds
 
 local function truncate(ms, seq)
-  local start_ms, start_seq = pair_of(s.start)
-  if is_before(start_ms, start_seq, ms, seq) then
+  if is_id_before(log_start(s), id_of(ms, seq)) then
     s.start, s.dirty = id_of(ms, seq), true
   else
-    ms, seq = start_ms, start_seq
+    ms, seq = pair_of(s.start)
   end
 
   local start = id_of(ms, seq)
@@ -58,4 +57,4 @@ else
   has_more = truncate(ms, seq)
 end
 if s.dirty then save(s) end
-return {'ok', s.start, has_more and '1' or '0', length - s.length}
+return {'ok', log_start(s), has_more and '1' or '0', length - s.length}

@@ -184,7 +184,7 @@ class ProducerContract(Contract):
             await append(storage, tp, numbered(1), producer=Producer(7, sequence=4))
         await append(storage, tp, numbered(1), producer=Producer(7, sequence=3))
 
-        assert again == AppendResult(result.base_offset, -1, 0, duplicate=True)
+        assert again == AppendResult(result.base_offset, -1, result.log_start_offset, duplicate=True)
         assert len(await records_from(storage, tp)) == 6
 
     async def test_the_last_sequence_of_all_is_followed_by_0(

@@ -66,11 +66,12 @@ class ReadContract(Contract):
         )
 
     async def test_the_end_of_the_log_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+        start = (await storage.latest(tp)).log_start_offset
         result = await append(storage, tp, numbered(2))
         end = result.base_offset + 2
         found = await read(storage, tp, end)
 
-        assert found == ReadResult(found.batches, 0, LogOffsets(0, end, end))
+        assert found == ReadResult(found.batches, 0, LogOffsets(start, end, end))
         assert list(found.batches) == []
 
     async def test_a_read_says_whether_a_limit_ended_it(self, storage: Storage, tp: TopicPartition) -> None:
@@ -92,10 +93,12 @@ class ReadContract(Contract):
         assert not (await read(storage, tp, whole.offsets.high_watermark)).is_cut
 
     async def test_an_empty_partition_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
-        found = await read(storage, tp, 0)
+        bounds = await storage.latest(tp)
+        for offset in (0, bounds.high_watermark):
+            found = await read(storage, tp, offset)
 
-        assert list(found.batches) == []
-        assert found.offsets == LogOffsets(0, 0, 0)
+            assert list(found.batches) == []
+            assert found.offsets == bounds
 
     async def test_a_consumer_that_waited_at_0_reads_the_very_first_record(
         self, storage: Storage, tp: TopicPartition
@@ -115,8 +118,8 @@ class ReadContract(Contract):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
 
-    async def test_an_empty_partition_has_one_offset(self, storage: Storage, tp: TopicPartition) -> None:
-        for offset in (-1, 1, 2**62):
+    async def test_an_empty_partition_ends_at_its_start(self, storage: Storage, tp: TopicPartition) -> None:
+        for offset in (-1, (await storage.latest(tp)).log_start_offset + 1, 2**62):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
 
@@ -232,7 +235,7 @@ class ReadContract(Contract):
         results = await storage.read(
             {
                 nowhere: ReadRequest(0, 1000),
-                beyond: ReadRequest(5, 1000),
+                beyond: ReadRequest(2**62, 1000),
                 tp: ReadRequest(result.base_offset, 1000),
             },
             max_bytes=1000,
@@ -268,23 +271,62 @@ class ReadContract(Contract):
 
     # --- Bounds -----------------------------------------------------------------------------------------
 
-    async def test_a_log_never_written_begins_and_ends_at_0(
+    async def test_a_log_never_written_begins_and_ends_when_its_topic_was_created(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        earliest = await storage.earliest(tp)
+        start = earliest.offset
+
+        assert earliest == OffsetAndTimestamp(start, -1)
+        assert await storage.latest(tp) == LogOffsets(start, start, start)
+        if topic.config.mapping is OffsetMapping.DENSE:
+            assert start == 0
+        else:
+            assert start > 0
+            assert start % 2**topic.config.sequence_bits == 0
+
+    async def test_the_partitions_of_a_topic_begin_at_the_same_offset(
+        self, storage: Storage, topic: Topic, tp: TopicPartition
+    ) -> None:
+        first = await storage.latest(tp)
+        await append(storage, tp, numbered(1))
+        altered = await storage.alter_topic(topic, partitions=topic.partitions + 1)
+        others = [
+            await storage.latest(TopicPartition(topic.name, number))
+            for number in range(1, altered.partitions)
+        ]
+
+        assert others == [first] * topic.partitions
+
+    async def test_earliest_is_the_log_start_with_the_first_record_s_timestamp(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        assert await storage.earliest(tp) == OffsetAndTimestamp(0, -1)
-        assert await storage.latest(tp) == LogOffsets(0, 0, 0)
-
-    async def test_earliest_is_the_first_record(self, storage: Storage, tp: TopicPartition) -> None:
+        start = (await storage.latest(tp)).high_watermark
         records = [Record(b"a", timestamp=T0 + 5), Record(b"b", timestamp=T0)]
         result = await append(storage, tp, records)
         await append(storage, tp, numbered(2, timestamp=T0 - 7))
 
-        assert await storage.earliest(tp) == OffsetAndTimestamp(result.base_offset, T0 + 5)
+        assert result.base_offset >= start
+        assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0 + 5)
+        assert (await storage.latest(tp)).log_start_offset == start
 
     async def test_earliest_knows_records_without_a_time(self, storage: Storage, tp: TopicPartition) -> None:
-        result = await append(storage, tp, numbered(2, timestamp=-1))
+        start = (await storage.latest(tp)).high_watermark
+        await append(storage, tp, numbered(2, timestamp=-1))
 
-        assert await storage.earliest(tp) == OffsetAndTimestamp(result.base_offset, -1)
+        assert await storage.earliest(tp) == OffsetAndTimestamp(start, -1)
+
+    async def test_a_read_below_the_log_start_finds_the_first_record_unless_something_was_removed(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        first = (await append(storage, tp, numbered(3))).base_offset
+        from_zero = await records_from(storage, tp, 0)
+        await storage.truncate_before(tp, first + 1)
+
+        assert from_zero == stored(numbered(3), first)
+        for offset in (0, first):
+            with pytest.raises(OffsetOutOfRange):
+                await read(storage, tp, offset)
 
     # --- Truncating -------------------------------------------------------------------------------------
 
@@ -343,7 +385,7 @@ class ReadContract(Contract):
         if topic.config.mapping is OffsetMapping.DENSE:
             assert again.base_offset == base + 3
         assert await records_from(storage, tp, base + 3) == stored(numbered(3), again.base_offset)
-        assert await storage.earliest(tp) == OffsetAndTimestamp(again.base_offset, T0)
+        assert await storage.earliest(tp) == OffsetAndTimestamp(base + 3, T0)
 
     async def test_nothing_is_truncated_beyond_the_end(self, storage: Storage, tp: TopicPartition) -> None:
         base = (await append(storage, tp, numbered(3))).base_offset
@@ -356,9 +398,10 @@ class ReadContract(Contract):
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         with pytest.raises(OffsetOutOfRange):
-            await storage.truncate_before(tp, 1)
+            await storage.truncate_before(tp, (await storage.latest(tp)).high_watermark + 1)
+        start = (await storage.latest(tp)).high_watermark
 
-        assert await storage.truncate_before(tp, 0) == 0
+        assert [await storage.truncate_before(tp, offset) for offset in (0, start)] == [start, start]
 
     async def test_a_large_log_is_truncated_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
         wanted = []
@@ -377,10 +420,11 @@ class ReadContract(Contract):
     async def test_an_epoch_that_goes_on_ends_where_the_log_does(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
+        start = (await storage.latest(tp)).high_watermark
         empty = await storage.epoch_end(tp, 0)
         result = await append(storage, tp, numbered(3))
 
-        assert empty == EpochEnd(0, 0)
+        assert empty == EpochEnd(0, start)
         assert await storage.epoch_end(tp, 0) == EpochEnd(0, result.base_offset + 3)
 
     async def test_an_epoch_that_never_was_is_unknown(self, storage: Storage, tp: TopicPartition) -> None:
