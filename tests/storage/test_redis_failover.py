@@ -1,4 +1,4 @@
-"""A replica that lagged becomes the primary: the store has gone back in time, and gives out no number twice."""
+"""A replica that lagged becomes the primary: the store has gone back in time, with the numbers that it counts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import time
 import pytest
 
 from korvet.producers import ProducerIds
+from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
+from korvet.testing.records import append, numbered
 from tests.servers import RedisServer, ServerPair
 
 pytestmark = pytest.mark.servers
+
+
+def let_catch_up(pair: ServerPair) -> None:
+    """Wait until the replica has received everything, and cut it off."""
+    with pair[0].client() as client:
+        client.set("last", 1)  # WAIT answers for what its own connection wrote
+        assert client.wait(1, 30_000) == 1
+    cut_off(pair[1])
 
 
 def cut_off(replica: RedisServer) -> None:
@@ -35,9 +45,7 @@ def a_second_later() -> int:
 async def test_producer_ids_are_not_given_out_again_by_a_promoted_replica(replica_pair: ServerPair) -> None:
     async with open_redis_storage(replica_pair[0].url) as storage:
         before = {await ProducerIds(storage).allocate() for _ in range(3)}
-        with replica_pair[0].client() as client:
-            assert client.wait(1, 30_000) == 1
-        cut_off(replica_pair[1])
+        let_catch_up(replica_pair)
         lost = {await ProducerIds(storage).allocate() for _ in range(3)}
     promoted = promote(replica_pair)
 
@@ -47,3 +55,83 @@ async def test_producer_ids_are_not_given_out_again_by_a_promoted_replica(replic
 
     assert len(before | lost | after) == 9
     assert max(before | lost) < min(after) < 2**53
+
+
+TP = TopicPartition("orders", 0)
+
+
+def created_topics(server: RedisServer) -> object:
+    """Return the number of topics that were ever created, as the server has it."""
+    with server.client() as client:
+        return client.hget("korvet:$topics", "$created")
+
+
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+async def test_offsets_after_a_failover_are_given_out_again_only_where_they_count(
+    replica_pair: ServerPair, mapping: str
+) -> None:
+    async with open_redis_storage(replica_pair[0].url) as storage:
+        await storage.create_topic("orders", 1, {"offset.mapping": mapping})
+        kept = await append(storage, TP, numbered(3))
+        let_catch_up(replica_pair)
+        lost = await append(storage, TP, numbered(3))
+    promoted = promote(replica_pair)
+    async with open_redis_storage(promoted.url) as storage:
+        bounds = await storage.latest(TP)
+        again = await append(storage, TP, numbered(3))
+
+    assert bounds.high_watermark == kept.base_offset + 3
+    if mapping == "timestamp":
+        assert again.base_offset > lost.base_offset + 2
+    else:
+        assert again.base_offset == lost.base_offset
+    # This process has not seen the lost records, so nothing raises the leader epoch.
+    assert bounds.leader_epoch == 0
+
+
+async def test_topic_numbers_repeat_after_a_failover_and_topic_ids_do_not(replica_pair: ServerPair) -> None:
+    async with open_redis_storage(replica_pair[0].url) as storage:
+        await storage.create_topic("orders", 1, {})
+        let_catch_up(replica_pair)
+        lost = await storage.create_topic("payments", 1, {})
+        await storage.ack("billing", {TopicPartition("payments", 0): OffsetAndMetadata(7)})
+        number = created_topics(replica_pair[0])
+    promoted = promote(replica_pair)
+    async with open_redis_storage(promoted.url) as storage:
+        gone = await storage.topic("payments")
+        again = await storage.create_topic("payments", 1, {})
+        committed = await storage.committed("billing")
+
+    assert gone is None
+    assert created_topics(promoted) == number
+    assert again.topic_id != lost.topic_id
+    assert committed == {}
+
+
+async def test_the_group_fence_goes_back_with_a_failover(replica_pair: ServerPair) -> None:
+    async with open_redis_storage(replica_pair[0].url) as storage:
+        await storage.create_topic("orders", 1, {})
+        await storage.ack("billing", {TP: OffsetAndMetadata(3)}, generation_id=1)
+        let_catch_up(replica_pair)
+        await storage.ack("billing", {TP: OffsetAndMetadata(9)}, generation_id=2)
+    promoted = promote(replica_pair)
+    async with open_redis_storage(promoted.url) as storage:
+        before = await storage.committed("billing")
+        results = await storage.ack("billing", {TP: OffsetAndMetadata(4)}, generation_id=1)
+
+    assert before == {TP: OffsetAndMetadata(3)}
+    assert results == {TP: None}
+
+
+async def test_document_versions_repeat_after_a_failover(replica_pair: ServerPair) -> None:
+    async with open_redis_storage(replica_pair[0].url) as storage:
+        version = await storage.save("lease", "retention", b"first", expected_version=0)
+        let_catch_up(replica_pair)
+        lost = await storage.save("lease", "retention", b"lost", expected_version=version)
+    promoted = promote(replica_pair)
+    async with open_redis_storage(promoted.url) as storage:
+        with pytest.raises(DocumentConflict):
+            await storage.save("lease", "retention", b"behind", expected_version=lost)
+        again = await storage.save("lease", "retention", b"again", expected_version=version)
+
+    assert again == lost
