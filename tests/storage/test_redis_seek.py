@@ -161,12 +161,11 @@ async def filled(
 ) -> tuple[TopicPartition, list[int]]:
     """A topic with so many batches, one record a millisecond, and their base offsets."""
     await storage.create_topic(tp.topic, 1, {"storage.layout": layout, "retention.ms": "-1"})
-    await append(storage, tp, [Record(timestamp=YEAR_2100)])
+    far = await append(storage, tp, [Record(timestamp=YEAR_2100)])
     bases = []
     for number in range(batches):
         first = T0 + number * RECORDS
         raw = ((delta, first + delta, None, b"x" * 100, ()) for delta in range(RECORDS))
         bases.append((await append_batch(storage, tp, RecordBatch(build_batch(raw)))).base_offset)
-    far = await storage.earliest(tp)
-    await storage.truncate_before(tp, far.offset + 1)
+    await storage.truncate_before(tp, far.base_offset + 1)
     return tp, bases
