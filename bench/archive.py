@@ -30,10 +30,10 @@ from korvet.lake.location import Location
 from korvet.pipeline.archive import Archive, ArchiveOptions
 from korvet.pipeline.archive_plan import Wanted
 from korvet.pipeline.archive_workers import SparkWorkers
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.options import write_options
 from korvet.pipeline.session import spark_session
-from korvet.pipeline.writing import write_rows
+from korvet.pipeline.topic_writing import write_rows
 
 LARGE_BYTES, LARGE_RECORDS = 1_000, 300_000
 SMALL_BYTES, SMALL_RECORDS = 100, 1_000_000

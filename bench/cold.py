@@ -30,10 +30,10 @@ from bench.wire import (
     produce_request,
     produced,
 )
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
-from korvet.lake.writing import RangeWriter
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.record_batch import build_batch, parse_batches
 

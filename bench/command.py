@@ -20,7 +20,7 @@ from bench.processes import DidNotStart, valkey_binary
 from bench.programs import ClientUnavailable
 from bench.report import Results
 from bench.run import SECTIONS, SHORT_SECTIONS, measure
-from korvet.storage.embedded_allocator import environment
+from korvet.storage.embedded.allocator import environment
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from korvet.storage.embedded_allocator import environment
+from korvet.storage.embedded.allocator import environment
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0

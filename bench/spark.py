@@ -30,7 +30,7 @@ from bench.report import Case, Goal, Results
 from korvet.client import open_client
 from korvet.pipeline.options import write_options
 from korvet.pipeline.session import SETTINGS
-from korvet.pipeline.writing import write_rows
+from korvet.pipeline.topic_writing import write_rows
 
 RECORDS = 1_000_000
 RECORD_BYTES = 100

@@ -45,7 +45,7 @@ class Program:
         from korvet.pipeline.archive import Archive, ArchiveOptions  # noqa: PLC0415
         from korvet.pipeline.archive_plan import Wanted  # noqa: PLC0415
         from korvet.pipeline.archive_workers import SparkWorkers  # noqa: PLC0415
-        from korvet.pipeline.connecting import Connecting  # noqa: PLC0415
+        from korvet.pipeline.cluster import Connecting  # noqa: PLC0415
 
         connecting = Connecting(address)
         lake = Location.parse(str(self.folder / f"lake-{time.time_ns()}"))

@@ -80,7 +80,7 @@ def place_of(task: trio.lowlevel.Task) -> str:
     names = []
     for frame, _ in task.iter_await_frames():
         frames = [frame]
-        # `korvet.serving.watched` drives its coroutine itself, so the coroutine is in a local variable.
+        # `korvet.server.connection.watched` drives its coroutine itself, so the coroutine is in a local variable.
         handling = frame.f_locals.get("coroutine") if frame.f_code.co_name == "watched" else None
         while handling is not None and getattr(handling, "cr_frame", None) is not None:
             frames.append(handling.cr_frame)

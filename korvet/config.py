@@ -8,7 +8,7 @@ In the file a name may be written as tables (`[log.retention]`, then `ms = …`)
 …`). Whatever is wrong is reported at once, all of it, one line for each fault: its path, where it came from, and
 what is accepted. A name nobody knows is a fault too, for a misspelt setting is one that does not hold.
 
-The kinds of values (`integer`, `one_of`, …) serve the topics' settings as well (`korvet.topics`).
+The kinds of values (`integer`, `one_of`, …) serve the topics' settings as well (`korvet.broker.topics`).
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field
 
-from korvet.broker import open_broker
+from korvet.broker.broker import open_broker
+from korvet.broker.counters import Counters
 from korvet.config import Config, Listener
-from korvet.counters import Counters
 from korvet.handlers import APIS
-from korvet.listeners import open_listeners
 from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import schema_of
-from korvet.server import Server
+from korvet.server.listeners import open_listeners
+from korvet.server.server import Server
 from korvet.storage.interface import Storage
 from korvet.storage.memory import MemoryStorage
 

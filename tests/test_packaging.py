@@ -31,4 +31,4 @@ def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
     assert files | FOLDERS <= {name.partition("/")[0] for name in names}
     assert "`docs/pipeline.md` describes all of it" in description
     assert [] == [link for link in re.findall(r"\]\(([^)]+)\)", description) if "://" not in link]
-    assert {".ci/run", "docs/README.md", "korvet/storage/scripts/append.lua"} <= names
+    assert {".ci/run", "docs/README.md", "korvet/storage/redis/scripts/append.lua"} <= names

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from korvet.producers import ProducerIds
+from korvet.broker.producer_ids import ProducerIds
 from korvet.storage.memory import MemoryStorage
 
 

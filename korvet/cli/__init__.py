@@ -133,11 +133,11 @@ def explain_own(error: BaseException) -> tuple[int, str]:
     """The same for errors of the broker and the client."""
     from korvet.config import ConfigError
     from korvet.lake.errors import InvalidLocation, LakeError
-    from korvet.listeners import ListenError
-    from korvet.processes.forking import ForkerEnded
-    from korvet.processes.parent import WorkersFail
     from korvet.protocol.errors import KafkaError
+    from korvet.server.listeners import ListenError
     from korvet.storage.interface import StorageUsageError
+    from korvet.workers.forking import ForkerEnded
+    from korvet.workers.parent import WorkersFail
 
     if isinstance(error, ConfigError):
         return 2, "\n".join(f"korvet: {line}" for line in error.errors)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.config import Config, Setting
-    from korvet.processes.forking import Forker
+    from korvet.workers.forking import Forker
 
 # Variables of the other commands; the broker would take them for misspelt settings.
 NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_TRACEBACK")
@@ -163,8 +163,8 @@ def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None
 
 def new_forker() -> Forker:
     """Where the processes of a broker that is several of them come from. Trio must not run yet."""
-    from korvet.processes.forking import Forker
-    from korvet.processes.worker import main
+    from korvet.workers.forking import Forker
+    from korvet.workers.worker import main
 
     return Forker.start(main)
 
@@ -189,7 +189,7 @@ async def serve(config: Config, forker: Forker | None) -> None:
 
 async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
     """Serve from this process; what to say about it, and where the first listener's clients connect."""
-    from korvet.server import Server, keep_what_is_there, run, start_lines
+    from korvet.server.server import Server, keep_what_is_there, run, start_lines
 
     server: Server = await nursery.start(run, config)
     keep_what_is_there()
@@ -198,7 +198,7 @@ async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequenc
 
 async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
     """The same for several processes, of which this one is the parent."""
-    from korvet.processes.parent import run
+    from korvet.workers.parent import run
 
     ready = await nursery.start(run, config, forker)
     return ready.lines, ready.address

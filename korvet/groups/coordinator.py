@@ -11,7 +11,7 @@ saved while commits of the previous one are in flight, and the storage rejects c
 than the newest one it has seen.
 
 `run` handles timeouts. `expire_positions` deletes committed offsets that are older than `offsets.retention.minutes`
-and belong to topics that the group does not consume. Both run forever, under `korvet.tasks.supervise`.
+and belong to topics that the group does not consume. Both run forever, under `korvet.concurrency.tasks.supervise`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from heapq import heappop, heappush
 import trio
 from attrs import define, field
 
+from korvet.concurrency.tasks import in_parallel
 from korvet.config import Config
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.deadlines import NEVER
 from korvet.groups.document import UnreadableDocument, read, written
 from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
-from korvet.leases import Leases
+from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -46,7 +47,6 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
 from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, Storage, TopicPartition
-from korvet.tasks import in_parallel
 
 logger = logging.getLogger(__name__)
 

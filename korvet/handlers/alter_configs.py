@@ -11,9 +11,9 @@ Versions: they differ only in encoding. New clients use IncrementalAlterConfigs.
 
 from __future__ import annotations
 
-from korvet.administration import alter_settings
-from korvet.alterations import SettingChange, with_settings_replaced
-from korvet.broker import Broker, RequestContext
+from korvet.broker.administration import alter_settings
+from korvet.broker.alterations import SettingChange, with_settings_replaced
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.alter_configs import (
     AlterConfigsRequest,

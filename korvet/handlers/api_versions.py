@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import Factory, frozen
 
-from korvet.broker import Broker, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 

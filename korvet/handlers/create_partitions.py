@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from korvet.administration import alter_topic
-from korvet.alterations import with_partitions
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.administration import alter_topic
+from korvet.broker.alterations import with_partitions
+from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.topics import validate_request
+from korvet.concurrency.time_slices import Turns
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -26,8 +28,6 @@ from korvet.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from korvet.storage.interface import Topic
-from korvet.storage.turns import Turns
-from korvet.topics import validate_request
 
 
 async def handle(

@@ -18,7 +18,16 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from korvet.broker import Broker, RequestContext
+from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.topics import (
+    CLUSTER_METADATA_TOPIC,
+    NewTopic,
+    PlannedTopic,
+    effective,
+    requested_partitions,
+    validate_request,
+)
+from korvet.concurrency.time_slices import Turns
 from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
@@ -28,15 +37,6 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.storage.turns import Turns
-from korvet.topics import (
-    CLUSTER_METADATA_TOPIC,
-    NewTopic,
-    PlannedTopic,
-    effective,
-    requested_partitions,
-    validate_request,
-)
 
 REPORTED_REPLICATION_FACTOR = 1
 

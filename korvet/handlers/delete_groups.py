@@ -7,7 +7,7 @@ deleted, too: their last-delivered IDs would otherwise serve as committed offset
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.delete_groups import (
     DeletableGroupResult,

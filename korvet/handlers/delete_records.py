@@ -13,7 +13,8 @@ Declined: `timeout_ms`; the records are deleted before the response.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import Broker, Operation, RequestContext, partition_of
+from korvet.broker.topics import INTERNAL_TOPICS, SETTINGS
 from korvet.protocol.errors import InvalidTopicException, KafkaError, OffsetOutOfRange, PolicyViolation
 from korvet.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -22,7 +23,6 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from korvet.storage.interface import Topic, TopicPartition
-from korvet.topics import INTERNAL_TOPICS, SETTINGS
 
 HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.protocol.errors import InvalidRequest, KafkaError, TopicDeletionDisabled
 from korvet.protocol.messages.delete_topics import (
     DeletableTopicResult,

@@ -9,7 +9,7 @@ values UNSUPPORTED_ENDPOINT_TYPE. v2 can request fenced brokers; there are none.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, Resource
+from korvet.broker.broker import Broker, Operation, RequestContext, Resource
 from korvet.protocol.errors import KafkaError, MismatchedEndpointType, UnsupportedEndpointType
 from korvet.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

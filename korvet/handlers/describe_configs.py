@@ -22,8 +22,19 @@ from typing import Any
 import trio
 from attrs import define, field
 
-from korvet.alterations import ResourceType, validate_broker_id
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.alterations import ResourceType, validate_broker_id
+from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.topic_documentation import documentation_of
+from korvet.broker.topics import (
+    SETTINGS,
+    ConfigSource,
+    SettingValue,
+    TopicSetting,
+    effective,
+    own_settings,
+    validate_name,
+    written,
+)
 from korvet.config import Config, Kind, settings
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_configs import (
@@ -35,17 +46,6 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from korvet.storage.interface import Topic
-from korvet.topic_help import documentation_of
-from korvet.topics import (
-    SETTINGS,
-    ConfigSource,
-    SettingValue,
-    TopicSetting,
-    effective,
-    own_settings,
-    validate_name,
-    written,
-)
 
 CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 PASSWORD_TYPE = 9

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker import Broker, Operation, RequestContext, Resource, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, Resource, coordinator_error
+from korvet.concurrency.tasks import in_parallel
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.members import Member, State
 from korvet.protocol.errors import ErrorCode, GroupIdNotFound, KafkaError
@@ -21,7 +22,6 @@ from korvet.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from korvet.tasks import in_parallel
 
 
 async def handle(

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.concurrency.time_slices import Turns
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
 from korvet.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -24,7 +25,6 @@ from korvet.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from korvet.storage.interface import TopicPartition
-from korvet.storage.turns import Turns
 
 PARTITIONS_AT_ONCE = 500
 

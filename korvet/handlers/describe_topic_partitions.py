@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.broker.topics import INTERNAL_TOPICS, validate_name
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -24,7 +25,6 @@ from korvet.protocol.messages.describe_topic_partitions import (
 )
 from korvet.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 from korvet.storage.interface import Topic, TopicPartition
-from korvet.topics import INTERNAL_TOPICS, validate_name
 
 # Kafka's default of max.request.partition.size.limit.
 MAX_PARTITIONS = 2000

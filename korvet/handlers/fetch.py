@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from korvet.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
 from korvet.protocol.errors import (
     ErrorCode,
     InvalidRequest,

@@ -11,7 +11,7 @@ immediately (see `init_producer_id`); share groups (type 2) and unknown types, w
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Node, Operation, RequestContext
+from korvet.broker.broker import Broker, Node, Operation, RequestContext
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.find_coordinator import (
     Coordinator,

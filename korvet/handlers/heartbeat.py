@@ -10,7 +10,7 @@ Versions: static members from v3.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -12,9 +12,9 @@ Versions: they differ only in encoding.
 
 from __future__ import annotations
 
-from korvet.administration import alter_settings
-from korvet.alterations import SettingChange, with_settings_changed
-from korvet.broker import Broker, RequestContext
+from korvet.broker.administration import alter_settings
+from korvet.broker.alterations import SettingChange, with_settings_changed
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,

@@ -10,7 +10,7 @@ retry other errors until a timeout. An empty transactional id is INVALID_REQUEST
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.protocol.errors import InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

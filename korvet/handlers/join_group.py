@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.groups.members import Join, Joined
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.protocol.errors import KafkaError, UnsupportedVersion
 from korvet.protocol.messages.list_config_resources import (
     CLIENT_METRICS,

@@ -9,7 +9,7 @@ classic; filters for other types match none.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.document import TYPE
 from korvet.protocol.errors import KafkaError

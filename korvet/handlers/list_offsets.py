@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from korvet.broker import Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import Broker, Operation, RequestContext, partition_of
+from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from korvet.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -32,7 +33,6 @@ from korvet.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from korvet.storage.interface import IsolationLevel, LogOffsets, OffsetAndTimestamp, Topic, TopicPartition
-from korvet.tasks import in_parallel
 
 LATEST = -1
 EARLIEST = -2

@@ -6,7 +6,7 @@ send this request before they describe a topic.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

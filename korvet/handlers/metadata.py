@@ -25,8 +25,10 @@ from uuid import UUID
 
 from attrs import define, field, frozen
 
-from korvet.broker import Broker, Disconnect, Operation, RequestContext, Resource
-from korvet.limits import SMALLEST_ANSWER_BYTES
+from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.broker.limits import SMALLEST_ANSWER_BYTES
+from korvet.broker.topics import INTERNAL_TOPICS, validate_name
+from korvet.concurrency.time_slices import Turns
 from korvet.protocol.buffers import Buffer, EncodedElements, join_small
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -41,8 +43,6 @@ from korvet.protocol.messages.metadata import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import Topic, TopicPartition
-from korvet.storage.turns import Turns
-from korvet.topics import INTERNAL_TOPICS, validate_name
 
 # Objects that are encoded in half a millisecond.
 TOPICS_AT_ONCE = 64

@@ -16,7 +16,7 @@ unless a client asks for something else.
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
 from korvet.protocol.errors import (
     ErrorCode,
     GroupIdNotFound,

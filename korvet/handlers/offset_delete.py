@@ -8,7 +8,7 @@ NON_EMPTY_GROUP if the group has members that are not consumers, such as workers
 
 from __future__ import annotations
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

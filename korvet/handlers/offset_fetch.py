@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from korvet.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.concurrency.time_slices import Turns
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -31,7 +32,6 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
-from korvet.storage.turns import Turns
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
 # Objects that are made in a tenth of a millisecond.

@@ -8,7 +8,8 @@ UNKNOWN_LEADER_EPOCH.
 
 from __future__ import annotations
 
-from korvet.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -19,7 +20,6 @@ from korvet.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from korvet.storage.interface import EpochEnd, Topic
-from korvet.tasks import in_parallel
 
 
 async def handle(

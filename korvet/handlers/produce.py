@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from korvet.broker import Broker, Disconnect, Operation, RequestContext, partition_of
+from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, partition_of
+from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
+from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -51,8 +53,6 @@ from korvet.protocol.record_batch import (
 from korvet.protocol.steps import Steps
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
-from korvet.storage.turns import Turns, in_turns
-from korvet.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 
 NO_TIMESTAMP = -1
 # Of all the records that were refused, so many are named.

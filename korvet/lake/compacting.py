@@ -20,17 +20,17 @@ from functools import cached_property, partial
 import pyarrow.fs as pafs
 from attrs import Factory, define, field, frozen
 
-from korvet.lake.at_once import results
 from korvet.lake.chain import Stretch, without
 from korvet.lake.errors import CommitConflict, DamagedFile
+from korvet.lake.file_reading import erased_from, row_groups
+from korvet.lake.file_writing import FileWriter, sync_folders
 from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path, united
-from korvet.lake.reading import erased_from, row_groups
+from korvet.lake.parallel import results
+from korvet.lake.range_checksums import ANEW, Told, summed
+from korvet.lake.record_checksum import Tally
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
-from korvet.lake.tally import Tally
-from korvet.lake.told import ANEW, Told, summed
-from korvet.lake.writing import FileWriter, sync_folders
 
 TARGET_BYTES = 128_000_000
 MANY_DATES = 16

@@ -23,16 +23,16 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 
-from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict, DamagedFile
+from korvet.lake.file_reading import by_partition, erased_from, row_groups
+from korvet.lake.file_writing import FileWriter, UInt64s, mixes, sync_folders
 from korvet.lake.files import ERASED, DataFile, erased_text, file_path, file_range, foreign_path, united
-from korvet.lake.reading import by_partition, erased_from, row_groups
+from korvet.lake.parallel import results
+from korvet.lake.range_checksums import ANEW, without_records
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.schema import Int64s
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.table_files import TableFile
-from korvet.lake.told import ANEW, without_records
-from korvet.lake.writing import FileWriter, UInt64s, mixes, sync_folders
 
 # Bytes of rewritten input files after which to commit.
 COMMIT_BYTES = 1024**3

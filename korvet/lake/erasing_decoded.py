@@ -15,9 +15,9 @@ from attrs import define, field
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from korvet.lake.at_once import results
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
+from korvet.lake.parallel import results
 from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.schema import Int64s
 from korvet.lake.table import KIND, TOPIC, first_line, store_errors

@@ -45,9 +45,9 @@ from korvet.lake.errors import (
 )
 from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.location import Location
+from korvet.lake.range_checksums import GAPS, RANGES, Ranges, Told, told_by
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
 from korvet.lake.table_files import FileIndex, TableFile, files_in
-from korvet.lake.told import GAPS, RANGES, Ranges, Told, told_by
 
 FORMAT_VERSION = 1
 ARCHIVE = "archive"

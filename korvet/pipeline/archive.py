@@ -26,12 +26,12 @@ from korvet.client import REFUSALS, Client, OffsetAndMetadata, Topic, TopicParti
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
 from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
-from korvet.lake.probing import refuse_unsafe_store
+from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, bounds_of, dealt, described, told
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.counting import all_dense
 from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 

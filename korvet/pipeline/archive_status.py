@@ -15,12 +15,12 @@ from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
 from korvet.lake.location import Location
-from korvet.lake.proving import absent, wrongs
 from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_plan import Wanted, bounds_of
-from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.counting import is_dense
 from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
+from korvet.pipeline.record_columns import decode_offsets
 from korvet.protocol.errors import KafkaError
 
 FETCH_BYTES = 8 * 1024 * 1024

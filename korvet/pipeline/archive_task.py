@@ -14,14 +14,14 @@ import pyarrow as pa
 from attrs import define, field, frozen
 
 from korvet.client import TopicPartition
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
-from korvet.lake.writing import RangeWriter
-from korvet.pipeline.ahead import Ahead
-from korvet.pipeline.batches import Columns, decode
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.fetching import READ_COMMITTED, Fetched, Fetcher
+from korvet.pipeline.prefetch import Ahead
+from korvet.pipeline.record_columns import Columns, decode
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 
 FETCH_BYTES = 8 * 1024 * 1024

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 
 
 class SparkFailed(Exception):  # noqa: N818  the name states what happened

@@ -14,9 +14,9 @@ from attrs import define, field
 
 from korvet.client.model import TopicPartition
 from korvet.lake.varints import Int64s
-from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.offsets import Offsets
+from korvet.pipeline.record_columns import decode_offsets
 
 # No dense log has grown to this offset. As a timestamp it is in 1978 (with 10 bits for sequences).
 FIRST_TIMESTAMP_OFFSET = 2**48

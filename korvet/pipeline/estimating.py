@@ -14,8 +14,8 @@ from attrs import frozen
 
 from korvet.client.model import TopicPartition
 from korvet.lake.varints import Int64s
-from korvet.pipeline.batches import decode_offsets
 from korvet.pipeline.fetching import Fetcher
+from korvet.pipeline.record_columns import decode_offsets
 
 PROBE_BYTES = 64 * 1024
 FIRST_PROBES = 16

@@ -18,7 +18,7 @@ from attrs import field, frozen
 from korvet.client.connection import parse_address
 from korvet.client.model import TopicPartition
 from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.offsets import (
     Bound,
     Position,

@@ -22,7 +22,7 @@ from korvet.pipeline.offsets import (
     WrongOption,
 )
 from korvet.pipeline.options import ReadOptions, Subscription
-from korvet.pipeline.reading import DataLost, Range, lost
+from korvet.pipeline.topic_reading import DataLost, Range, lost
 from korvet.protocol.errors import UnknownTopicOrPartition
 
 

@@ -27,7 +27,7 @@ from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.archive_status import archives_in, tables_in
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.protocol.errors import UnknownTopicOrPartition
 
 # The columns inside the files. The date is computed from the timestamp.

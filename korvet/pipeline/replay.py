@@ -29,11 +29,11 @@ from attrs import define, evolve, field, frozen
 
 from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
-from korvet.lake.batches import records_of
-from korvet.lake.cold import ColdReader
 from korvet.lake.encoding import Producing, Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
-from korvet.pipeline.connecting import Connecting
+from korvet.lake.remote import ColdReader
+from korvet.lake.row_batches import records_of
+from korvet.pipeline.cluster import Connecting
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.protocol.messages.produce import (

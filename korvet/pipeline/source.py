@@ -36,9 +36,9 @@ from korvet.pipeline.planning import (
     recreated,
     resolve,
 )
-from korvet.pipeline.reading import Range, RangePartition, arrow_schema, read_batches
 from korvet.pipeline.splitting import split
-from korvet.pipeline.writing import BatchWriter, StreamWriter, check_columns, check_topic
+from korvet.pipeline.topic_reading import Range, RangePartition, arrow_schema, read_batches
+from korvet.pipeline.topic_writing import BatchWriter, StreamWriter, check_columns, check_topic
 
 
 class KorvetSource(DataSource):

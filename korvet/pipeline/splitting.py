@@ -18,7 +18,7 @@ from korvet.pipeline.counting import Count, Counts, is_dense
 from korvet.pipeline.estimating import estimate
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.options import ReadOptions
-from korvet.pipeline.reading import Range
+from korvet.pipeline.topic_reading import Range
 
 ALL = 2**62
 COUNTING_ROUNDS = 8  # of ROUND_BYTES each

@@ -1,7 +1,7 @@
 """Messages to bytes and back.
 
 `decode` and `encode` run a function written for one message in one version. Its source is generated from the
-declaration on first use (`korvet.protocol.reading`, `korvet.protocol.writing`), compiled, and kept in
+declaration on first use (`korvet.protocol.field_reading`, `korvet.protocol.field_writing`), compiled, and kept in
 `linecache` under a name like `<korvet read FetchRequest v12>`, so tracebacks show its lines, debuggers step
 through it and profilers name it. This is how attrs and cattrs do it, and it is the only `exec` of korvet.
 
@@ -21,9 +21,9 @@ from typing import Any, TypeVar, cast
 
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
-from korvet.protocol.reading import reader_source
+from korvet.protocol.field_reading import reader_source
+from korvet.protocol.field_writing import element_writer_source, writer_source
 from korvet.protocol.schema import versions_of
-from korvet.protocol.writing import element_writer_source, writer_source
 
 M = TypeVar("M")
 Reader = Callable[[memoryview, int], tuple[M, int]]

@@ -2,7 +2,7 @@
 
 Steps are a generator without IO. It yields None after some tenths of a millisecond of work, or a LongCall
 (decompression), whose result the caller sends. It returns the final result. `at_once` runs all steps without a pause;
-`korvet.storage.turns` alternates them with other tasks.
+`korvet.concurrency.time_slices` alternates them with other tasks.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, evolve, field
 
+from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.errors import (
     IllegalGeneration,
     InvalidPartitions,
@@ -55,7 +56,6 @@ from korvet.storage.memory_compaction import MemoryCompaction
 from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
 from korvet.storage.producer_state import ProducerStates, producer_id_at
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
-from korvet.storage.turns import Turns, in_turns
 
 GIB = 1024**3
 RECLAIM_INTERVAL_MS = 100

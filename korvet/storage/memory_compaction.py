@@ -11,12 +11,12 @@ from bisect import bisect_left
 
 from attrs import define, field
 
+from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.compaction import Round, compacted, is_due, lag_limit, note_all
 from korvet.storage.interface import Compacted
 from korvet.storage.memory_log import BATCH_COST, SEGMENT_BYTES, PartitionLog, Segment, kept_bytes, own_buffer
-from korvet.storage.turns import Turns, in_turns
 
 
 @define(eq=False)

@@ -105,7 +105,7 @@ async def open_redis(url: str, options: StorageOptions) -> AsyncIterator[Storage
 @asynccontextmanager
 async def open_embedded(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
     """Start a private server in the folder, and open storage in it."""
-    from korvet.storage.embedded import embedded_server  # noqa: PLC0415  see `open_redis`
+    from korvet.storage.embedded.server import embedded_server  # noqa: PLC0415  see `open_redis`
 
     async with embedded_server(
         embedded_folder(url),

@@ -1,16 +1,16 @@
-"""Topics, records and positions in Redis Streams: the storage that brokers share.
+"""Topics, records and committed offsets in Redis Streams: the storage that several brokers can share.
 
-The verbs are in the modules beside this one; here they are joined, opened and closed.
+This module joins, opens and closes the parts of `korvet.storage.redis`:
 
-    redis_keys, redis_scripts, scripts/    the keyspace, and what has to be atomic
-    redis_partition, redis_partitions      what is known of partitions
-    redis_layouts, …_entries, …_rebuild    record batches to entries and back
-    redis_append, …_queue, redis_writers   append
-    redis_read, redis_seek                 read, latest; earliest and by time
-    redis_compaction, …_entries            compact
-    redis_catalogue, redis_documents       topics, documents
-    redis_watch, redis_groups              watches for growth; committed offsets
-    redis_guard                            servers that evict, or were emptied
+    keys, scripts/                    the keyspace, and the Lua scripts
+    partition, partitions             the known state of partitions
+    layouts, entries, rebuild         record batches to entries and back
+    append, append_queue              append; `client.wait_connections` wait for replicas
+    read, seek                        read, latest; earliest and by time
+    compaction, compaction_entries    compact
+    catalogue, documents              topics, documents
+    watch, groups                     watches for growth; committed offsets
+    guard                             servers that evict records, or were emptied
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from uuid import UUID
 import trio
 from attrs import evolve, frozen
 
+from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.background import background_nursery
 from korvet.storage.interface import (
     AppendResult,
     Compacted,
@@ -47,27 +47,27 @@ from korvet.storage.interface import (
     TopicPartition,
     Watch,
 )
-from korvet.storage.redis_address import RedisAddress
-from korvet.storage.redis_append import Appender
-from korvet.storage.redis_append_queue import AppendContext
-from korvet.storage.redis_bulk import BulkConnection
-from korvet.storage.redis_caller import PATIENCE_S, RedisCaller
-from korvet.storage.redis_catalogue import Catalogue, partitions_of
-from korvet.storage.redis_compaction import Compactor
-from korvet.storage.redis_connection import RedisConnection
-from korvet.storage.redis_documents import Documents
-from korvet.storage.redis_follow import AddressFollower
-from korvet.storage.redis_groups import SCRIPTS as GROUP_SCRIPTS
-from korvet.storage.redis_groups import Groups
-from korvet.storage.redis_guard import Guard
-from korvet.storage.redis_keys import Keyspace
-from korvet.storage.redis_opening import Server, connected, prepare, refused
-from korvet.storage.redis_partitions import Partitions
-from korvet.storage.redis_read import Reader
-from korvet.storage.redis_scripts import ALL, TRIM
-from korvet.storage.redis_seek import Seeker
-from korvet.storage.redis_watch import Change, StreamWatch, Watcher
-from korvet.storage.redis_writers import WaitingConnections
+from korvet.storage.redis.append import Appender
+from korvet.storage.redis.append_queue import AppendContext
+from korvet.storage.redis.catalogue import Catalogue, partitions_of
+from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.address_follower import AddressFollower
+from korvet.storage.redis.client.bulk import BulkConnection
+from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
+from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.compaction import Compactor
+from korvet.storage.redis.documents import Documents
+from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
+from korvet.storage.redis.groups import Groups
+from korvet.storage.redis.guard import Guard
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.opening import Server, connected, prepare, refused
+from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.read import Reader
+from korvet.storage.redis.scripts import ALL, TRIM
+from korvet.storage.redis.seek import Seeker
+from korvet.storage.redis.watch import Change, StreamWatch, Watcher
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 The names are Kafka's, and three of our own, which are fixed at creation and therefore always written down with
 the topic: whoever changes the broker's defaults later changes nothing about the topics that are there. Values
-were validated when they were set (`korvet.topics`); one that is nonsense all the same raises InvalidConfig.
+were validated when they were set (`korvet.broker.topics`); one that is nonsense all the same raises InvalidConfig.
 """
 
 from __future__ import annotations

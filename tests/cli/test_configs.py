@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from korvet.topics import SETTINGS
+from korvet.broker.topics import SETTINGS
 from tests.cli.conftest import Korvet, Outcome
 
 

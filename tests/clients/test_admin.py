@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from bench.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
+from korvet.broker.topics import SETTINGS
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.record_batch import build_batch, parse_batches
-from korvet.topics import SETTINGS
 from tests.clients.admins import ADMINISTRATORS, Administrator, KafkaPythonAdministrator
 from tests.clients.interface import Record, eventually
 from tests.clients.test_produce import records_of

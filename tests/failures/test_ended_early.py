@@ -14,7 +14,7 @@ import pytest
 
 from bench.processes import free_port
 from bench.wire import first_answer
-from korvet.storage.embedded_binary import find_binary
+from korvet.storage.embedded.binary import find_binary
 from tests.failures.conftest import assert_nothing_runs
 
 # A server that does not start until a signal.

@@ -31,10 +31,10 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.groups.leading import owner_of
 from korvet.protocol.errors import UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.record_batch import build_batch
+from korvet.workers.groups import owner_of
 from tests.failures.conftest import BATCH_DENSE, Say, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess

@@ -13,13 +13,13 @@ import trio
 from attrs import define, field
 from trio.testing import MockClock
 
+from korvet.concurrency.tasks import supervise
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Leave, State, Sync
 from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, RebalanceInProgress
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
-from korvet.tasks import supervise
 from tests.groups.conversation import subscription
 from tests.handlers.support import Shim
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from tests.handlers.support import new_broker
 
 

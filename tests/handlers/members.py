@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.codec import decode
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from korvet.broker import Broker, RequestContext, open_broker
+from korvet.broker.broker import Broker, RequestContext, open_broker
 from korvet.config import Config
 from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaStorageError

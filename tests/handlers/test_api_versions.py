@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

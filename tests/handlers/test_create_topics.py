@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
+from korvet.broker.topics import SETTINGS
 from korvet.config import load_config
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.create_topics import (
@@ -16,7 +17,6 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.topics import SETTINGS
 from tests.handlers.support import Shim, ask, away, create, new_broker, reconfigure
 
 

@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.delete_topics import (
     DeletableTopicResult,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
+from korvet.broker.topics import SETTINGS
 from korvet.config import load_config, settings
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_configs import (
@@ -11,7 +12,6 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from korvet.topics import SETTINGS
 from tests.handlers.support import Shim, ask, away, create, new_broker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

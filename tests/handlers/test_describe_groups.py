@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from tests.groups.conversation import subscription
 from tests.handlers.members import describe, join, new_group_broker, take_part

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,

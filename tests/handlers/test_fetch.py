@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
+from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.handlers import APIS
-from korvet.limits import SMALLEST_ANSWER_BYTES
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.fetch import (
     FetchPartition,

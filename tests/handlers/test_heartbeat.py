@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from tests.handlers.members import HEARTBEAT, answer, new_group_broker, take_part

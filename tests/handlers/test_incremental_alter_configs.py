@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
-from korvet.producers import BLOCK
+from korvet.broker.broker import Broker
+from korvet.broker.producer_ids import BLOCK
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.storage.interface import DocumentConflict

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from korvet.protocol.messages.list_groups import ListGroupsRequest

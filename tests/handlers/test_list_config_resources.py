@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.handlers.support import ask, create

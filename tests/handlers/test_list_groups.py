@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.messages.list_groups import ListGroupsRequest
 from korvet.storage.interface import OffsetAndMetadata
 from tests.handlers.members import LIST, answer, new_group_broker, take_part

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.list_offsets import (
     ListOffsetsPartition,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.broker import Broker, Disconnect
+from korvet.broker.broker import Broker, Disconnect
 from korvet.config import Config
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode, encode

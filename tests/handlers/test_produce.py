@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from korvet.broker import Broker, Disconnect
-from korvet.counters import Counters
+from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.counters import Counters
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.produce import (

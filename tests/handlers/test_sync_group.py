@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.broker import Broker
+from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from tests.handlers.members import join, new_group_broker, sync
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
-from korvet.lake.writing import RangeWriter
 
 TOPIC = "orders"
 TOPIC_ID = UUID("6dc1b9d5-0f5a-4a35-8c7e-5f3a2f0c8f11")

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from korvet.cli.lake_compact import command
+from korvet.cli.lake.compact import command
 from korvet.lake import compacting
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches
-from korvet.lake.cold import ColdReader
 from korvet.lake.compacting import Compaction, groups_of
 from korvet.lake.errors import CommitConflict, Unreachable
+from korvet.lake.file_writing import ROW_GROUP_ROWS
 from korvet.lake.files import ArchivedRange
+from korvet.lake.remote import ColdReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.table import Gap, LakeTable
-from korvet.lake.writing import ROW_GROUP_ROWS
 from tests.lake.replay import live_files, numbers, rows_of
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
 

@@ -14,19 +14,19 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 
-from korvet.cli.lake_erase import command
+from korvet.cli.lake.erase import command
 from korvet.lake import erasing
 from korvet.lake.chain import chained_up_to, missing_stretches
-from korvet.lake.cold import ColdReader
 from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, erased_count, erased_places, key_set, old_files, record_count, remove
 from korvet.lake.errors import Unreachable
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
+from korvet.lake.remote import ColdReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import expired_up_to
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
-from korvet.lake.writing import RangeWriter
 from korvet.pipeline.archive_status import audit_table
 from tests.lake.replay import live_files, numbers, rows_of
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-from korvet.cli.lake_erase import command
+from korvet.cli.lake.erase import command
 from korvet.lake.erasing_decoded import DecodedErasure
 from tests.pipeline.decoding import Lake
 

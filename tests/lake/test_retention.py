@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from korvet.cli.lake_retain import command
+from korvet.cli.lake.retain import command
 from korvet.lake.chain import chained_up_to, missing_stretches
-from korvet.lake.cold import ColdReader
 from korvet.lake.errors import CommitConflict
+from korvet.lake.remote import ColdReader
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.table import LakeTable
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written

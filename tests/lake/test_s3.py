@@ -9,9 +9,9 @@ from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
 from korvet.lake.location import Location
-from korvet.lake.probing import refuse_unsafe_store
-from korvet.lake.proving import absent, wrongs
+from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.table import LakeTable
+from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_status import archives_in, tables_in
 from tests.lake.s3 import s3_store
 from tests.lake.support import TOPIC, TOPIC_ID, written

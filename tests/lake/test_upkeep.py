@@ -26,11 +26,11 @@ from korvet.lake.chain import chained_up_to, missing_stretches
 from korvet.lake.compacting import Compaction, groups_of
 from korvet.lake.erasing import Erasure, erased_places, key_set
 from korvet.lake.errors import CommitConflict
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.schema import DAY_MS, HEADERS, archive_table
 from korvet.lake.table import Gap, LakeTable
-from korvet.lake.writing import RangeWriter
 from korvet.pipeline.archive_status import audit_table
 from tests.lake.replay import Row, live_files, rows_of
 from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake

@@ -16,14 +16,14 @@ from pathlib import Path
 from attrs import frozen
 
 from korvet.client import Record
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.table import Gap, LakeTable
-from korvet.lake.writing import RangeWriter
 from korvet.pipeline.archive import Archive, ArchiveOptions
 from korvet.pipeline.archive_plan import Wanted
 from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from tests.lake.replay import Row
 from tests.pipeline.support import Cluster
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 from attrs import frozen
 from deltalake import DeltaTable
 
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
-from korvet.lake.writing import RangeWriter
 from korvet.pipeline.decoding.distributing import Here
 from korvet.pipeline.decoding.rounds import Decoding, Told
 from korvet.pipeline.decoding.specification import specifications

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from korvet.cli.lake_archive import lag_text
-from korvet.cli.lake_options import parsed_location
+from korvet.cli.lake.archive import lag_text
+from korvet.cli.lake.options import parsed_location
 from korvet.pipeline.archive import TopicProgress
 from korvet.pipeline.archive_plan import Rows
 from tests.cli.conftest import Korvet, korvet  # noqa: F401  a fixture

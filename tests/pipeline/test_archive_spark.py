@@ -21,7 +21,7 @@ from korvet.pipeline.archive import Archive, ArchiveOptions
 from korvet.pipeline.archive_plan import Wanted
 from korvet.pipeline.archive_task import Piece
 from korvet.pipeline.archive_workers import SparkWorkers
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from tests.lake.replay import Row, headers_of, live_files, rows_of
 from tests.pipeline.archiving import archived, growing, log_of, values, without_times
 from tests.pipeline.support import Cluster

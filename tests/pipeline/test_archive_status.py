@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-from korvet.cli.lake_audit import command as audit_command
-from korvet.cli.lake_erase import command as erase_command
-from korvet.cli.lake_status import command as status_command
+from korvet.cli.lake.audit import command as audit_command
+from korvet.cli.lake.erase import command as erase_command
+from korvet.cli.lake.status import command as status_command
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import Wanted

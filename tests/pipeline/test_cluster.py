@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from korvet.lake.location import Location
 from korvet.pipeline.archive_task import Outcome, Piece, write_pieces
-from korvet.pipeline.connecting import Connecting
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.session import QUICK_JAVA
 from tests.lake.replay import rows_of
 from tests.pipeline.archiving import archive_of, growing, log_of, values, without_times

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from korvet.pipeline.decoding.batches import DLQ_SCHEMA, Decoded, Decoder, decode
+from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoded, Decoder, decode
 from korvet.pipeline.decoding.specification import specifications
 from tests.pipeline.decoding import START_MS, archived
 

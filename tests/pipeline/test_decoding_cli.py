@@ -8,7 +8,7 @@ import click
 import pytest
 
 from korvet.cli import main, report
-from korvet.cli.lake_decode import summarize
+from korvet.cli.lake.decode import summarize
 from korvet.pipeline.decoding.job import DecodeJob, Progress
 from tests.pipeline.decoding import Lake
 

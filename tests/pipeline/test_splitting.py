@@ -7,8 +7,8 @@ from korvet.client.model import TopicPartition
 from korvet.pipeline.counting import Counts
 from korvet.pipeline.fetching import Fetched, Fetcher
 from korvet.pipeline.options import read_options
-from korvet.pipeline.reading import Range
 from korvet.pipeline.splitting import split
+from korvet.pipeline.topic_reading import Range
 from korvet.protocol.record_batch import RecordBatch, build_batch
 
 TP = TopicPartition("a", 0)

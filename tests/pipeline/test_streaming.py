@@ -9,8 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from korvet.client import Record
 from korvet.client.administration import add_partitions
 from korvet.pipeline.offsets import WrongOption
-from korvet.pipeline.reading import DataLost, RangePartition
 from korvet.pipeline.source import KorvetSource
+from korvet.pipeline.topic_reading import DataLost, RangePartition
 from tests.pipeline.support import Cluster, Row, batch_reader, delete_records, rows_in, trigger
 
 A_DAY_S = 86_400

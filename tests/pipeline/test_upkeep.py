@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from korvet.lake.chain import missing_stretches
-from korvet.lake.cold import ColdReader
 from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
+from korvet.lake.remote import ColdReader
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit
 from tests.lake.replay import rows_of

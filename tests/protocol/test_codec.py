@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode, encode, reader, writer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
+from korvet.protocol.field_writing import uvarint
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest
 from korvet.protocol.messages.fetch import (
@@ -53,7 +54,6 @@ from korvet.protocol.schema import (
     uuid,
 )
 from korvet.protocol.source import smallest_size
-from korvet.protocol.writing import uvarint
 from tests.protocol.samples import MESSAGES, default_of, encoded, every_version, sample, value_of, version_id
 
 every_message_version = pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)

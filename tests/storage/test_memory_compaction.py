@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from korvet.storage import turns
+from korvet.concurrency import time_slices
 from korvet.storage.interface import Storage, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from korvet.testing.contract.compaction import content, keyed, latest_of
@@ -18,7 +18,7 @@ LARGE = b"x" * 20_000
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> MemoryStorage:
     """One whose compaction lets others have their turn after every batch."""
-    monkeypatch.setattr(turns, "SLICE_S", -1.0)
+    monkeypatch.setattr(time_slices, "SLICE_S", -1.0)
     return MemoryStorage()
 
 

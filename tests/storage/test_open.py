@@ -17,7 +17,7 @@ from korvet.storage.open import StorageOptions, open_storage
 
 def test_a_broker_with_a_private_server_starts_without_the_clients_of_the_redis_package() -> None:
     program = (
-        "import sys, korvet.server, korvet.storage.embedded, korvet.storage.redis_streams;"
+        "import sys, korvet.server.server, korvet.storage.embedded.server, korvet.storage.redis_streams;"
         " print(*{'redis', 'asyncio', 'numpy', 'korvet.storage.redis_streams'} & {*sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

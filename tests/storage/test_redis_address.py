@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis_address import RedisAddress, parse_address
+from korvet.storage.redis.client.address import RedisAddress, parse_address
 
 
 def test_reads_host_port_database_and_credentials() -> None:

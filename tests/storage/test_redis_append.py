@@ -20,8 +20,9 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
 )
-from korvet.storage import redis_append, redis_layouts
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
+from korvet.storage.redis import append as redis_append
+from korvet.storage.redis import layouts as redis_layouts
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
 from tests.servers import RedisServer

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from korvet.storage.interface import Storage, TopicPartition
-from korvet.storage.redis_bulk import LARGE_BYTES
+from korvet.storage.redis.client.bulk import LARGE_BYTES
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Record, append, read, records_from
 from tests.servers import RedisServer, StartServer

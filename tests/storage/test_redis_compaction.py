@@ -15,7 +15,6 @@ import redis
 import trio
 
 from korvet.protocol.errors import KafkaStorageError, UnknownTopicOrPartition
-from korvet.storage import redis_compaction
 from korvet.storage.interface import (
     LogOffsets,
     OffsetAndMetadata,
@@ -24,9 +23,10 @@ from korvet.storage.interface import (
     Topic,
     TopicPartition,
 )
-from korvet.storage.redis_compaction import Compactor, Run
-from korvet.storage.redis_connection import Script
-from korvet.storage.redis_replies import Argument
+from korvet.storage.redis import compaction as redis_compaction
+from korvet.storage.redis.client.connection import Script
+from korvet.storage.redis.client.replies import Argument
+from korvet.storage.redis.compaction import Compactor, Run
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.compaction import keyed, latest_of
 from korvet.testing.records import Record, append, numbered, records_from

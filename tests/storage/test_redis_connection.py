@@ -13,8 +13,9 @@ import pytest
 import trio
 import trustme
 
-from korvet.storage import redis_errors, redis_link
-from korvet.storage.redis_connection import (
+from korvet.storage.redis.client import errors as redis_errors
+from korvet.storage.redis.client import link as redis_link
+from korvet.storage.redis.client.connection import (
     ConnectionLost,
     NotConnected,
     Pending,
@@ -23,7 +24,7 @@ from korvet.storage.redis_connection import (
     ScriptCall,
     open_connection,
 )
-from korvet.storage.redis_replies import as_map, is_temporary
+from korvet.storage.redis.client.replies import as_map, is_temporary
 from tests.servers import RedisServer, ServerPair, StartServer
 
 ECHO = Script(b"return ARGV[1]")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from korvet.producers import ProducerIds
+from korvet.broker.producer_ids import ProducerIds
 from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import append, numbered

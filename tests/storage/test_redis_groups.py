@@ -13,13 +13,13 @@ from attrs import define
 from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
 from korvet.protocol.record_batch import build_batch
 from korvet.storage.interface import OffsetAndMetadata, StorageDefaults, Topic, TopicPartition
-from korvet.storage.redis_caller import RedisCaller
-from korvet.storage.redis_catalogue import Catalogue
-from korvet.storage.redis_connection import RedisConnection, open_connection
-from korvet.storage.redis_groups import Groups
-from korvet.storage.redis_keys import Keyspace
-from korvet.storage.redis_partitions import Partitions
-from korvet.storage.redis_replies import Reply, as_map
+from korvet.storage.redis.catalogue import Catalogue
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import RedisConnection, open_connection
+from korvet.storage.redis.client.replies import Reply, as_map
+from korvet.storage.redis.groups import Groups
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis_streams import open_redis_storage
 from tests.servers import RedisServer
 from tests.storage.relay import open_relay

@@ -6,7 +6,7 @@ import pytest
 from redis.crc import key_slot
 
 from korvet.storage.interface import TopicPartition
-from korvet.storage.redis_keys import Keyspace
+from korvet.storage.redis.keys import Keyspace
 
 KEYS = Keyspace()
 

@@ -16,10 +16,10 @@ from korvet.protocol.record_batch import RecordBatch, build_batch, decode_record
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
-from korvet.storage.redis_entries import Entry, Fields, parse
-from korvet.storage.redis_layouts import Packed, Piece, pack_batch
-from korvet.storage.redis_rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
-from korvet.storage.redis_replies import command_of
+from korvet.storage.redis.client.replies import command_of
+from korvet.storage.redis.entries import Entry, Fields, parse
+from korvet.storage.redis.layouts import Packed, Piece, pack_batch
+from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from attrs import define
 
-from korvet.storage.redis_link import ConnectionLost, Link, NotConnected, Pending
-from korvet.storage.redis_replies import pack
-from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport
+from korvet.storage.redis.client.link import ConnectionLost, Link, NotConnected, Pending
+from korvet.storage.redis.client.replies import pack
+from korvet.storage.redis.client.transport import SocketTransport, StreamTransport, Transport
 
 
 @define

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from korvet.storage import redis_errors
-from korvet.storage.redis_replies import (
+from korvet.storage.redis.client import errors as redis_errors
+from korvet.storage.redis.client.replies import (
     UNCOPIED_BYTES,
     Argument,
     as_map,

@@ -19,7 +19,7 @@ from korvet.storage.interface import (
     Topic,
     TopicPartition,
 )
-from korvet.storage.redis_partitions import DROPPED_AT_ONCE
+from korvet.storage.redis.partitions import DROPPED_AT_ONCE
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.base import eventually
 from korvet.testing.records import Record, append, batch, batches_of, numbered, read, records_from, records_of

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from korvet.storage.redis_transport import SocketTransport, StreamTransport, Transport, unsent
+from korvet.storage.redis.client.transport import SocketTransport, StreamTransport, Transport, unsent
 
 
 def plain() -> tuple[Transport, Transport]:

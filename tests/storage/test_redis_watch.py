@@ -11,9 +11,10 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from korvet.storage import redis_errors, redis_watch
-from korvet.storage.redis_connection import RedisConnection, open_connection
-from korvet.storage.redis_watch import (
+from korvet.storage.redis import watch as redis_watch
+from korvet.storage.redis.client import errors as redis_errors
+from korvet.storage.redis.client.connection import RedisConnection, open_connection
+from korvet.storage.redis.watch import (
     BLOCK_WITHOUT_UNBLOCK_MS,
     Change,
     StreamWatch,

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from korvet.concurrency.time_slices import DecodedBudget, DecodedShare, in_turns
 from korvet.protocol.errors import MessageTooLarge
 from korvet.protocol.steps import LongCall, Steps
-from korvet.storage.turns import DecodedBudget, DecodedShare, in_turns
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
-from korvet.lake.probing import refuse_unsafe_store
+from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError

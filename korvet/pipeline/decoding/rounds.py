@@ -20,12 +20,12 @@ from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable, store_errors
 from korvet.pipeline.decoding import schemas, upserting
-from korvet.pipeline.decoding.batches import DLQ_SCHEMA, Decoder, decode, find_wanted, nullable
 from korvet.pipeline.decoding.columns import KEY, RESERVED
 from korvet.pipeline.decoding.distributing import Distribute, Files
 from korvet.pipeline.decoding.inference import Wanted, grown
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.planning import Plan, plan_of, slices_of
+from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, find_wanted, nullable
 from korvet.pipeline.decoding.slices import (
     SHOWN_FAULTS,
     Fault,

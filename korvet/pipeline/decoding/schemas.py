@@ -12,12 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from korvet.lake.errors import WrongTable
-from korvet.pipeline.decoding.batches import Decoder
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
+from korvet.pipeline.decoding.row_decoding import Decoder
 from korvet.pipeline.decoding.specification import DAYS, Specification
 from korvet.pipeline.decoding.tables import plain
 

@@ -16,11 +16,11 @@ from attrs import define, field, frozen
 
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA
-from korvet.pipeline.decoding.batches import Decoder, decode, find_wanted
 from korvet.pipeline.decoding.columns import OFFSET, PARTITION
+from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.inference import Wanted
+from korvet.pipeline.decoding.row_decoding import Decoder, decode, find_wanted
 from korvet.pipeline.decoding.tables import Part, Span
-from korvet.pipeline.decoding.writing import PartWriter
 
 BATCH_ROWS = 8192
 SHOWN_FAULTS = 3

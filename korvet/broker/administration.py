@@ -1,0 +1,108 @@
+"""The common part of AlterConfigs, IncrementalAlterConfigs and CreatePartitions: alter topics by compare-and-set.
+
+Several brokers, or clients of one broker, may alter a topic concurrently. Each alteration is computed from the current
+topic and stored only if the topic has not changed meanwhile. Otherwise it is computed again from the changed topic. So
+no alteration is lost, and each is based on all previous ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from korvet.broker.alterations import (
+    ResourceType,
+    SettingChange,
+    refuse_broker_changes,
+    validate_broker_id,
+    validate_changes,
+    validate_topic_resource,
+)
+from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.config import Config
+from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError
+from korvet.storage.interface import DocumentConflict, Topic
+
+# Limit of successive conflicts with other alterations.
+ATTEMPTS = 100
+
+Alter = Callable[[Topic], Topic]
+# Returns the topic with altered settings, given the changes and the broker's configuration.
+AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
+Resource = tuple[int, str]  # its type and name
+
+
+async def alter_topic(
+    broker: Broker,
+    context: RequestContext,
+    name: str,
+    operation: Operation,
+    alter: Alter,
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Store the topic that `alter` returns. Raises the errors of `alter`."""
+    for _ in range(ATTEMPTS):
+        topic = await broker.topic(context, name, operation)
+        altered = alter(topic)
+        if validate_only or altered == topic:
+            return
+        try:
+            await broker.storage.alter_topic(topic, partitions=altered.partitions, settings=altered.settings)
+        except DocumentConflict:
+            continue
+        return
+    raise KafkaStorageError(f"topic {name!r}: {ATTEMPTS} attempts conflicted with other alterations")
+
+
+async def alter_settings(
+    broker: Broker,
+    context: RequestContext,
+    wanted: Sequence[tuple[Resource, Sequence[SettingChange]]],
+    alter: AlterSettings,
+    *,
+    validate_only: bool,
+) -> list[KafkaError | None]:
+    """Alter the settings of each resource, all or none per resource. Return the error of each, or None."""
+    times = Counter(resource for resource, _ in wanted)
+    outcomes: list[KafkaError | None] = []
+    for resource, changes in wanted:
+        try:
+            if times[resource] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            await _alter(broker, context, resource, changes, alter, validate_only=validate_only)
+        except KafkaError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes
+
+
+async def _alter(
+    broker: Broker,
+    context: RequestContext,
+    resource: Resource,
+    changes: Sequence[SettingChange],
+    alter: AlterSettings,
+    *,
+    validate_only: bool,
+) -> None:
+    """Alter the settings of one resource. Raises InvalidRequest for resource types without settings in korvet."""
+    kind, name = resource
+    validate_changes(changes)
+    if kind == ResourceType.TOPIC:
+        validate_topic_resource(name)
+        await alter_topic(
+            broker,
+            context,
+            name,
+            Operation.ALTER_CONFIGS,
+            lambda topic: alter(topic, changes, broker.config),
+            validate_only=validate_only,
+        )
+    elif kind == ResourceType.BROKER:
+        broker.cluster(context, Operation.ALTER_CONFIGS)
+        validate_broker_id(name, broker.config)
+        refuse_broker_changes(changes)
+    else:
+        raise InvalidRequest(f"Unknown resource type {kind}")

@@ -1,0 +1,382 @@
+"""What a handler may touch: storage, topics, groups, settings, the clock, and who this broker is.
+
+Every handler reaches a topic, a group or the cluster through `Broker.topic`, `topic_by_id`, `group` and `cluster`,
+which take what is to be done with it and can refuse; as yet they allow everybody everything. Node id, leaders,
+leader epochs and coordinators are answered here and nowhere else, since one day there will be several brokers.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum, IntEnum
+from uuid import UUID, uuid4
+
+import trio
+from attrs import define, field, frozen
+
+from korvet.broker.counters import Counters
+from korvet.broker.limits import AnswerBudget
+from korvet.broker.producer_ids import ProducerIds
+from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
+from korvet.config import Config
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.maintenance.compaction import CompactionWorker
+from korvet.maintenance.retention import RetentionWorker
+from korvet.protocol.errors import (
+    CoordinatorNotAvailable,
+    FencedLeaderEpoch,
+    InvalidGroupId,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
+from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
+from korvet.tiered.log import Tiers
+from korvet.tiered.remote import ColdStore
+
+NO_EPOCH = -1
+
+
+class Operation(IntEnum):
+    """What may be done with a resource, as Kafka numbers it."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Resource(Enum):
+    """What something may be done with, and which operations there are on it."""
+
+    TOPIC = frozenset(
+        {
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DESCRIBE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    )
+    GROUP = frozenset(
+        {
+            Operation.READ,
+            Operation.DESCRIBE,
+            Operation.DELETE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    )
+    CLUSTER = frozenset(
+        {
+            Operation.CREATE,
+            Operation.CLUSTER_ACTION,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+            Operation.IDEMPOTENT_WRITE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+        }
+    )
+
+
+class Disconnect(Exception):  # noqa: N818  an answer, not a fault of ours
+    """The answer to a request is the end of its connection, as where a producer without acks met an error."""
+
+
+@define
+class RequestContext:
+    """What a handler is told of a request besides its body, and what it tells the server meanwhile."""
+
+    version: int
+    client_id: str | None = None
+    principal: str = "User:ANONYMOUS"
+    listener_name: str = "PLAINTEXT"
+    peer: str = ""
+    is_submitted: bool = False
+    answer_bytes: int = 0  # what the answer's records have of the budget, until it is sent
+    parked: trio.CancelScope | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address without its port, as Kafka writes it: /127.0.0.1."""
+        return "/" + self.peer.rpartition(":")[0].strip("[]")
+
+    def submitted(self) -> None:
+        """The order of this request's appends is settled: the connection's next one may start."""
+        self.is_submitted = True
+
+
+@frozen
+class Node:
+    """A broker as clients see it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@define(eq=False)
+class Broker:
+    """Made by `open_broker`. `advertised` is what clients of each listener are told to connect to."""
+
+    storage: Storage
+    config: Config
+    cluster_id: str
+    producer_ids: ProducerIds
+    counters: Counters = field(factory=Counters)
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
+    cold: ColdStore | None = None  # what is archived, where `lake.url` says that there is such a thing
+    log: Tiers = field(init=False, repr=False)
+    answers: AnswerBudget = field(init=False, repr=False)
+    groups: GroupCoordinator = field(init=False, repr=False)
+    retention: RetentionWorker = field(init=False, repr=False)
+    compaction: CompactionWorker = field(init=False, repr=False)
+    _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
+    # Epochs other than 0, as they were last met in the store.
+    _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
+    # Partitions of all topics, and the time after which they are counted again, on the clock of `monotonic`.
+    _partition_count: int = field(default=0, repr=False)
+    _is_counted_until: float = field(default=0.0, repr=False)
+    _parked: set[trio.CancelScope] = field(factory=set, repr=False)
+    _draining: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.answers = AnswerBudget(self.config.queued_max_response_bytes)
+        self.groups = GroupCoordinator(self.storage, self.config, self.clock)
+        self.log = Tiers(self.storage, self.config, self.cold)
+        self.retention = RetentionWorker(self.storage, self.config, self.groups.leases, self.log)
+        self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
+
+    # --- Who this is ------------------------------------------------------------------------------------
+
+    def nodes(self, context: RequestContext) -> Sequence[Node]:
+        """The living brokers, at the addresses that are meant for whoever asks."""
+        host, port = self.advertised.get(context.listener_name, ("localhost", 9092))
+        return [Node(self.config.node_id, host, port, self.config.broker_rack)]
+
+    @property
+    def controller_id(self) -> int:
+        return self.config.node_id
+
+    def coordinator(self, context: RequestContext, group_id: str) -> Node:  # noqa: ARG002  later it depends on it
+        """Who coordinates a group."""
+        return self.nodes(context)[0]
+
+    def leader_id(self, tp: TopicPartition) -> int:  # noqa: ARG002  as above
+        return self.config.node_id
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The epoch clients are told: the newest that was met in the store, for asking it costs a round trip."""
+        return self._leader_epochs.get(tp, 0)
+
+    def check_leader_epoch(self, tp: TopicPartition, claimed: int, actual: int) -> None:
+        """Compare the epoch a client knows (KIP-320) with the store's, which is remembered.
+
+        Raises FencedLeaderEpoch when the client's is older, UnknownLeaderEpoch when it is newer.
+        """
+        if actual or tp in self._leader_epochs:
+            self._leader_epochs[tp] = actual
+        if claimed in (NO_EPOCH, actual):
+            return
+        if claimed < actual:
+            raise FencedLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not {claimed}")
+        raise UnknownLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not yet {claimed}")
+
+    # --- What may be reached ----------------------------------------------------------------------------
+
+    def authorize(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
+        """Allow it, or raise the …AuthorizationFailed of the resource. Everything is allowed as yet."""
+
+    def authorized_operations(self, context: RequestContext, resource: Resource, name: str) -> int:  # noqa: ARG002
+        """Everything the asker may do, a bit each."""
+        return sum(1 << operation for operation in resource.value)
+
+    async def topic(self, context: RequestContext, name: str, operation: Operation) -> Topic:
+        """The topic of that name. Raises UnknownTopicOrPartition."""
+        self.authorize(context, operation, Resource.TOPIC, name)
+        topic = await self.storage.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+
+    async def topic_by_id(self, context: RequestContext, topic_id: UUID, operation: Operation) -> Topic:
+        """The topic with that id. Raises UnknownTopicId."""
+        topic = await self.storage.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with id {topic_id}")
+        self.authorize(context, operation, Resource.TOPIC, topic.name)
+        return topic
+
+    async def partition(
+        self, context: RequestContext, name: str, number: int, operation: Operation
+    ) -> TopicPartition:
+        """A partition that is there. Raises UnknownTopicOrPartition."""
+        return partition_of(await self.topic(context, name, operation), number)
+
+    async def topics(self, context: RequestContext, operation: Operation) -> Sequence[Topic]:  # noqa: ARG002
+        """All topics the asker may know of, by name."""
+        known = await self.storage.topics()
+        return [known[name] for name in sorted(known)]
+
+    def group(self, context: RequestContext, group_id: str | None, operation: Operation) -> str:
+        """Return the group's id. The empty id is a group like others, as in Kafka.
+
+        Raises InvalidGroupId for null, and for an id that not every version could answer.
+        """
+        if group_id is None or is_longer(group_id, LONGEST_ID_BYTES):
+            raise InvalidGroupId
+        self.authorize(context, operation, Resource.GROUP, group_id)
+        return group_id
+
+    def cluster(self, context: RequestContext, operation: Operation) -> None:
+        """Ask for something that concerns the cluster as a whole."""
+        self.authorize(context, operation, Resource.CLUSTER, "kafka-cluster")
+
+    # --- Topics -----------------------------------------------------------------------------------------
+
+    def rules(self, topic: Topic) -> TopicRules:
+        """The topic's settings that handlers obey; read again when it was altered."""
+        known = self._rules.get(topic.name)
+        if known is None or known[0] is not topic:
+            known = self._rules[topic.name] = (topic, rules_of(topic.settings, self.config))
+        return known[1]
+
+    async def plan_topic(self, context: RequestContext, new: NewTopic) -> PlannedTopic:
+        """What creating that topic would amount to. Raises the KafkaError that forbids it; creates nothing."""
+        self.authorize(context, Operation.CREATE, Resource.TOPIC, new.name)
+        planned = plan(new, self.config, await self.storage.topics())
+        await self.check_partitions(planned.partitions)
+        return planned
+
+    async def check_partitions(self, additional: int) -> None:
+        """Raise PolicyViolation if topics may not have so many more partitions, all together."""
+        limit = self.config.max_broker_partitions
+        if time.monotonic() > self._is_counted_until:
+            known = await self.storage.topics()
+            self._partition_count = sum(topic.partitions for topic in known.values())
+            # Counting takes a millisecond for 30,000 topics. Other brokers may pass the limit in the meantime.
+            self._is_counted_until = time.monotonic() + 1
+        if self._partition_count + additional > limit:
+            raise PolicyViolation(
+                f"{additional} more partitions would be more than max.broker.partitions={limit} allows."
+            )
+
+    async def create_topic(self, planned: PlannedTopic) -> Topic:
+        """Create a topic as planned. Raises TopicAlreadyExists if another client was faster."""
+        topic = await self.storage.create_topic(planned.name, planned.partitions, planned.settings)
+        self.added_partitions(topic.partitions)
+        return topic
+
+    def added_partitions(self, count: int) -> None:
+        """Count partitions that were created just now."""
+        self._partition_count += count
+
+    async def topic_or_new(self, context: RequestContext, name: str) -> Topic:
+        """The topic of that name, created with the broker's defaults when it is not there."""
+        try:
+            return await self.topic(context, name, Operation.DESCRIBE)
+        except UnknownTopicOrPartition:
+            pass
+        try:
+            return await self.create_topic(await self.plan_topic(context, NewTopic(name)))
+        except TopicAlreadyExists:  # somebody else was faster
+            return await self.topic(context, name, Operation.DESCRIBE)
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic and what is remembered of it. Raises UnknownTopicOrPartition when it is gone already."""
+        await self.storage.delete_topic(topic)
+        await self.log.forget(topic)
+        self._partition_count -= topic.partitions
+        self._rules.pop(topic.name, None)
+        for tp in [tp for tp in self._leader_epochs if tp.topic == topic.name]:
+            del self._leader_epochs[tp]
+
+    # --- Waiting ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def parked(self, context: RequestContext, wait_s: float) -> Iterator[None]:
+        """Wait inside this block, at most `wait_s`; a drain ends it at once, as does the client's going away.
+
+        It then ends as if the time were up, and the handler answers with what there is.
+        """
+        with trio.move_on_after(0 if self._draining else wait_s) as scope:
+            context.parked = scope
+            self._parked.add(scope)
+            try:
+                yield
+            finally:
+                self._parked.discard(scope)
+                context.parked = None
+
+    def drain(self) -> None:
+        """End all waits, and let no new ones begin."""
+        self._draining = True
+        for scope in self._parked:
+            scope.cancel()
+
+
+def partition_of(topic: Topic, number: int) -> TopicPartition:
+    """One of the topic's partitions. Raises UnknownTopicOrPartition."""
+    if not 0 <= number < topic.partitions:
+        raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}")
+    return TopicPartition(topic.name, number)
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """What a group is told when the store is away: what its client takes for passing, and tries again."""
+    if isinstance(
+        error, KafkaStorageError | RequestTimedOut | NotEnoughReplicas | NotEnoughReplicasAfterAppend
+    ):
+        return CoordinatorNotAvailable(error.message)
+    return error
+
+
+async def open_broker(
+    storage: Storage,
+    config: Config,
+    *,
+    counters: Counters | None = None,
+    clock: Callable[[], int] | None = None,
+    cold: ColdStore | None = None,
+) -> Broker:
+    """The broker on a storage; gives the store its cluster id when it has none."""
+    broker = Broker(storage, config, await _cluster_id(storage), ProducerIds(storage), cold=cold)
+    if counters is not None:
+        broker.counters = counters
+    if clock is not None:
+        broker.clock = broker.groups.clock = broker.producer_ids.clock = clock
+    return broker
+
+
+async def _cluster_id(storage: Storage) -> str:
+    """The id all brokers on this store share: 22 characters, as Kafka's."""
+    while (document := await storage.load("cluster", "id")) is None:
+        cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=")
+        try:
+            await storage.save("cluster", "id", cluster_id, expected_version=0)
+        except DocumentConflict:
+            continue
+    return document.value.decode()

@@ -1,0 +1,194 @@
+"""`korvet lake archive`: topics to tables, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.lake.options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    spark_options,
+    spark_settings,
+    storage_options,
+)
+from korvet.cli.lake.running import ended_by_signals
+from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.output import print_json
+from korvet.cli.progress import ProgressLine, duration_text, size_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from korvet.pipeline.archive import Archive, TopicProgress
+
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def duration_s(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """A time such as 30s, in seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
+    if match is None or match[2] not in UNITS_S or float(match[1]) == 0:
+        raise click.BadParameter(f"{text!r} is no time; accepted are 500ms, 30s, 5m, 1h.")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+@click.command(name="archive")
+@cluster_options
+@click.option(
+    "-t", "--topics", metavar="TOPICS", required=True,
+    help="Names and regular expressions for whole names, with commas between: orders,'eu\\..*'.",
+)  # fmt: skip
+@lake_location("--to")
+@storage_options
+@click.option("--once", is_flag=True, help="Archive what there is now, and end.")
+@click.option(
+    "--every", "every_s", callback=duration_s, metavar="TIME", help="Go on, this often: 30s. New topics join."
+)
+@click.option(
+    "--accept-gap", is_flag=True,
+    help="Where records were deleted before they were archived, go on without them; the table records the gap.",
+)  # fmt: skip
+@click.option(
+    "--group", default="korvet-lake", show_default=True, metavar="NAME",
+    help="The group whose offsets tell how far the archive is.",
+)  # fmt: skip
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@config_file
+def command(
+    servers: str,
+    topics: str,
+    lake: str,
+    storage_texts: tuple[str, ...],
+    once: bool,
+    every_s: float | None,
+    accept_gap: bool,
+    group: str,
+    master: str | None,
+    spark_texts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Archive topics to tables, once or all the time.
+
+    Each topic becomes a Delta table URL/<topic>, with every record exactly once, whatever is killed meanwhile: the
+    table itself knows how far it is. SIGTERM and Ctrl-C finish the commit in hand. Exits with 1 when a topic failed.
+    """
+    if once == (every_s is not None):
+        raise click.UsageError("One of --once and --every is needed.")
+    check_addresses(servers)
+    location = parsed_location(lake, storage_texts)
+    settings = spark_settings(spark_texts)
+    logging.basicConfig(format="korvet: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells with tracebacks that Java has ended
+    with needing_extra():
+        from korvet.pipeline.archive import Archive, ArchiveOptions
+        from korvet.pipeline.archive_plan import Wanted
+        from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
+        from korvet.pipeline.cluster import Connecting
+        from korvet.pipeline.session import JavaNotFound, find_java, spark_session
+    try:
+        wanted = Wanted.parse(topics)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--topics") from None
+    connecting = Connecting(servers, security=security())
+    options = ArchiveOptions(connecting, wanted, location, every_s, accept_gap=accept_gap, group_id=group)
+    display = Display()
+    try:
+        if master is None:
+            find_java()  # before anything is written
+
+        def start() -> SparkSession:
+            return spark_session("korvet lake archive", master=master, settings=settings, quick_java=True)
+
+        workers = SparkWorkers(options.connecting, start)
+        archive = Archive(options, workers, display.show)
+        try:
+            with ended_by_signals(archive):
+                archive.run()
+        finally:
+            display.end()
+            workers.stop()
+    except (JavaNotFound, JavaEnded, SparkFailed) as error:
+        raise click.ClickException(str(error)) from error
+    summarize(archive, as_json=as_json)
+
+
+class Display:
+    """How it is getting on, and what goes wrong with topics."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._line = ProgressLine()
+        self._errors: dict[str, str] = {}
+
+    def show(self, archive: Archive) -> None:
+        for topic in archive.progress.values():
+            if topic.error and self._errors.get(topic.topic) != topic.error:
+                self._line.say(f"korvet: {topic.topic}: {topic.error}")
+            self._errors[topic.topic] = topic.error
+        self._line.show(self._text(list(archive.progress.values())))
+
+    def end(self) -> None:
+        self._line.end()
+
+    def _text(self, topics: list[TopicProgress]) -> str:
+        records = sum(topic.records for topic in topics)
+        offsets = sum(topic.offsets for topic in topics)
+        lag = sum(topic.lag for topic in topics)
+        size = size_text(sum(topic.row_bytes for topic in topics))
+        text = f"archived {records:,} records, {size}; lag {lag_text(topics)}"
+        if offsets and lag:
+            seconds = lag * (time.monotonic() - self._started) / offsets
+            text += f", ready in {duration_text(seconds)}"
+        return text
+
+
+def summarize(archive: Archive, *, as_json: bool) -> None:
+    """Say what was done, and exit with 1 when something was not."""
+    topics = sorted(archive.progress.values(), key=lambda topic: topic.topic)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": topic.topic,
+                    "partitions": topic.partitions,
+                    "records": topic.records,
+                    "bytes": topic.row_bytes,
+                    "file_bytes": topic.file_bytes,
+                    "lag_offsets": topic.lag,
+                    "lag_records": topic.lag_records,
+                    "error": topic.error or None,
+                }
+                for topic in topics
+            ]
+        )
+    else:
+        for topic in topics:
+            click.echo(
+                f"{topic.topic}: {topic.records:,} records, {size_text(topic.row_bytes)} "
+                f"({size_text(topic.file_bytes)} in files), lag {lag_text([topic])}"
+                + (f"; failed: {topic.error}" if topic.error else "")
+            )
+        if not topics:
+            click.echo("No topic matches; nothing was archived.")
+    if any(topic.error for topic in topics):
+        raise SystemExit(1)
+
+
+def lag_text(topics: list[TopicProgress]) -> str:
+    """Return the lag in records: "about" if offsets do not count them, "unknown" before the first round shows how."""
+    lags = [topic.lag_records for topic in topics]
+    known = [lag for lag in lags if lag is not None]
+    if len(known) < len(lags):
+        return "unknown"
+    about = any(topic.lag and not topic.counts_records for topic in topics)
+    return f"about {sum(known):,}" if about else f"{sum(known):,}"

@@ -1,0 +1,107 @@
+"""`korvet lake compact`: small files of archives become larger ones."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+from attrs import asdict
+
+from korvet.cli.lake.options import (
+    archives,
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+from korvet.cli.options import as_json
+from korvet.cli.output import Counting, Progress, print_json
+
+if TYPE_CHECKING:
+    from korvet.lake.compacting import Compacted
+    from korvet.lake.location import Location
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def size(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """A size such as 128MB, in bytes."""
+    match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in UNITS or not int(match[1]):
+        raise click.BadParameter(f"{text!r} is no size; accepted are 128MB, 1GB, 500kB, 1000000.")
+    return int(match[1]) * UNITS[match[2].upper()]
+
+
+@click.command(name="compact")
+@lake_location("--at")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option(
+    "--target-bytes", callback=size, default="128MB", show_default=True, metavar="SIZE",
+    help="How large files may become.",
+)  # fmt: skip
+@storage_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
+@as_json
+@config_file
+def command(
+    lake: str,
+    topics: str | None,
+    target_bytes: int,
+    storage_texts: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Join the small files of archives into larger ones.
+
+    Rows, their order and the numbers stay what they are, and an archiver may go on meanwhile. What is joined already
+    is left alone. The small files are removed by korvet lake vacuum, once nobody can need them any more.
+    """
+    location = parsed_location(lake, storage_texts)
+    with needing_extra():
+        from korvet.lake.compacting import Compacted
+        from korvet.lake.errors import LakeError
+    results: dict[str, Compacted] = {}
+    for name in archives(location, topics):
+        result = results[name] = Compacted()
+        try:
+            compact(result, location, name, target_bytes, dry_run=dry_run)
+        except LakeError as error:
+            result.errors.append(str(error))
+        if not as_json:
+            click.echo(f"{name}: {told(result, dry_run=dry_run)}")
+        for text in result.errors:
+            click.echo(f"korvet: {text}", err=True)
+    if as_json:
+        print_json({name: asdict(result) for name, result in results.items()})
+    if any(result.errors for result in results.values()):
+        raise SystemExit(1)
+
+
+def compact(result: Compacted, location: Location, topic: str, target_bytes: int, *, dry_run: bool) -> None:
+    """Compact one table, or find out what that would do. Raises LakeError; `result` has what was done until then."""
+    from korvet.lake.compacting import Compaction
+    from korvet.lake.table import LakeTable
+
+    compaction = Compaction(LakeTable.open(location, topic), target_bytes, done=result)
+    if dry_run:
+        for group in compaction.groups():
+            result.files_before += len(group.files)
+            result.files_after += len(group.chunks)
+            result.bytes_before += sum(file.size for file in group.files)
+        return
+    with Progress(f"{topic}: joined", unit="bytes") as progress:
+        compaction.on_progress = Counting(progress)
+        compaction.run()
+
+
+def told(result: Compacted, *, dry_run: bool) -> str:
+    from korvet.cli.progress import size_text
+
+    if not result.files_before:
+        return "nothing was joined" if result.errors else "nothing to join"
+    before = f"{result.files_before:,} files of {size_text(result.bytes_before)}"
+    if dry_run:
+        return f"{before} would become {result.files_after:,}"
+    return f"{before} became {result.files_after:,} of {size_text(result.bytes_after)}"

@@ -1,0 +1,228 @@
+"""`korvet lake decode`: archived topics to typed tables, exactly once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from korvet.cli.lake.archive import duration_s
+from korvet.cli.lake.options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    spark_options,
+    spark_settings,
+    storage_options,
+)
+from korvet.cli.lake.running import ended_by_signals
+from korvet.cli.output import print_json
+from korvet.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from korvet.pipeline.decoding.job import DecodeJob
+    from korvet.pipeline.decoding.rounds import Decoding
+    from korvet.pipeline.decoding.specification import Specification
+
+
+@click.command(name="decode")
+@lake_location("--at")
+@click.option(
+    "--to",
+    metavar="URL",
+    required=True,
+    help="Where the typed tables are: any place but that of the archive.",
+)
+@click.option(
+    "-t",
+    "--topics",
+    default="",
+    metavar="TOPICS",
+    help="Names, with commas between. [those of --specification]",
+)
+@click.option(
+    "-s", "--specification", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="TOML with a section [topics.<name>] for each topic; options given here overrule it.",
+)  # fmt: skip
+@click.option("--format", "form", metavar="FORMAT", help="json, avro or protobuf. [json]")
+@click.option("--schema", metavar="DDL", help="JSON: the columns, id bigint, at timestamp. [inferred]")
+@click.option("--schema-file", metavar="FILE", help="The same in a file; or .avsc, .proto, .desc.")
+@click.option(
+    "--registry", metavar="URL", help="A schema registry; values are framed as Confluent's clients do."
+)
+@click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
+@click.option(
+    "--unknown", metavar="WHAT", help="JSON fields without a column: add, drop or dlq. [add without a schema]"
+)
+@click.option(
+    "--numbers", metavar="TYPE", help="Inferred numbers: long, double or string. [long, double with a point]"
+)
+@click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
+@click.option(
+    "--partition-by", metavar="COLUMNS", help="Columns, with commas between; days is the record's day."
+)
+@click.option("--rename-file", metavar="FILE", help='TOML: "path.of.field" = "column".')
+@click.option(
+    "--flatten", metavar="SEPARATOR", help="Bring nested fields to the top, their names joined by this."
+)
+@click.option("--unwrap", metavar="ENVELOPE", help="debezium: rows out of its change events.")
+@click.option(
+    "--upsert", is_flag=True, default=None, help="One row a key: the latest offset wins, tombstones delete."
+)
+@click.option("--keep-raw", is_flag=True, default=None, help="Keep each value as it was, in _raw.")
+@storage_options
+@click.option("--once", is_flag=True, help="Decode what is archived now, and end.")
+@click.option("--every", "every_s", callback=duration_s, metavar="TIME", help="Go on, this often: 30s.")
+@click.option(
+    "--show", is_flag=True, help="Only show the columns that the first records want, and what is bad."
+)
+@click.option("--accept-gap", is_flag=True, help="Go on where the archive has lost rows.")
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@config_file
+def command(
+    lake: str,
+    to: str,
+    topics: str,
+    file: Path | None,
+    form: str | None,
+    storage_texts: tuple[str, ...],
+    once: bool,
+    every_s: float | None,
+    show: bool,
+    accept_gap: bool,
+    master: str | None,
+    spark_texts: tuple[str, ...],
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Decode archived topics to typed tables, once or all the time.
+
+    A topic's values, JSON, Avro or Protobuf, become columns of the Delta table URL/<topic>, every record exactly once;
+    what cannot be decoded goes to URL/<topic>~dlq with what is wrong. SIGTERM and Ctrl-C finish the commit in hand.
+    Exits with 1 when a topic failed.
+    """
+    if once + (every_s is not None) + show != 1:
+        raise click.UsageError("One of --once, --every and --show is needed.")
+    archive, typed = parsed_location(lake, storage_texts), parsed_location(to, storage_texts)
+    if archive.url == typed.url:
+        raise click.BadParameter(
+            "is where the archive is; typed tables need another place.", param_hint="--to"
+        )
+    logging.basicConfig(format="korvet: %(message)s")
+    with needing_extra():
+        from korvet.pipeline.archive_workers import JavaEnded
+        from korvet.pipeline.decoding.distributing import Here, OnSpark
+        from korvet.pipeline.decoding.job import DecodeJob
+        from korvet.pipeline.decoding.rounds import Decoding
+        from korvet.pipeline.session import JavaNotFound, spark_session
+    specifications = chosen(topics, file, {"format": form, **settings})
+    if show and not any(each.schema and each.format == "json" for each in specifications):
+        preview([Decoding(each, archive, typed, Here()) for each in specifications])
+        return
+    try:
+        # For DDL, too: only Spark reads that.
+        spark = spark_session("korvet lake decode", master=master, settings=spark_settings(spark_texts))
+        try:
+            decodings = [
+                Decoding(each, archive, typed, OnSpark(spark), accept_gap=accept_gap, once=once)
+                for each in specifications
+            ]
+            if show:
+                preview(decodings)
+                return
+            display = Display()
+            job = DecodeJob(decodings, every_s, display.show)
+            try:
+                with ended_by_signals(job), needing_extra():
+                    job.run()
+            finally:
+                display.end()
+        finally:
+            spark.stop()
+    except (JavaNotFound, JavaEnded) as error:
+        raise click.ClickException(str(error)) from error
+    summarize(job, as_json=as_json)
+
+
+def chosen(topics: str, file: Path | None, settings: dict[str, Any]) -> list[Specification]:
+    """The specifications that the options and the file make. Raises ConfigError."""
+    from korvet.pipeline.decoding.specification import specifications
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "schema_file" in given:
+        given["schema_file"] = str(Path(given["schema_file"]).absolute())
+    if "rename_file" in given:
+        given["rename_file"] = str(Path(given["rename_file"]).absolute())
+    names = tuple(filter(None, (name.strip() for name in topics.split(","))))
+    return list(specifications(names, file, given).values())
+
+
+def preview(decodings: list[Decoding]) -> None:
+    """Say which columns the first records want. Raises ClickException."""
+    from korvet.lake.errors import LakeError
+    from korvet.pipeline.archive_workers import SparkFailed
+    from korvet.pipeline.decoding.leaves import SchemaFault
+    from korvet.pipeline.decoding.registry import RegistryError
+
+    for decoding in decodings:
+        topic = decoding.specification.topic
+        try:
+            with needing_extra():
+                found = decoding.preview()
+        except (LakeError, SchemaFault, RegistryError, SparkFailed) as error:
+            raise click.ClickException(f"{topic}: {error}") from error
+        click.echo(f"{topic}: {found.columns or 'no columns'}")
+        click.echo(f"{topic}: of the first {found.records:,} records {found.bad:,} would be bad rows")
+        for fault in found.faults:
+            click.echo(f"  {fault}")
+
+
+class Display:
+    """How it is getting on, which columns are new, and what goes wrong with topics."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, str] = {}
+        self._columns: dict[str, int] = {}
+        self._line = ProgressLine()
+
+    def show(self, job: DecodeJob) -> None:
+        for progress in job.progress.values():
+            if progress.error and self._errors.get(progress.topic) != progress.error:
+                self._line.say(f"korvet: {progress.topic}: {progress.error}")
+            self._errors[progress.topic] = progress.error
+            for columns in progress.columns[self._columns.get(progress.topic, 0) :]:
+                self._line.say(f"{progress.topic}: new columns: {columns}")
+            self._columns[progress.topic] = len(progress.columns)
+        records = sum(progress.records for progress in job.progress.values())
+        bad = sum(progress.bad for progress in job.progress.values())
+        self._line.show(f"decoded {records:,} records, {bad:,} bad")
+
+    def end(self) -> None:
+        self._line.end()
+
+
+def summarize(job: DecodeJob, *, as_json: bool) -> None:
+    """Say what was done, and exit with 1 when something was not."""
+    topics = sorted(job.progress.values(), key=lambda progress: progress.topic)
+    if as_json:
+        names = ("topic", "records", "typed", "bad", "tombstones")
+        print_json(
+            [
+                {**{name: getattr(each, name) for name in names}, "error": each.error or None}
+                for each in topics
+            ]
+        )
+    else:
+        for each in topics:
+            click.echo(
+                f"{each.topic}: {each.records:,} records: {each.typed:,} typed, {each.bad:,} bad, "
+                f"{each.tombstones:,} tombstones" + (f"; failed: {each.error}" if each.error else "")
+            )
+            for fault in each.faults:
+                click.echo(f"  {fault}")
+    if any(each.error for each in topics):
+        raise click.exceptions.Exit(1)

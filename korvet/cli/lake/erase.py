@@ -1,0 +1,233 @@
+"""`korvet lake erase`: the records of some keys, removed for good."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from attrs import asdict, define, field
+
+from korvet.cli.lake.options import (
+    archives,
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+from korvet.cli.options import as_json, bootstrap_servers, with_client
+from korvet.cli.output import Counting, Progress, print_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from korvet.lake.location import Location
+    from korvet.lake.schema import Int64s
+
+# What `korvet lake vacuum` keeps unless it is told otherwise.
+KEPT_HOURS = 168
+
+
+@define
+class Told:
+    """What was erased of a topic, or would be, and what of it is left elsewhere."""
+
+    topic: str
+    records: dict[int, int] = field(factory=dict)
+    files: int = 0
+    #: Rows, by table.
+    decoded: dict[str, int] = field(factory=dict)
+    old_files: int = 0
+    old_bytes: int = 0
+    removed_files: int = 0
+    unreadable_files: int = 0
+    hot: list[dict[str, int]] = field(factory=list)
+    errors: list[str] = field(factory=list)
+
+
+@click.command(name="erase")
+@lake_location("--at")
+@click.option("-t", "--topics", metavar="TOPICS", required=True, help="Names, with commas between.")
+@click.option(
+    "-k", "--key", "key_texts", metavar="TEXT", multiple=True, help="Whose records; may be repeated."
+)
+@click.option(
+    "--key-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="More keys, one a line."
+)
+@click.option("--typed", metavar="URL", help="Where more tables are that were decoded from these topics.")
+@storage_options
+@bootstrap_servers
+@click.option("--offline", is_flag=True, help="Do not ask the broker what it has of them.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
+@click.option("--vacuum-now", is_flag=True, help="Remove the files of older versions, too, at once.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal.")
+@as_json
+@config_file
+def command(
+    lake: str,
+    topics: str,
+    key_texts: tuple[str, ...],
+    key_file: str | None,
+    typed: str | None,
+    storage_texts: tuple[str, ...],
+    servers: str,
+    offline: bool,
+    dry_run: bool,
+    vacuum_now: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove all archived records that have one of the keys, for good.
+
+    They are removed from the topics' archives, and from the tables that were decoded from these, which are looked for
+    beside the archives and at --typed. Nothing else changes: offsets that were erased are known as such. Older
+    versions of the tables have the records until korvet lake vacuum, or --vacuum-now. What the broker has of them is
+    told, and stays. Given again after it was killed, the command does what is left.
+    """
+    keys = chosen_keys(key_texts, key_file)
+    location = parsed_location(lake, storage_texts)
+    others = [location, *([] if typed is None else [parsed_location(typed, storage_texts)])]
+    names = archives(location, topics)
+    if not (yes or dry_run) and sys.stdin.isatty() and sys.stdout.isatty():
+        click.confirm(f"Erase all records of {len(keys)} keys from {', '.join(names)}?", abort=True)
+    with needing_extra():
+        from korvet.lake.erasing import key_set
+        from korvet.lake.errors import LakeError
+    results = []
+    for name in names:
+        told = Told(name)
+        results.append(told)
+        try:
+            erase(told, location, others, key_set(keys), dry_run=dry_run, vacuum_now=vacuum_now)
+        except LakeError as error:
+            told.errors.append(str(error))
+        if not offline:
+            look_into_logs(told, servers, key_set(keys))
+        if not as_json:
+            for line in lines(told, dry_run=dry_run):
+                click.echo(line)
+        for text in told.errors:
+            click.echo(f"korvet: {text}", err=True)
+    if as_json:
+        print_json([asdict(told) for told in results])
+    if any(told.errors for told in results):
+        raise SystemExit(1)
+
+
+def chosen_keys(texts: tuple[str, ...], path: str | None) -> set[bytes]:
+    """The keys that are meant. Raises UsageError."""
+    keys = {text.encode() for text in texts}
+    if path is not None:
+        keys |= {line for line in Path(path).read_bytes().splitlines() if line}
+    if not keys:
+        raise click.UsageError("There is no key; give --key, or --key-file with a key in each line.")
+    return keys
+
+
+def erase(
+    told: Told, lake: Location, others: list[Location], keys: pa.Array, *, dry_run: bool, vacuum_now: bool
+) -> None:
+    """Erase from a topic's archive, from what was decoded of it, and, if wanted, from older versions.
+
+    Raises LakeError; `told` has what was done until then.
+    """
+    from korvet.lake.erasing import Erasure, erased_places, old_files, remove
+    from korvet.lake.table import LakeTable
+
+    erasure = Erasure(LakeTable.open(lake, told.topic), keys)
+    found = erasure.done
+    try:
+        with Progress(f"{told.topic}: looked through", unit="bytes") as progress:
+            erasure.on_progress = Counting(progress)
+            found = erasure.find() if dry_run else erasure.run()
+    finally:
+        told.records, told.files, told.errors = found.counts(), found.files, found.errors
+    table = erasure.table
+    places = found.places() if dry_run else erased_places(table)
+    for location in others:
+        erase_decoded(told, location, places, dry_run=dry_run, vacuum_now=vacuum_now)
+    with Progress(f"{told.topic}: looked through old files", unit="bytes") as progress:
+        old = list(old_files(table, keys, Counting(progress)))
+    told.unreadable_files = sum(not file.is_readable for file in old)
+    if vacuum_now and not dry_run:
+        going = [file for file in old if file.is_removable]
+        remove(table, going)
+        told.removed_files = len(going)
+        old = [file for file in old if not file.is_removable]
+    told.old_files = sum(file.is_readable for file in old)
+    told.old_bytes = sum(file.size for file in old if file.is_readable)
+
+
+def erase_decoded(
+    told: Told, location: Location, places: Mapping[int, Int64s], *, dry_run: bool, vacuum_now: bool
+) -> None:
+    """Erase from the tables at a place that were decoded from the topic. Raises LakeError."""
+    from korvet.lake.erasing_decoded import DecodedErasure
+    from korvet.pipeline.archive_status import tables_in
+
+    for name in tables_in(location):
+        erasure = DecodedErasure(location.child(name), told.topic, places)
+        if not erasure.is_ours():
+            continue
+        told.decoded[str(erasure.location)] = erasure.find() if dry_run else erasure.run()
+        if vacuum_now and not dry_run:
+            erasure.vacuum()
+
+
+def look_into_logs(told: Told, servers: str, keys: pa.Array) -> None:
+    """Find out what the broker has of the keys' records."""
+    from korvet.pipeline.erasing import hot_records
+    from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+
+    try:
+        found = with_client(servers, lambda client: hot_records(client, told.topic, keys))
+    except UnknownTopicOrPartition:
+        return
+    except KafkaError as error:
+        told.errors.append(
+            f"what {servers} has of {told.topic} cannot be told: {error} (--offline asks no broker)"
+        )
+        return
+    told.hot = [
+        {"partition": each.tp.partition, "records": each.count, "first": each.first, "last": each.last}
+        for each in found
+    ]
+
+
+def lines(told: Told, *, dry_run: bool) -> Iterator[str]:
+    """What was done, what was not, and what to do about that."""
+    from korvet.cli.progress import size_text
+
+    verb = "would be erased" if dry_run else "erased"
+    each = ", ".join(f"partition {number}: {count:,}" for number, count in sorted(told.records.items()))
+    count = sum(told.records.values())
+    yield f"{told.topic}: {count:,} records {verb}" + (
+        f" from {told.files:,} files ({each})" if count else ""
+    )
+    for name, rows in told.decoded.items():
+        yield f"{name}: {rows:,} rows {verb}"
+    if told.removed_files:
+        yield f"{told.topic}: {told.removed_files:,} files of older versions were removed"
+    if told.old_files:
+        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + KEPT_HOURS * 3600))
+        yield (
+            f"{told.topic}: {told.old_files:,} old files of {size_text(told.old_bytes)} have such records; they can be "
+            f"read as older versions of the table until korvet lake vacuum removes them, from {until} on at the "
+            "latest; --vacuum-now removes them at once, but for those an archiver may be about to commit"
+        )
+    if told.unreadable_files:
+        yield (
+            f"{told.topic}: {told.unreadable_files:,} files of no version cannot be read, and may have such records; "
+            "korvet lake vacuum removes them"
+        )
+    for hot in told.hot:
+        yield (
+            f"{told.topic}-{hot['partition']}: the broker has {hot['records']:,} such records in its log, from offset "
+            f"{hot['first']} to {hot['last']}, and keeps them: until retention, or DeleteRecords up to "
+            f"{hot['last'] + 1}, which deletes all before it, too; a compacted topic wants a tombstone for the key. "
+            "What is archived of them later is erased by doing this again"
+        )

@@ -1,0 +1,125 @@
+"""`korvet lake query`: SQL over topics, archived or not."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import sys
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from korvet.cli.lake.options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    spark_options,
+    spark_settings,
+    storage_options,
+)
+from korvet.cli.lake.running import told_in_a_line
+from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.output import print_table
+
+
+@click.command(
+    name="query",
+    epilog='korvet lake query --at lake "select cast(key as string), count(*) from orders group by 1"',
+)
+@click.argument("sql")
+@lake_location("--at")
+@storage_options
+@click.option("--typed", metavar="URL", help="Where typed tables are; each is a view typed_<table>.")
+@cluster_options
+@click.option("--archived", is_flag=True, help="Only what is archived; no broker is asked.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
+@spark_options
+@config_file
+def command(
+    sql: str,
+    lake: str,
+    storage_texts: tuple[str, ...],
+    typed: str | None,
+    servers: str,
+    archived: bool,
+    as_json: bool,
+    as_csv: bool,
+    master: str | None,
+    spark_texts: tuple[str, ...],
+) -> None:
+    """Run Spark SQL over topics.
+
+    Every archived topic is a view that has its archived records and, behind them, those that only the brokers have;
+    its columns are key, value, topic, partition, offset, timestamp, timestampType, headers, timestamp_ms and date. In
+    SQL a topic's name has an underscore for each character other than letters, digits and underscores.
+    """
+    if as_json and as_csv:
+        raise click.UsageError("Only one of --json and --csv.")
+    if not archived:
+        check_addresses(servers)
+    location = parsed_location(lake, storage_texts)
+    with needing_extra():
+        from korvet.pipeline.query import Lake, create_views
+        from korvet.pipeline.session import spark_session
+    place = None if typed is None else parsed_location(typed, storage_texts)
+    tables = Lake(location, None if archived else servers, place, security())
+    with told_in_a_line():
+        spark = spark_session("korvet lake query", master=master, settings=spark_settings(spark_texts))
+        try:
+            create_views(spark, tables, sql)
+            result = spark.sql(sql)
+            rows = [row.asDict(recursive=True) for row in result.toLocalIterator()]
+        finally:
+            spark.stop()
+    print_rows(rows, result.columns, as_json=as_json, as_csv=as_csv)
+
+
+def print_rows(
+    rows: list[dict[str, Any]], columns: list[str], *, as_json: bool = False, as_csv: bool = False
+) -> None:
+    """Rows as a table, as CSV, or as lines of JSON."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps({name: plain(row[name]) for name in columns}, ensure_ascii=False))
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([["" if row[name] is None else text(row[name]) for name in columns] for row in rows])
+    else:
+        shown: list[Mapping[str, object]] = [
+            {name: value if isinstance(value := row[name], int) else text(value) for name in columns}
+            for row in rows
+        ]
+        print_table(shown, columns)
+
+
+def plain(value: object) -> object:
+    """What JSON can say: times as ISO 8601, bytes as text where they are UTF-8 and in base64 elsewhere."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def text(value: object) -> str:
+    """As the table shows it; a dash for null."""
+    if value is None:
+        return "-"
+    shown = plain(value)
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)

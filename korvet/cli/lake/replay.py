@@ -1,0 +1,179 @@
+"""`korvet lake replay`: archived records back into a topic."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.lake.options import (
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    spark_options,
+    spark_settings,
+    storage_options,
+)
+from korvet.cli.lake.running import told_in_a_line
+from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.output import print_json, print_table
+from korvet.cli.progress import ProgressLine, duration_text
+from korvet.cli.times import EXAMPLES, parse_time
+
+if TYPE_CHECKING:
+    from korvet.lake.table import LakeTable
+    from korvet.pipeline.replay import Selection
+
+
+@click.command(name="replay")
+@click.argument("topic")
+@lake_location("--from")
+@storage_options
+@cluster_options
+@click.option("--into", metavar="TOPIC", help="The topic that gets the records; it has to be there.")
+@click.option("--same-topic", is_flag=True, help="Back into the topic they are from.")
+@click.option("--partition", "numbers", metavar="NUMBER", type=int, multiple=True, help="[all] Repeatable.")
+@click.option("--from-offset", type=int, metavar="OFFSET", help="The first offset, of each partition.")
+@click.option("--until-offset", type=int, metavar="OFFSET", help="The offset to stop before.")
+@click.option("--from-time", "from_text", metavar="TIME", help=f"Records at or after it: {EXAMPLES}.")
+@click.option("--until-time", "until_text", metavar="TIME", help="Records before it.")
+@click.option("--key", "key_text", metavar="TEXT", help="Only records with this key.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Records per second. [no limit]")
+@click.option("--dry-run", is_flag=True, help="Count what would be sent, and send nothing.")
+@click.option("--id", "replay_id", metavar="NAME", help="What this replay is called. [made of the options]")
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@config_file
+def command(
+    topic: str,
+    lake: str,
+    storage_texts: tuple[str, ...],
+    servers: str,
+    into: str | None,
+    same_topic: bool,
+    numbers: tuple[int, ...],
+    from_offset: int | None,
+    until_offset: int | None,
+    from_text: str | None,
+    until_text: str | None,
+    key_text: str | None,
+    rate: float,
+    dry_run: bool,
+    replay_id: str | None,
+    master: str | None,
+    spark_texts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Send archived records of TOPIC into a topic again.
+
+    They keep key, value, headers and timestamp; a header korvet.origin says where they are from. The same command,
+    given again after it was killed, goes on where it was, and doubles nothing; give another --id to send all again.
+    """
+    target = chosen_target(topic, into, same_topic)
+    check_addresses(servers)
+    location = parsed_location(lake, storage_texts)
+    from_ms, until_ms = (None if text is None else parse_time(text) for text in (from_text, until_text))
+    with needing_extra():
+        from korvet.lake.table import LakeTable
+        from korvet.pipeline.replay import Replay, Selection
+        from korvet.pipeline.replay_workers import replay_all
+        from korvet.pipeline.session import spark_session
+    with told_in_a_line():
+        table = LakeTable.open(location, topic)
+        selection = Selection(
+            0 if from_offset is None else from_offset,
+            -1 if until_offset is None else until_offset,
+            from_ms,
+            until_ms,
+            None if key_text is None else key_text.encode(),
+        )
+        selections = selected_partitions(table, numbers, selection)
+        name = replay_id or id_of(str(location), str(table.topic_id), target, selection)
+        replay = Replay(
+            name,
+            servers,
+            location,
+            topic,
+            table.topic_id,
+            target,
+            rate / max(1, len(selections)),
+            dry_run,
+            security(),
+        )
+        spark = spark_session("korvet lake replay", master=master, settings=spark_settings(spark_texts))
+        line = ProgressLine()
+        try:
+            replayed = replay_all(spark, replay, selections, told_by(line))
+        finally:
+            line.end()
+            spark.stop()
+    if as_json:
+        print_json(
+            [{"partition": p.partition, "records": p.records, "error": p.error or None} for p in replayed]
+        )
+    else:
+        verb = "would be sent" if dry_run else "sent"
+        print_table(
+            [{"partition": each.partition, verb: each.records} for each in replayed], ["partition", verb]
+        )
+    for each in replayed:
+        if each.error:
+            click.echo(f"korvet: {each.error}", err=True)
+    if any(each.error for each in replayed):
+        raise SystemExit(1)
+
+
+def told_by(line: ProgressLine) -> Callable[[float], None]:
+    """Shows which part is done, and when the rest will be, going by how it went since the first time."""
+    first: tuple[float, float] | None = None
+
+    def tell(part: float) -> None:
+        nonlocal first
+        now = time.monotonic()
+        first = began, before = first or (now, part)
+        text = f"replayed {part:.0%} of the offsets"
+        if before < part < 1:
+            text += f", ready in {duration_text((now - began) * (1 - part) / (part - before))}"
+        line.show(text)
+
+    return tell
+
+
+def chosen_target(topic: str, into: str | None, same_topic: bool) -> str:
+    """The topic that records go to. Raises UsageError."""
+    if (into is None) != same_topic:
+        raise click.UsageError("One of --into TOPIC and --same-topic is needed.")
+    if into == topic:
+        raise click.UsageError(f"{topic} is the topic the records are from; say so by --same-topic.")
+    return into or topic
+
+
+def selected_partitions(
+    table: LakeTable, numbers: tuple[int, ...], wanted: Selection
+) -> dict[int, Selection]:
+    """For each partition what of the archive is wanted. Raises BadParameter."""
+    from attrs import evolve
+
+    known = table.archived_up_to
+    if unknown := [number for number in numbers if number not in known]:
+        raise click.BadParameter(
+            f"nothing is archived of partition {unknown[0]}; accepted are {', '.join(map(str, known))}.",
+            param_hint="--partition",
+        )
+    selections = {}
+    for number in numbers or known:
+        start = max(wanted.start, table.start(number) or 0)
+        end = known[number] if wanted.end < 0 else min(wanted.end, known[number])
+        selections[number] = evolve(wanted, start=min(start, end), end=end)
+    return selections
+
+
+def id_of(*parts: object) -> str:
+    """A short name that is always the same for the same replay."""
+    text = json.dumps([str(part) for part in parts])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,81 @@
+"""`korvet lake retain`: drop what is archived for long enough."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.lake.options import (
+    archives,
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+
+if TYPE_CHECKING:
+    from korvet.lake.location import Location
+
+# How often a compaction may be faster.
+ATTEMPTS = 10
+UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def age_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """A time such as 90d, in milliseconds."""
+    match = re.fullmatch(r"\s*([0-9]+)\s*([a-z])\s*", text)
+    if match is None or match[2] not in UNITS_MS:
+        raise click.BadParameter(f"{text!r} is no time; accepted are 90d, 12h, 30m.")
+    return int(match[1]) * UNITS_MS[match[2]]
+
+
+@click.command(name="retain")
+@lake_location("--at")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option(
+    "--older-than", callback=age_ms, required=True, metavar="TIME", help="How old records may be: 90d."
+)
+@storage_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@config_file
+def command(
+    lake: str, topics: str | None, older_than: int, storage_texts: tuple[str, ...], dry_run: bool
+) -> None:
+    """Drop archived records that are older, by their own timestamps, from the beginning of each partition.
+
+    What was archived together goes together, and only when everything before it goes, too, as with Kafka's segments.
+    The files are removed by korvet lake vacuum.
+    """
+    location = parsed_location(lake, storage_texts)
+    cutoff_ms = time.time_ns() // 1_000_000 - older_than
+    for name in archives(location, topics):
+        starts = retained(location, name, cutoff_ms, dry_run=dry_run)
+        for partition, start in starts.items():
+            click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
+        if not starts:
+            click.echo(f"{name}: nothing is that old")
+
+
+def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -> dict[int, int]:
+    """Drop what is older; where partitions begin that have lost something. Raises LakeError."""
+    with needing_extra():
+        from korvet.lake.errors import CommitConflict
+        from korvet.lake.retention import drop_before, expired_up_to
+        from korvet.lake.table import LakeTable
+    for attempt in range(ATTEMPTS):
+        table = LakeTable.open(location, topic)
+        starts = expired_up_to(table, cutoff_ms)
+        if not starts or dry_run:
+            return starts
+        try:
+            drop_before(table, starts)
+        except CommitConflict:  # its files were joined meanwhile
+            if attempt + 1 == ATTEMPTS:
+                raise
+        else:
+            return starts
+    return {}

@@ -1,0 +1,46 @@
+"""`korvet lake vacuum`: files that no table needs any more."""
+
+from __future__ import annotations
+
+import click
+
+from korvet.cli.lake.options import (
+    archives,
+    config_file,
+    lake_location,
+    needing_extra,
+    parsed_location,
+    storage_options,
+)
+
+
+@click.command(name="vacuum")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@lake_location("--at")
+@storage_options
+@click.option(
+    "--retain-hours", type=click.IntRange(min=24), default=168, show_default=True, metavar="HOURS",
+    help="Keep what is younger: readers may still need it, and an archiver may be about to commit it.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say which files.")
+@config_file
+def command(
+    topics: str | None, lake: str, storage_texts: tuple[str, ...], retain_hours: int, dry_run: bool
+) -> None:
+    """Remove files that belong to no table any more.
+
+    Those are what compaction and deletion have replaced, and what archivers that were killed left behind.
+    """
+    location = parsed_location(lake, storage_texts)
+    with needing_extra():
+        from korvet.lake.table import LakeTable, store_errors
+    names = archives(location, topics)
+    for name in names:
+        table = LakeTable.open(location, name)
+        with store_errors(table.location):
+            removed = table.delta.vacuum(
+                retain_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+            )
+        for path in removed if dry_run else ():
+            click.echo(f"{name}/{path}")
+        click.echo(f"{name}: {len(removed):,} files {'would be' if dry_run else 'were'} removed")

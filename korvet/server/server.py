@@ -1,0 +1,419 @@
+"""The broker as a server: sockets accepted, connections served, all of it drained at the end.
+
+`run` is what `korvet serve` calls. It opens the storage, listens, and serves until SIGTERM or SIGINT. Then it stops
+accepting, ends connections that wait for a request at once, answers parked fetches with what there is, and lets
+requests that were read be answered, for `shutdown.deadline.ms` at most; a second signal ends it at once.
+Cancelling `run` drains, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib.util
+import logging
+import select
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from time import monotonic
+from typing import Self
+
+import trio
+from attrs import define, field
+
+import korvet
+from korvet.broker.broker import Broker, open_broker
+from korvet.broker.counters import Counters
+from korvet.broker.limits import ByteBudget, ConnectionLimit
+from korvet.concurrency.background import background_nursery
+from korvet.concurrency.tasks import supervise
+from korvet.concurrency.time_slices import DECODED
+from korvet.config import Config, Listener
+from korvet.handlers import APIS
+from korvet.server.connection import PEER_GONE, Patience, ServedConnection, Shared
+from korvet.server.listeners import BoundListener, is_loopback, open_listeners, peer_name
+from korvet.server.malloc import Heap, keep_what_is_free
+from korvet.server.signals import ended_by_signals
+from korvet.storage.compaction import BYTES_PER_KEY
+from korvet.storage.interface import (
+    OffsetMapping,
+    Storage,
+    StorageDefaults,
+    StorageLayout,
+    StorageUsageError,
+    TopicConfig,
+)
+from korvet.storage.open import StorageOptions, open_storage
+from korvet.storage.topic_config import TIMESTAMP_TYPES
+from korvet.tiered.remote import ColdStore, open_cold_store
+
+logger = logging.getLogger(__name__)
+
+# What says that there is no room for one more connection now; whoever goes makes room.
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+# What accept(2) passes on from a connection that is not worth having; the next one may be fine.
+STILLBORN = (
+    errno.ECONNABORTED,
+    errno.EPERM,
+    errno.EPROTO,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENOPROTOOPT,
+    errno.EOPNOTSUPP,
+)
+ROOM_PAUSE_S = 0.1
+# Container objects that are new, and collections of one generation, after which the next is looked through.
+COLLECT_AFTER = (20_000, 20, 50)
+SWEEP_INTERVAL_S = 1.0
+RESOLVE_LIMIT_S = 5.0
+
+
+@define(eq=False)
+class Server:
+    """Listens and serves. `serve` may be called once."""
+
+    broker: Broker
+    listeners: Sequence[BoundListener]
+    sweep_interval_s: float = SWEEP_INTERVAL_S
+    _connections: set[ServedConnection] = field(factory=set)
+    _limit: ConnectionLimit = field(init=False)
+    _budget: ByteBudget = field(init=False)
+    _heap: Heap = field(factory=Heap)
+    _stopping: trio.Event = field(factory=trio.Event)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    def __attrs_post_init__(self) -> None:
+        config = self.broker.config
+        self._limit = ConnectionLimit(self._share_of(config.max_connections))
+        self._budget = ByteBudget(self._share_of(config.queued_max_request_bytes))
+        self.broker.answers.limit = self._share_of(config.queued_max_response_bytes)
+        self.broker.advertised = {
+            bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in self.listeners
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address that clients of the first listener connect to, as `host:port`."""
+        return self.listeners[0].advertised.address
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Begin to drain; the second time, end at once."""
+        if self._stopping.is_set():
+            self._scope.cancel()
+            for connection in self._connections:
+                connection.end()
+        self._stopping.set()
+
+    async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`; closes the listeners then."""
+        with self._scope:
+            # Connections live in the outer nursery: accepting ends first, and they may still finish.
+            async with trio.open_nursery() as connections:
+                shared = Shared(self.broker, APIS, self._budget, connections.start_soon)
+                try:
+                    await self._accept_until_stopped(shared, task_status)
+                finally:
+                    self._drain(shared)
+
+    def _share_of(self, limit: int) -> int:
+        """What one of the broker's processes has of a limit on all of them; -1, without limit, stays what it is."""
+        return -(-limit // self.broker.config.processes) if limit >= 0 else limit
+
+    async def _accept_until_stopped(self, shared: Shared, task_status: trio.TaskStatus[Self]) -> None:
+        try:
+            async with trio.open_nursery() as accepting:
+                await accepting.start(supervise, "sweep", self._sweep)
+                await accepting.start(supervise, "groups", self.broker.groups.run)
+                await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
+                await accepting.start(supervise, "retention", self.broker.retention.run)
+                await accepting.start(supervise, "compaction", self.broker.compaction.run)
+                await accepting.start(supervise, "archived", self.broker.log.run)
+                await accepting.start(supervise, "imports", APIS.load)
+                accepting.start_soon(shared.vigil.keep)
+                for bound in self.listeners:
+                    for sock in bound.sockets:
+                        accepting.start_soon(self._accept, sock, bound.listener.name, shared)
+                task_status.started(self)
+                await self._stopping.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            for bound in self.listeners:
+                bound.close()
+
+    def _drain(self, shared: Shared) -> None:
+        shared.deadline = trio.current_time() + self.broker.config.shutdown_deadline_ms / 1000
+        self.broker.drain()
+        for connection in self._connections:
+            connection.drain(shared.deadline)
+
+    # --- Accepting --------------------------------------------------------------------------------------
+
+    async def _accept(self, listening: socket.socket, listener_name: str, shared: Shared) -> None:
+        """Accept for ever. Errors of one connection are passed over; where there is no room, it is tried again.
+
+        Any other error ends the server: a socket that no longer accepts does not come back by itself.
+        """
+        while True:
+            await self._limit.wait_below()
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(listening)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    logger.warning("no connection can be accepted: %s", error.strerror)
+                    await trio.sleep(ROOM_PAUSE_S)
+                elif error.errno in STILLBORN:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    raise
+            else:
+                self._begin(sock, peer_name(address), listener_name, shared)
+                await trio.lowlevel.checkpoint()
+
+    def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> None:
+        sock.settimeout(0)
+        # Answers are written whole: waiting for more to come would only cost time.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = ServedConnection(sock, peer, listener_name, shared, self._ended)
+        self._connections.add(connection)
+        self._limit.opened()
+        self.broker.counters.connected(self._limit.open)
+        shared.spawn(connection.serve)
+
+    def _ended(self, connection: ServedConnection) -> None:
+        self._connections.discard(connection)
+        self._limit.closed()
+        self.broker.counters.connected(self._limit.open)
+
+    # --- Clients that keep us waiting -------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Once a second, end what waits for clients that have gone, or that do nothing."""
+        while True:
+            await trio.sleep(self.sweep_interval_s)
+            self._end_overdue()
+            self._wake_abandoned()
+            await self._give_memory_back()
+
+    def _end_overdue(self) -> None:
+        config, now = self.broker.config, monotonic()
+        patience = Patience(
+            idle_s=config.connections_max_idle_ms / 1000,
+            progress_s=config.request_timeout_ms / 1000,
+            min_rate=config.socket_request_min_bytes_per_second,
+            is_memory_scarce=self._budget.is_waited_for,
+            is_answer_memory_scarce=self.broker.answers.is_waited_for,
+        )
+        for connection in list(self._connections):
+            if reason := connection.overdue(now, patience):
+                logger.info("%s: connection closed: %s", connection.peer, reason)
+                connection.end()
+
+    async def _give_memory_back(self) -> None:
+        """Once the large requests and answers, or records in memory, are gone that there were."""
+        requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
+        highest = stored + requests.highest + answers.highest + DECODED.highest
+        await self._heap.look(highest)
+        requests.highest, answers.highest, DECODED.highest = requests.taken, answers.read, DECODED.taken
+
+    def _wake_abandoned(self) -> None:
+        """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""
+        parked = {each.sock.fileno(): each.parked for each in self._connections if each.parked is not None}
+        if not parked:
+            return
+        poll = select.poll()
+        for number in parked:
+            poll.register(number, PEER_GONE)
+        for number, _ in poll.poll(0):
+            parked[number].cancel()
+
+
+async def run(
+    config: Config,
+    *,
+    counters: Counters | None = None,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen, open the storage, and serve from it until a signal ends it. Reports the server once it answers.
+
+    Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit for a signal
+    that came before.
+    """
+    async with ended_by_signals() as ending:
+        # First of all, since whether a port is free is known at once, and storage may have to be waited for. Clients
+        # that come meanwhile wait, too.
+        listeners = open_listeners(config)
+        async with opened(config, listeners, counters=counters) as server, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                server.stop()
+
+            ending.tell = stop
+            nursery.start_soon(check_advertised, listeners)
+            await server.serve(task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_server(
+    config: Config | None = None, *, storage: Storage | None = None
+) -> AsyncIterator[Server]:
+    """Run a broker inside another Trio program: it serves until the block ends, and is drained then.
+
+    Without `config` the broker has the default settings and listens on a free port of this machine; port 0 in
+    `listeners` stands for a free port as well. A `storage` takes the place of the one that `config` names, and stays
+    open. Several brokers may run at the same time, in any thread. There are no signal handlers.
+
+    Raises ListenError and StorageUsageError. A fault of the broker itself cancels the block.
+    """
+    config = config or Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))
+    ended = trio.Event()
+
+    async def serve(server: Server, *, task_status: trio.TaskStatus[Server]) -> None:
+        try:
+            await server.serve(task_status=task_status)
+        finally:
+            ended.set()
+
+    listeners = open_listeners(config)
+    async with opened(config, listeners, storage=storage) as server, background_nursery() as nursery:
+        await nursery.start(serve, server)
+        yield server
+        server.stop()
+        await ended.wait()
+
+
+def keep_what_is_there() -> None:
+    """Have the garbage collector leave alone what a broker begins with, and look through the rest less often.
+
+    The thousands of objects that a large request is made of are no reason to look through all others for cycles: that
+    was a third of the time such a request took. Nor is what it took given back before the next one needs it again.
+    """
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+    keep_what_is_free()
+
+
+@asynccontextmanager
+async def opened(
+    config: Config,
+    listeners: Sequence[BoundListener],
+    *,
+    storage: Storage | None = None,
+    counters: Counters | None = None,
+) -> AsyncIterator[Server]:
+    """Make a server that is ready to `serve`, and close its listeners with the block.
+
+    Without `storage`, the storage that the settings name is opened, and closed with the block.
+
+    Raises StorageUsageError.
+    """
+    try:
+        source = _storage(config) if storage is None else nullcontext(storage)
+        async with source as found, _cold_store(config) as cold:
+            yield Server(await open_broker(found, config, counters=counters, cold=cold), listeners)
+    finally:
+        for bound in listeners:
+            bound.close()
+
+
+def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
+    """The storage that the settings name, opened by its block."""
+    defaults = StorageDefaults(
+        topic_config=TopicConfig(
+            layout=StorageLayout(config.storage_layout),
+            mapping=OffsetMapping(config.default_offset_mapping),
+            sequence_bits=config.offset_sequence_bits,
+            timestamp_type=TIMESTAMP_TYPES[config.log_message_timestamp_type],
+            compression_type=config.compression_type,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.log_retention_bytes,
+            min_insync_replicas=config.min_insync_replicas,
+        ),
+        retention_check_interval_ms=config.log_retention_check_interval_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        record_max_headers=config.record_max_headers,
+        record_max_batch_records=config.record_max_batch_records,
+        compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
+    )
+    mapping = OffsetMapping(config.default_offset_mapping)
+    options = StorageOptions(
+        defaults=defaults,
+        mapping=mapping,
+        memory_max_bytes=config.memory_max_bytes,
+        embedded_appendfsync=config.embedded_appendfsync,
+        embedded_binary=config.embedded_server,
+        redis_allow_eviction=config.redis_allow_eviction,
+    )
+    return open_storage(config.storage, options)
+
+
+@asynccontextmanager
+async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
+    """What is archived, where the settings say so. Raises StorageUsageError where it could not be read."""
+    if config.lake_url is None:
+        yield None
+        return
+    if importlib.util.find_spec("deltalake") is None:
+        raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
+    async with open_cold_store(config.lake_url) as cold:
+        yield cold
+
+
+# --- What the operator is told -------------------------------------------------------------------------------
+
+
+def start_lines(server: Server) -> list[str]:
+    """What to say once the broker is up: first who, where and what it promises, then what to beware of."""
+    storage = server.broker.storage
+    told = ", ".join(
+        bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
+        for bound in server.listeners
+    )
+    first = (
+        f"korvet {korvet.__version__}: clients connect to {told}; {storage.description}; {storage.durability}"
+    )
+    if (processes := server.broker.config.processes) > 1:
+        first += f"; {processes} processes"
+    return [first, *(warning for bound in server.listeners for warning in _warnings(bound))]
+
+
+def _warnings(bound: BoundListener) -> Iterator[str]:
+    if bound.is_loopback:
+        return
+    listener, advertised = bound.listener, bound.advertised
+    yield (
+        f"warning: listening on {listener.address}, which others can reach, and there is no authentication yet:"
+        " whoever connects may read, write and delete everything"
+    )
+    if is_loopback(advertised.host) or advertised.is_wildcard:
+        yield (
+            f"warning: clients of {listener.address} are told {advertised.address}, which is only right on this"
+            " machine; set advertised.listeners"
+        )
+
+
+async def check_advertised(listeners: Sequence[BoundListener]) -> None:
+    """Warn of names that clients are told and that mean nothing even here."""
+    for bound in listeners:
+        if bound.is_loopback and is_loopback(bound.advertised.host):
+            continue
+        with trio.move_on_after(RESOLVE_LIMIT_S):
+            try:
+                await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)
+            except OSError as error:
+                logger.warning(
+                    "clients are told %s, but %r cannot be resolved (%s); set advertised.listeners",
+                    bound.advertised.address,
+                    bound.advertised.host,
+                    error.strerror,
+                )

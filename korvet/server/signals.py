@@ -1,0 +1,70 @@
+"""End a broker on SIGTERM, SIGINT or SIGHUP: undo a start that is not complete, drain a broker that serves.
+
+A terminal that closes sends SIGHUP. A broker started by nohup ignores SIGHUP, as nohup intends.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import define, field
+
+from korvet.concurrency.background import background_nursery
+
+logger = logging.getLogger(__name__)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a broker: SIGHUP only if the process was not started to ignore it."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
+
+
+@define(eq=False)
+class Ending:
+    """Cancel the block on a signal; once `tell` is set, call it instead, for each signal."""
+
+    tell: Callable[[], Awaitable[None]] | None = None
+    number: signal.Signals | None = None  # the signal that cancelled the block
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    async def obey(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Wait for signals until cancelled.
+
+        Only the first SIGHUP counts: the kernel and the shell both send one when a terminal closes, and a second
+        signal would end the broker without draining.
+        """
+        is_ending = False
+        with trio.open_signal_receiver(*ending_signals()) as signals:
+            task_status.started()
+            async for number in signals:
+                if is_ending and number == signal.SIGHUP:
+                    continue
+                is_ending = True
+                name = signal.Signals(number).name
+                if self.tell is None:
+                    logger.info("%s: ending before it serves", name)
+                    self.number = signal.Signals(number)
+                    self.scope.cancel()
+                else:
+                    logger.info("%s: ending; a second signal ends the broker immediately", name)
+                    await self.tell()
+
+
+@asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[Ending]:
+    """Let signals end the block, which sets `tell` once it serves. Use it in the main thread only.
+
+    Raises SystemExit, with the status of a process ended by a signal, if a signal arrived before `tell` was set.
+    """
+    ending = Ending()
+    async with background_nursery() as nursery:
+        await nursery.start(ending.obey)
+        with ending.scope:
+            yield ending
+    if ending.number is not None:
+        raise SystemExit(128 + ending.number)

@@ -1,0 +1,359 @@
+"""A private Valkey or Redis in a folder: `embedded:PATH`.
+
+The server listens on a Unix socket that only its owner can open, and on no port. It keeps everything in an
+append-only file, evicts nothing, and lives as long as the broker: it stops with it, and is started again should
+it end by itself. In PATH:
+
+    broker.lock      held by the broker that serves it; a second one is refused
+    server.lock      held by the server, which inherits it, and by whatever it forks
+    server.json      which server wrote the data, so that one which cannot read it is refused
+    server.log       what the server has to say, from its last start on
+    redis.sock       for the broker, and for redis-cli -s
+    socket           where PATH is too long for a socket: the path of one in a private temporary folder
+    appendonlydir    the data
+
+A broker that was killed leaves its server running. The next one finds the first lock free and the second one held,
+and goes on with the server that is there: nothing has to be loaded, nothing can be lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import trio
+
+from korvet.concurrency.background import background_nursery
+from korvet.storage.embedded.allocator import environment
+from korvet.storage.embedded.binary import check_readable, find_binary, note_writer, version_of
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.link import Link, LinkEnded
+from korvet.storage.redis.client.replies import Command, Reply
+from korvet.storage.redis.client.transport import open_transport
+
+logger = logging.getLogger(__name__)
+
+# What fits into the kernel's structure, without the zero at its end.
+LONGEST_SOCKET_PATH = 107 if sys.platform == "linux" else 103
+
+LOOK_AGAIN_S = 0.005
+# A server that loads a large append-only file may take minutes, and says so; one that says nothing is broken.
+SILENCE_LIMIT_S = 30.0
+STOP_LIMIT_S = 30.0
+SAY_LOADING_AFTER_S = 2.0
+RESTART_AFTER_S = 0.25
+RESTART_AFTER_AT_MOST_S = 30.0
+ANSWER_LIMIT_S = 1.0
+# We are not told of the end of a server that is not our child.
+LOOK_AFTER_ADOPTED_S = 0.5
+
+
+@asynccontextmanager
+async def embedded_server(
+    folder: str | Path,
+    *,
+    appendfsync: str = "everysec",
+    binary: str | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> AsyncIterator[EmbeddedServer]:
+    """Run the server of that folder until the block ends; started when it serves. `meanwhile` is called before that.
+
+    `binary` is the configured program, if any. Raises StorageUsageError where the folder is another broker's, or
+    cannot be used, or no server can read it. The server is stopped also when the block is cancelled.
+    """
+    path = prepare_folder(Path(folder))
+    with broker_lock(path):
+        server = EmbeddedServer(path, appendfsync, binary, meanwhile)
+        try:
+            await server.obtain()
+            async with background_nursery() as nursery:
+                nursery.start_soon(server.keep_running)
+                yield server
+        finally:
+            await server.stop()
+
+
+class EmbeddedServer:
+    """The server of a folder, whether we started it or found it running."""
+
+    def __init__(
+        self,
+        folder: Path,
+        appendfsync: str,
+        configured_binary: str | None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder = folder
+        self.socket = folder / "redis.sock"
+        self.pid = 0
+        self._appendfsync = appendfsync
+        self._configured_binary = configured_binary
+        self._meanwhile = meanwhile
+        self._process: trio.Process | None = None  # None where it is not our child
+
+    def __repr__(self) -> str:
+        how = "started" if self._process is not None else "adopted"
+        return f"<EmbeddedServer {self.folder} pid={self.pid} {how}>"
+
+    @property
+    def address(self) -> RedisAddress:
+        """Where it is reached."""
+        return RedisAddress(path=str(self.socket))
+
+    @property
+    def url(self) -> str:
+        """The same as a storage URL."""
+        return f"unix://{quote(str(self.socket))}"
+
+    async def obtain(self) -> None:
+        """Adopt the server that is running, or start one."""
+        patience_ends = trio.current_time() + SILENCE_LIMIT_S
+        while self._is_held():
+            if await self._adopt():
+                return
+            if trio.current_time() > patience_ends:
+                raise StorageUsageError(
+                    f"{self.folder}: a server holds server.lock and does not answer at {self.socket}; "
+                    "end it, then start again"
+                )
+            await trio.sleep(LOOK_AGAIN_S)  # it is only just starting, or ending
+        self.socket = place_socket(self.folder)
+        await self._start()
+
+    async def keep_running(self) -> None:
+        """Start the server again whenever it ends by itself, until cancelled."""
+        delay_s = RESTART_AFTER_S
+        while True:
+            began = trio.current_time()
+            await self._wait_for_end(LOOK_AFTER_ADOPTED_S)
+            logger.error(
+                "the server of %s has ended (%s); starting it again", self.folder, log_end(self.folder)
+            )
+            if trio.current_time() > began + RESTART_AFTER_AT_MOST_S:
+                delay_s = RESTART_AFTER_S
+            await trio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RESTART_AFTER_AT_MOST_S)
+            try:
+                await self._start()
+            except StorageUsageError as error:
+                logger.error("%s", error)  # noqa: TRY400  its message is all there is to say
+
+    async def stop(self) -> None:
+        """Have the server write what it has and end. Not cancellable; after a time limit the server is killed."""
+        with trio.CancelScope(shield=True):
+            if self.pid:
+                with trio.move_on_after(STOP_LIMIT_S) as limit:
+                    if self._process is not None:
+                        self._process.terminate()
+                    else:
+                        await self._ask((b"SHUTDOWN",))
+                    await self._wait_for_end(LOOK_AGAIN_S)
+                if limit.cancelled_caught:
+                    logger.error("the server of %s (process %d) does not stop", self.folder, self.pid)
+                    if self._process is not None:
+                        self._process.kill()
+                        await self._process.wait()
+            clear_socket(self.folder)
+
+    # --- Starting --------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Start a process, and return when it serves."""
+        binary = find_binary(self._configured_binary)
+        version = version_of(binary)
+        check_readable(self.folder, version)
+        server_json = self.folder / "server.json"
+        before = server_json.read_bytes() if server_json.exists() else None
+        note_writer(self.folder, version)
+        await self._start_process(self._command(binary))
+        self._meanwhile()
+        try:
+            await self._wait_until_it_serves()
+        except StorageUsageError:
+            if before is not None:
+                server_json.write_bytes(before)
+            raise
+        logger.debug("started %s (process %d) in %s", version, self.pid, self.folder)
+
+    async def _start_process(self, command: Sequence[str]) -> None:
+        lock = try_lock(self.folder / "server.lock")
+        if lock is None:
+            raise StorageUsageError(f"{self.folder}: something else has just taken server.lock")
+        try:
+            with (self.folder / "server.log").open("wb") as log:
+                self._process = await trio.lowlevel.open_process(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.folder,
+                    env=environment(),
+                    pass_fds=(lock,),
+                    start_new_session=True,  # Ctrl-C in the terminal is for the broker, which needs it to the last
+                )
+        finally:
+            os.close(lock)
+        self.pid = self._process.pid
+
+    def _command(self, binary: Path) -> list[str]:
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "appendfsync": self._appendfsync,
+            "save": "",
+            # What is rewritten is mostly batches: their clients have compressed them, or wanted no compression.
+            "rdbcompression": "no",
+            # Below that, reading it all at the start costs less than writing it anew each time it has doubled.
+            "auto-aof-rewrite-min-size": "256mb",
+            "maxmemory-policy": "noeviction",
+        }
+        return [str(binary), *(argument for name in settings for argument in (f"--{name}", settings[name]))]
+
+    async def _wait_until_it_serves(self) -> None:
+        began = heard = trio.current_time()
+        has_said = False
+        while True:
+            if self._process is not None and self._process.poll() is not None:
+                self.pid = 0
+                raise StorageUsageError(f"no server starts in {self.folder}: {log_end(self.folder)}")
+            pong = await self._ask((b"PING",))
+            if pong == b"PONG":
+                return
+            now = trio.current_time()
+            heard = heard if pong is None else now
+            if now > heard + SILENCE_LIMIT_S:
+                raise StorageUsageError(f"no server answers in {self.folder}: {log_end(self.folder)}")
+            if pong is not None and not has_said and now > began + SAY_LOADING_AFTER_S:
+                has_said = True
+                logger.info("the server of %s is loading its data", self.folder)
+            await trio.sleep(LOOK_AGAIN_S)
+
+    async def _adopt(self) -> bool:
+        """Take over a server that runs; False while it does not answer."""
+        self.socket = socket_of(self.folder)
+        info = await self._ask((b"INFO", b"server"))
+        match = re.search(rb"^process_id:(\d+)", info, re.MULTILINE) if isinstance(info, bytes) else None
+        if match is None:
+            return False
+        self.pid = int(match[1])
+        await self._wait_until_it_serves()
+        await self._ask((b"CONFIG", b"SET", b"appendfsync", self._appendfsync))
+        logger.info("went on with the server (process %d) that was running in %s", self.pid, self.folder)
+        return True
+
+    async def _ask(self, command: Command) -> Reply:
+        """The server's reply, an error as exception; None where it does not answer."""
+        with trio.move_on_after(ANSWER_LIMIT_S), suppress(OSError, trio.BrokenResourceError, LinkEnded):
+            transport = await open_transport(self.address)
+            try:
+                (reply,) = await Link(transport, ANSWER_LIMIT_S).ask([command])
+                return reply
+            finally:
+                await transport.aclose()
+        return None
+
+    async def _wait_for_end(self, every_s: float) -> None:
+        """Return when the server, and all that it forked, has ended."""
+        if self._process is not None:
+            await self._process.wait()
+        while self._is_held():  # noqa: ASYNC110  nobody is told when a lock becomes free
+            await trio.sleep(every_s)
+
+    def _is_held(self) -> bool:
+        """Whether the server's lock is held; while we hold the broker's, nobody else starts a server."""
+        lock = try_lock(self.folder / "server.lock")
+        if lock is None:
+            return True
+        os.close(lock)
+        return False
+
+
+def prepare_folder(folder: Path) -> Path:
+    """The folder, made if it is missing, for its owner alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder.resolve(strict=True)
+    except OSError as error:
+        raise StorageUsageError(f"embedded:{folder} cannot be used: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StorageUsageError(f"embedded:{folder} cannot be used: it may not be written")
+    return path
+
+
+@contextmanager
+def broker_lock(folder: Path) -> Iterator[None]:
+    """Hold the folder against other brokers."""
+    lock = try_lock(folder / "broker.lock")
+    if lock is None:
+        holder = (folder / "broker.lock").read_text().strip()
+        raise StorageUsageError(f"{folder} is in use by another broker (process {holder or 'unknown'})")
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, b"%d\n" % os.getpid())
+        yield
+    finally:
+        os.close(lock)
+
+
+def try_lock(path: Path) -> int | None:
+    """A file descriptor that holds the lock, which ends with it (and all that inherited it); None if it is held."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def place_socket(folder: Path) -> Path:
+    """Where a new server's socket is to be: in the folder, or where its path is too long, in a private one."""
+    clear_socket(folder)
+    path = folder / "redis.sock"
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+        return path
+    path = Path(tempfile.mkdtemp(prefix="korvet-"), "redis.sock")
+    (folder / "socket").write_text(f"{path}\n")
+    return path
+
+
+def socket_of(folder: Path) -> Path:
+    """Where the running server's socket is."""
+    try:
+        return Path((folder / "socket").read_text().rstrip("\n"))
+    except FileNotFoundError:
+        return folder / "redis.sock"
+
+
+def clear_socket(folder: Path) -> None:
+    """Remove what a server that has ended left of its socket."""
+    path = socket_of(folder)
+    with suppress(OSError):
+        path.unlink()
+    if path.parent != folder:
+        with suppress(OSError):
+            path.parent.rmdir()
+        (folder / "socket").unlink(missing_ok=True)
+
+
+def log_end(folder: Path) -> str:
+    """The last words of the server, on one line."""
+    with suppress(OSError):
+        lines = (folder / "server.log").read_text(errors="replace").split("\n")
+        words = [line.strip() for line in lines if line.strip()]
+        if words:
+            return f"{folder / 'server.log'} ends: " + "; ".join(words[-3:])
+    return "it said nothing"

@@ -1,0 +1,156 @@
+"""Appending: batches are packed, handed to their partitions' queues, and their results waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+from attrs import define, field
+
+from korvet.concurrency.time_slices import DecodedShare, Turns, in_turns
+from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.failed_sequences import ProducerBatch
+from korvet.storage.interface import StorageLayout, TopicPartition
+from korvet.storage.redis.append_queue import (
+    AppendContext,
+    AppendQueue,
+    Result,
+    Submission,
+    Ticket,
+    too_few_replicas,
+)
+from korvet.storage.redis.layouts import pack_batch
+from korvet.storage.redis.partition import Partition
+
+# By so many bytes may the batches of a request grow when they are packed; further ones are refused.
+GROWN_BYTES = 16 * 1024 * 1024
+
+# A client's own time-out (`timeout_ms`) limits only the wait for replicas, as in Kafka. This many seconds limit the
+# append itself: fewer than the 30 s after which clients, by default, give up a connection that does not answer.
+APPEND_LIMIT_S = 25.0
+
+
+@define(eq=False)
+class Appender:
+    """`append`, and the queues that have something to do."""
+
+    context: AppendContext
+    _queues: dict[Partition, AppendQueue] = field(factory=dict)
+
+    async def append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int,
+        timeout_s: float,
+        submitted: Callable[[], None],
+    ) -> dict[TopicPartition, Result]:
+        """See `Storage.append`."""
+        limit_s = max(APPEND_LIMIT_S, timeout_s)
+        submission = Submission(limit_s, timeout_s, self.context.failed)
+        if (refusal := self.context.guard.refusal) is not None:
+            for tp, batch in batches.items():
+                submission.fail(tp, ProducerBatch.of(batch), refusal)
+            submitted()
+            await trio.lowlevel.checkpoint()
+            return submission.results
+        share = DecodedShare()
+        try:
+            return await self._append(batches, submission, acks, limit_s, submitted, share)
+        finally:
+            share.end()
+
+    async def _append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        submission: Submission,
+        acks: int,
+        limit_s: float,
+        submitted: Callable[[], None],
+        share: DecodedShare,
+    ) -> dict[TopicPartition, Result]:
+        tickets = await self._tickets(batches, submission, acks, share)
+        if tickets and not await self.context.redis.wait_connected(limit_s):
+            for ticket in tickets:
+                submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
+            tickets = []
+
+        submission.submit(tickets)
+        for ticket in tickets:
+            self._queue_of(ticket.partition).submit(ticket)
+        submitted()
+        if tickets:
+            await self._wait(submission, tickets)
+        else:
+            await trio.lowlevel.checkpoint()
+        return {tp: submission.results[tp] for tp in batches}
+
+    async def _tickets(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        submission: Submission,
+        acks: int,
+        share: DecodedShare,
+    ) -> list[Ticket]:
+        """Return the batches, packed. Other tasks get their turns meanwhile.
+
+        The share has the bytes by which packed batches are larger than they came, until these are stored.
+        """
+        tickets = []
+        grown = 0  # bytes by which packed batches are larger than they came
+        defaults = self.context.partitions.defaults
+        turns = Turns()
+        for tp, batch in batches.items():
+            try:
+                partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+                config = partition.config
+                if grown > GROWN_BYTES:
+                    raise MessageTooLarge("The records of the request become too large when decompressed.")
+                packing = pack_batch(
+                    batch, config, defaults.record_max_headers, defaults.record_max_batch_records
+                )
+                if batch.compression and config.layout is StorageLayout.RECORD:
+                    await share.take(0)
+                try:
+                    packed = await in_turns(packing, turns, share)
+                    grown += max(packed.size - batch.size, 0) if batch.compression else 0
+                finally:
+                    share.hold(grown)
+                ticket = Ticket(partition, config, packed, ProducerBatch.of(batch), submission, acks)
+                if ticket.waits_for_replicas:
+                    await self.context.waiting_connections.open()
+            except KafkaError as error:
+                submission.fail(tp, ProducerBatch.of(batch), detached(error))
+                continue
+            tickets.append(ticket)
+            await turns.next()
+        return tickets
+
+    def _queue_of(self, partition: Partition) -> AppendQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = AppendQueue(partition, self.context, self._ended)
+        return queue
+
+    def _ended(self, partition: Partition) -> None:
+        self._queues.pop(partition, None)
+
+    async def _wait(self, submission: Submission, tickets: list[Ticket]) -> None:
+        try:
+            with submission.waiting:
+                await submission.done.wait()
+        finally:
+            if not submission.done.is_set():
+                for ticket in tickets:
+                    self._give_up(ticket)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """It took too long, or the caller was cancelled."""
+        queue = self._queues.get(ticket.partition)
+        if queue is not None:
+            queue.withdraw(ticket)
+        if ticket.appended is not None:
+            ticket.resolve(too_few_replicas(ticket.config.min_insync_replicas - 1))
+        else:
+            ticket.resolve(RequestTimedOut())

@@ -1,0 +1,457 @@
+"""A queue of batches for each partition, from which one script call after the other is made.
+
+While a call is under way, batches for its partition wait; then all of them go into the next one. So the order in which
+batches were handed over is the order in which they are appended, whatever happens between: a script that Redis
+has forgotten, a lost connection, a partition that must be brought up to date first.
+
+Every call carries a number. The partition's state remembers the last one of each broker process with its answer, so
+a call whose outcome is unknown (the connection broke) is simply made again. One that was overtaken by a later call is
+refused by the script; that is why an unresolved call may be given up once nobody waits for it any more.
+
+With acks=all and min.insync.replicas above 1, the call goes out on a connection for such calls only, followed by
+WAIT, which holds up whatever comes behind it. The next call does not wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import cast
+
+import trio
+from attrs import define, field, frozen
+
+from korvet.protocol.buffers import Buffer
+from korvet.protocol.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicasAfterAppend,
+    OutOfOrderSequenceNumber,
+)
+from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
+from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
+from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, ResponseError
+from korvet.storage.redis.client.replies import Reply, command_of, pack_arguments
+from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.guard import Guard
+from korvet.storage.redis.layouts import Packed
+from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.scripts import APPEND, TRIM
+
+logger = logging.getLogger(__name__)
+
+# What goes into one call, unless a single batch is larger: Redis does nothing else while it runs, and so many
+# small records stay in its caches until they are in the append-only file.
+CALL_BYTES = 1 << 20
+CALL_RECORDS = 2_000
+
+Result = AppendResult | KafkaError
+
+
+class Submission:
+    """One `append` with all its batches, and the task that waits for their results."""
+
+    __slots__ = ("appending", "done", "failed", "remaining", "replicas_limit_s", "results", "waiting")
+
+    def __init__(self, limit_s: float, replicas_limit_s: float, failed: FailedSequences) -> None:
+        self.waiting = trio.CancelScope(deadline=trio.current_time() + limit_s)
+        self.replicas_limit_s = replicas_limit_s
+        self.failed = failed
+        self.done = trio.Event()
+        self.appending = self.remaining = 0
+        self.results: dict[TopicPartition, Result] = {}
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Expect a result of each of these."""
+        self.appending = self.remaining = len(tickets)
+
+    def settle(self) -> None:
+        """Count a batch that is appended, or failed. After the last one, wait for replicas only."""
+        self.appending -= 1
+        if self.appending == 0:
+            self.waiting.deadline = trio.current_time() + self.replicas_limit_s
+
+    def resolve(self, tp: TopicPartition, result: Result) -> None:
+        self.results[tp] = result
+        self.remaining -= 1
+        if self.remaining == 0:
+            self.done.set()
+
+    def fail(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
+        """Set the result of a batch that no queue has taken."""
+        self.failed.note(tp, batch, error)
+        self.results[tp] = error
+
+
+class Ticket:
+    """A batch in a queue, from handing over to its result."""
+
+    __slots__ = (
+        "appended",
+        "batch",
+        "config",
+        "is_resolved",
+        "packed",
+        "partition",
+        "submission",
+        "waits_for_replicas",
+    )
+
+    def __init__(
+        self,
+        partition: Partition,
+        config: TopicConfig,
+        packed: Packed,
+        batch: ProducerBatch,
+        submission: Submission,
+        acks: int,
+    ) -> None:
+        self.partition = partition
+        self.config = config  # by which the batch was packed
+        self.packed = packed
+        self.batch = batch
+        self.submission = submission
+        self.waits_for_replicas = acks == -1 and config.min_insync_replicas > 1
+        self.appended: AppendResult | None = None  # while replicas have not confirmed it
+        self.is_resolved = False
+
+    def wait_for_replicas(self, result: AppendResult) -> None:
+        """Keep the result until replicas confirm it."""
+        if not self.is_resolved:
+            self.appended = result
+            self.submission.settle()
+
+    def resolve(self, result: Result) -> None:
+        """Give the result to whoever waits; the first one counts."""
+        if not self.is_resolved:
+            self.is_resolved = True
+            if isinstance(result, KafkaError):
+                self.submission.failed.note(self.partition.tp, self.batch, result)
+            if self.appended is None:
+                self.submission.settle()
+            self.submission.resolve(self.partition.tp, result)
+
+
+@define(eq=False)
+class Call:
+    """One call of the append script; the same however often it is made."""
+
+    number: int
+    tickets: list[Ticket]
+    replicas: int  # how many have to confirm
+    may_have_happened: bool = False
+    was_trimmed: bool = False
+    connection: RedisConnection | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(ticket.packed.size for ticket in self.tickets)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return not all(ticket.is_resolved for ticket in self.tickets)
+
+    def resolve(self, result: Result) -> None:
+        for ticket in self.tickets:
+            ticket.resolve(result)
+
+
+@frozen
+class AppendContext:
+    """What all queues share."""
+
+    writer_id: bytes
+    redis: RedisCaller
+    partitions: Partitions
+    waiting_connections: WaitingConnections
+    nursery: trio.Nursery
+    grew: Callable[[bytes, bytes], None]  # with the stream's key and its next ID
+    guard: Guard
+    failed: FailedSequences
+    numbers: Iterator[int] = field(factory=lambda: count(1))
+
+
+@define(eq=False)
+class AppendQueue:
+    """The batches of one partition that are to be appended. `ended` is called when none is left."""
+
+    partition: Partition
+    context: AppendContext
+    ended: Callable[[Partition], None]
+    _tickets: deque[Ticket] = field(factory=deque)
+    _call: Call | None = None
+
+    def submit(self, ticket: Ticket) -> None:
+        """Take a batch; it follows all that were taken before. It goes out at once where nothing is under way."""
+        self._tickets.append(ticket)
+        if self._call is None:
+            self._next()
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Nobody waits for the batch any more: if it was not sent yet, it will not be."""
+        if ticket in self._tickets:
+            self._tickets.remove(ticket)
+
+    # --- Calling ----------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Make the next call, if there is anything to append."""
+        self._call = None
+        if self.context.failed:
+            self._refuse_behind_failed()
+        while self._call is None and self._tickets:
+            tickets = self._take_tickets()
+            replicas = tickets[0].config.min_insync_replicas - 1
+            if not any(ticket.waits_for_replicas for ticket in tickets):
+                replicas = 0
+            self._call = Call(next(self.context.numbers), tickets, replicas)
+            self._make(self._call)
+        if self._call is None:
+            self.ended(self.partition)
+
+    def _refuse_behind_failed(self) -> None:
+        """Resolve the batches that follow a failed one of their producer."""
+        tickets, self._tickets = self._tickets, deque()
+        for ticket in tickets:
+            try:
+                self.context.failed.check(self.partition.tp, ticket.batch)
+            except KafkaError as error:
+                ticket.resolve(error)
+            else:
+                self._tickets.append(ticket)
+
+    def _take_tickets(self) -> list[Ticket]:
+        """As many as go into one call: of one configuration, since the script has one for all."""
+        waiting = self._tickets
+        taken = [waiting.popleft()]
+        size, records = taken[0].packed.size, taken[0].packed.records
+        while waiting and waiting[0].config is taken[0].config:
+            size += waiting[0].packed.size
+            records += waiting[0].packed.records
+            if size > CALL_BYTES or records > CALL_RECORDS:
+                break
+            taken.append(waiting.popleft())
+        return taken
+
+    def _make(self, call: Call) -> None:
+        """Send the call. The answer comes to `_answered`."""
+        redis, waiting = self.context.redis, self.context.waiting_connections
+        try:
+            call.connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
+            call.connection.send_packed(self._command(call), notify=partial(self._answered, call))
+        except NotConnected as error:
+            self._not_sent(call, error)
+
+    def _command(self, call: Call) -> list[Buffer]:
+        config = call.tickets[0].config
+        partition = self.partition
+        arguments = [
+            *partition.arguments(
+                self.context.writer_id,
+                call.number,
+                partition.defaults.producer_id_expiration_ms,
+                b"1" if call.replicas else b"0",
+                b"1" if config.timestamp_type is TimestampType.LOG_APPEND_TIME else b"0",
+            ),
+            len(call.tickets),
+        ]
+        head = tuple(APPEND.command(partition.keys.all, arguments))
+        count = len(head) + sum(ticket.packed.argument_count for ticket in call.tickets)
+        return command_of(count, pack_arguments(head), *(ticket.packed.buffers for ticket in call.tickets))
+
+    # --- Answers: called from the task that reads the connection ------------------------------------------
+
+    def _answered(self, call: Call, pending: Pending) -> None:
+        reply = pending.reply
+        if isinstance(reply, Exception):
+            self._failed(call, reply)
+            return
+        answer = cast(Answer, reply)
+        status = answer[0]
+        if status == b"ok":
+            self._appended(call, answer)
+        elif status == b"stale":
+            # It was given up, and a later call made: nobody waits here.
+            self._end(call, KafkaStorageError("the append was overtaken by a later one"))
+        elif status == b"exhausted":
+            message = f"{self.partition.tp}: the stream's last ID leaves no room for offsets behind it"
+            self._end(call, KafkaStorageError(message))
+        else:
+            self._spawn(call, self._prepare, call, status)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        if isinstance(error, NotConnected):
+            self._not_sent(call, error)
+        elif isinstance(error, RedisUnavailable):
+            call.may_have_happened = True
+            self._spawn(call, self._repeat, call)
+        elif isinstance(error, NoScriptError):
+            self._load_and_repeat(call)
+        elif isinstance(error, OutOfMemoryError) and not call.was_trimmed:
+            call.was_trimmed = True
+            self._spawn(call, self._trim_and_repeat, call, error)
+        else:
+            self._end(call, self.context.redis.failure(error))
+
+    def _appended(self, call: Call, answer: Answer) -> None:
+        _, base_id, now, start, epoch, next_id, has_more_to_trim, *others = answer
+        partition = self.partition
+        partition.note(int(epoch), next_id)
+        base_offset, log_start_offset = partition.bound(base_id), partition.bound(start)
+        not_appended = {int(index): (why, details) for index, why, *details in map(bytes.split, others)}
+        if damaged := not_appended.pop(-1, None):
+            self.context.partitions.damage.note(
+                partition.tp.topic,
+                f"idempotent producers in {partition.keys.producers.decode()} are not as korvet wrote them, and"
+                " forgotten",
+                int(damaged[1][0]),
+            )
+        for index, ticket in enumerate(call.tickets):
+            time_ms = int(now) if ticket.config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
+            if index in not_appended:
+                result = self._other_result(*not_appended[index], log_start_offset)
+            else:
+                result = AppendResult(base_offset, time_ms, log_start_offset)
+                base_offset += ticket.packed.records
+            if ticket.waits_for_replicas and isinstance(result, AppendResult):
+                ticket.wait_for_replicas(result)
+            else:
+                ticket.resolve(result)
+        if call.replicas:
+            self._wait_for_replicas(call)
+        if len(not_appended) < len(call.tickets):
+            self.context.grew(partition.keys.stream, next_id)
+        if has_more_to_trim == b"1" and not partition.is_being_trimmed:
+            partition.is_being_trimmed = True
+            self.context.nursery.start_soon(self._trim_the_rest)
+        self._next()
+
+    def _other_result(self, why: bytes, details: list[bytes], log_start_offset: int) -> Result:
+        """What became of a batch that was not appended."""
+        if why == b"duplicate":
+            base_id, time_ms = details
+            return AppendResult(self.partition.bound(base_id), int(time_ms), log_start_offset, duplicate=True)
+        (known,) = details
+        if why == b"epoch":
+            return InvalidProducerEpoch(f"the producer has epoch {int(known)} by now")
+        return OutOfOrderSequenceNumber(f"sequence {int(known)} comes next")
+
+    def _wait_for_replicas(self, call: Call) -> None:
+        """Ask how many replicas have it, on the connection that wrote it."""
+        waiting, connection = self.context.waiting_connections, cast(RedisConnection, call.connection)
+        limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
+        limit_ms = max(1, int(limit_s * 1000))
+        waiting.started(connection)
+        try:
+            connection.send(
+                (b"WAIT", call.replicas, limit_ms),
+                limit_s=limit_ms / 1000 + connection.address.answer_limit_s,
+                notify=partial(self._has_waited, call, connection),
+            )
+        except NotConnected as error:
+            self._confirmed(call, connection, error)
+
+    def _has_waited(self, call: Call, connection: RedisConnection, pending: Pending) -> None:
+        self._confirmed(call, connection, pending.reply)
+
+    def _confirmed(self, call: Call, connection: RedisConnection, reply: Reply) -> None:
+        """WAIT's reply is the number of replicas."""
+        self.context.waiting_connections.ended(connection)
+        error: KafkaError | None = None
+        if isinstance(reply, ResponseError):
+            error = NotEnoughReplicasAfterAppend(f"min.insync.replicas above 1 needs WAIT: {reply}")
+        elif not isinstance(reply, int) or reply < call.replicas:
+            error = too_few_replicas(call.replicas)
+        for ticket in call.tickets:
+            if ticket.appended is not None:
+                ticket.resolve(error or ticket.appended)
+
+    # --- Trouble ----------------------------------------------------------------------------------------
+
+    def _not_sent(self, call: Call, error: NotConnected) -> None:
+        """Errors would not do: clients may retry behind what they have already sent after it."""
+        if call.may_have_happened:
+            self._spawn(call, self._repeat, call)
+        else:
+            self._spawn(call, self._send_later, call, error)
+
+    def _end(self, call: Call, error: KafkaError) -> None:
+        call.resolve(error)
+        if self._call is call:
+            self._next()
+
+    def _load_and_repeat(self, call: Call) -> None:
+        """Nothing can come between: both are sent in one go, and the partition's next call waits for this one's."""
+        try:
+            if call.connection is not None:
+                call.connection.send((b"SCRIPT", b"LOAD", APPEND.source))
+        except NotConnected as error:
+            self._not_sent(call, error)
+        else:
+            self._make(call)
+
+    def _spawn(self, call: Call, work: Callable[..., object], *arguments: object) -> None:
+        if self.context.nursery.cancel_scope.cancel_called:
+            call.resolve(KafkaStorageError("the broker is closing"))
+        else:
+            self.context.nursery.start_soon(self._try, call, partial(work, *arguments))
+
+    async def _try(self, call: Call, work: Callable[[], object]) -> None:
+        try:
+            await work()  # type: ignore[misc]
+        except KafkaError as error:
+            self._end(call, error)
+
+    async def _prepare(self, call: Call, status: bytes) -> None:
+        await self.context.partitions.prepare(self.partition, status)
+        self._make(call)
+
+    async def _repeat(self, call: Call) -> None:
+        """The outcome is unknown: ask again, unless there is nobody left to tell."""
+        await self._wait_connected(call)
+        if call.is_waited_for:
+            self._make(call)
+        elif self._call is call:
+            self._next()
+
+    async def _send_later(self, call: Call, error: NotConnected) -> None:
+        """It never went out. A connection that broke is usually back at once."""
+        with trio.move_on_after(self.context.redis.patience_s) as patience:
+            await self._repeat(call)
+        if patience.cancelled_caught:
+            raise self.context.redis.failure(error)
+
+    async def _wait_connected(self, call: Call) -> None:
+        if call.replicas:
+            await self.context.waiting_connections.wait_connected()
+        else:
+            await self.context.redis.connection.wait_connected()
+
+    async def _trim_and_repeat(self, call: Call, error: OutOfMemoryError) -> None:
+        """Redis is full: drop what retention gives up, and try once more."""
+        _, _, _, dropped = await self.context.partitions.call(self.partition, TRIM, b"")
+        if int(dropped) == 0:
+            raise self.context.redis.failure(error)
+        self._make(call)
+
+    async def _trim_the_rest(self) -> None:
+        """Retention was lowered, or nobody wrote for long: there is more to drop than one append does."""
+        try:
+            has_more = b"1"
+            while has_more == b"1":
+                _, _, has_more, _ = await self.context.partitions.call(self.partition, TRIM, b"")
+        except KafkaError as error:
+            logger.debug("trimming %s: %s", self.partition.tp, error)
+        finally:
+            self.partition.is_being_trimmed = False
+
+
+def too_few_replicas(needed: int) -> NotEnoughReplicasAfterAppend:
+    return NotEnoughReplicasAfterAppend(f"fewer than {needed} replicas confirmed it in time")

@@ -1,0 +1,373 @@
+"""The catalogue of topics in Redis: one hash, name -> JSON, shared by all brokers.
+
+A broker keeps what it has read until an entry in the stream of changes names a topic that was altered. Then it reads
+that topic again, when it needs it. The broker that alters a topic adds that entry in the same write. If it dies in
+between, no entry follows. Other brokers then notice from the scripts, which refuse a topic id that is not the
+partition's, and from asking the store before they answer that a topic does not exist.
+
+What was known is kept beside for as long as the store cannot be asked: a topic that is there must not seem to be gone
+because Redis is away for a moment, since consumers would give up its partitions. Whatever is then done with such a
+topic goes to Redis itself, and waits, or fails, there.
+
+Every creation gets a number, so that of two topics of one name the later can be told from the earlier.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, cast
+from uuid import UUID, uuid4
+
+from attrs import define, field
+from cattrs.errors import BaseValidationError
+from cattrs.preconf.json import make_converter
+
+from korvet.concurrency.time_slices import Turns
+from korvet.protocol.errors import (
+    InvalidPartitions,
+    KafkaError,
+    KafkaStorageError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicPartition
+from korvet.storage.offsets import offset_mapper
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.replies import as_map
+from korvet.storage.redis.damage import Damage
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.scripts import REPLACE
+from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
+
+# Fields of the hash beside the topics.
+CREATED = b"$created"  # how many were ever created
+# When a topic was last deleted, in ms since 1970. Producers with ids given out earlier may have written to that topic.
+FORGOTTEN = b"$forgotten"
+# A broker that was away for longer than this many changes reads everything anew anyway.
+CHANGES_KEPT = 1000
+
+# More partitions than a broker can hold; it takes `max.partitions` from a client.
+MOST_PARTITIONS = 1_000_000
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# Errors that decoding and structuring of foreign JSON raise.
+NONSENSE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, BaseValidationError)
+
+converter = make_converter()
+
+
+@define
+class StoredTopic:
+    """A topic as JSON has it."""
+
+    id: str
+    created: int
+    partitions: int
+    settings: dict[str, str]
+    created_ms: int = 0  # by Redis's clock; missing in what earlier versions wrote
+
+
+class CataloguedTopic(NamedTuple):
+    """A topic, its number in the order of creations, and the time of its creation (ms, by Redis's clock)."""
+
+    topic: Topic
+    created: int
+    created_ms: int
+
+
+@define(eq=False)
+class Catalogue:
+    """The topics as this broker knows them, and the ways to know better."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+    defaults: StorageDefaults
+    damage: Damage = field(factory=Damage)
+    _topics: dict[str, CataloguedTopic] = field(factory=dict)
+    _opened_ms: int = field(factory=lambda: time.time_ns() // 1_000_000)
+    _is_complete: bool = False  # whether all topics are known, but for those in `_altered`
+    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before they were forgotten
+    _was_complete: bool = False  # whether all topics were among those
+    # Names that this broker or another one altered, each with the number of its alteration. A reply to a command that
+    # was sent before that alteration is too old to be kept; tasks take up their replies in any order.
+    _altered: dict[str, int] = field(factory=dict)
+    _alterations: int = 0
+    _forgotten: int = (
+        0  # how often all topics were forgotten, which makes all replies to earlier commands too old
+    )
+    _created: bytes | None = None  # number of creations when all topics were read
+    _listed: Mapping[str, Topic] | None = None  # the answer of `all`, until something changes
+
+    # --- Looking up -------------------------------------------------------------------------------------
+
+    def cached(self, name: str) -> CataloguedTopic | None:
+        """A topic that is known; asks nobody."""
+        return self._topics.get(name)
+
+    def forget(self) -> None:
+        """Forget all topics: other brokers may have altered any of them."""
+        self._last_known = {**self._last_known, **self._topics}
+        self._was_complete |= self._is_complete
+        self._topics = {}
+        self._is_complete = False
+        self._altered.clear()
+        self._forgotten += 1
+
+    def forget_topic(self, name: str) -> None:
+        """Forget one topic, which was altered; it is read again when it is needed."""
+        if name in self._topics:
+            self._last_known[name] = self._topics.pop(name)
+        self._was_altered(name)
+
+    def _was_altered(self, name: str) -> None:
+        self._alterations += 1
+        self._altered[name] = self._alterations
+        self._listed = None
+
+    async def all(self) -> Mapping[str, Topic]:
+        """All topics by name; as they were known last, where the store cannot be asked."""
+        if self._is_complete and not self._altered:
+            if self._listed is None:
+                self._listed = listed(self._topics)
+            return self._listed
+        return listed(await self._loaded())
+
+    async def find(self, name: str) -> CataloguedTopic | None:
+        """A topic by name; as known, else as the store has it, else as it was known last."""
+        last_known = self._last_known.get(name)
+        if name in self._topics:
+            return self._topics[name]
+        if last_known is not None and not self.redis.connection.is_connected:
+            return last_known
+        try:
+            return await self.reload(name)
+        except KafkaStorageError:
+            if last_known is None:
+                raise
+            return last_known
+
+    async def find_by_id(self, topic_id: UUID) -> Topic | None:
+        """A topic by its id; as `find`."""
+        found = with_id(self._topics, topic_id)
+        if found is None and not self.redis.connection.is_connected:
+            found = with_id(self._last_known, topic_id)
+        elif found is None and self._is_complete:
+            await self._look_for_creations()
+        return found or with_id(await self._loaded(), topic_id)
+
+    async def _look_for_creations(self) -> None:
+        """Have all topics read again if one was created whose announcement has not arrived."""
+        created = await self.redis.execute(b"HGET", self.keyspace.topics, CREATED, repeatable=True)
+        if created != self._created:
+            self._was_complete |= self._is_complete
+            self._is_complete = False
+
+    async def _loaded(self) -> Mapping[str, CataloguedTopic]:
+        """All topics as the store has them, or as they were known last."""
+        was_complete = self._was_complete or self._is_complete
+        try:
+            if self.redis.connection.is_connected or not was_complete:
+                await self.load()
+                return self._topics
+        except KafkaStorageError:
+            if not was_complete:
+                raise
+        return {**self._last_known, **self._topics}
+
+    async def reload(self, name: str) -> CataloguedTopic | None:
+        """A topic as the store has it."""
+        before = None
+        while before != (self._forgotten, self._altered.get(name)):
+            before = self._forgotten, self._altered.get(name)
+            reply = await self.redis.execute(b"HGET", self.keyspace.topics, name, repeatable=True)
+        return self._take(name, cast(bytes | None, reply))
+
+    async def load(self) -> None:
+        """Read all topics, or, where all others are known, those that were altered."""
+        while self._altered or not self._is_complete:
+            if self._is_complete:
+                await self._read_altered()
+            else:
+                await self._read_all()
+
+    async def _read_altered(self) -> None:
+        forgotten, asked = self._forgotten, dict(self._altered)
+        reply = await self.redis.execute(b"HMGET", self.keyspace.topics, *asked, repeatable=True)
+        if forgotten != self._forgotten:
+            return
+        for (name, alteration), stored in zip(
+            asked.items(), cast(Sequence[bytes | None], reply), strict=True
+        ):
+            if self._altered.get(name) == alteration:
+                self._take(name, stored)
+
+    async def _read_all(self) -> None:
+        """Read all topics. Those that are altered meanwhile stay among the altered ones."""
+        forgotten, alterations = self._forgotten, self._alterations
+        fields = as_map(await self.redis.execute(b"HGETALL", self.keyspace.topics, repeatable=True))
+        turns = Turns()
+        found = {}
+        for key, stored in fields.items():
+            if not key.startswith(b"$"):
+                name = key.decode(errors="replace")
+                if (topic := self._topic(name, cast(bytes, stored))) is not None:
+                    found[name] = topic
+                await turns.next()
+        if forgotten != self._forgotten or self._is_complete:
+            return
+        known = {**self._last_known, **self._topics}
+        self._altered = {name: each for name, each in self._altered.items() if each > alterations}
+        for name in self._altered:
+            found.pop(name, None)
+            if name in self._topics:
+                found[name] = self._topics[name]
+        # The same objects as before where nothing about a topic has changed.
+        self._topics = {
+            name: known[name] if known.get(name) == each else each for name, each in found.items()
+        }
+        self._last_known = {name: known[name] for name in self._altered if name in known}
+        self._created = cast(bytes | None, fields.get(CREATED))
+        self._is_complete = True
+        self._listed = None
+
+    def _take(self, name: str, stored: bytes | None) -> CataloguedTopic | None:
+        """Remember what the store has under that name, which is newer than any alteration that is known."""
+        self._altered.pop(name, None)
+        self._listed = None
+        found = None if stored is None else self._note(name, stored)
+        if found is None:
+            self._topics.pop(name, None)
+            self._last_known.pop(name, None)
+        return found
+
+    def _note(self, name: str, stored: bytes) -> CataloguedTopic | None:
+        """Remember a topic, as the same object if it has not changed; return None for one that is damaged."""
+        found = self._topic(name, stored)
+        if found is None:
+            return None
+        known = self._topics.get(name, self._last_known.get(name))
+        if known != found:
+            known = found
+        self._topics[name] = known
+        return known
+
+    def _topic(self, name: str, stored: bytes) -> CataloguedTopic | None:
+        """Return the topic, or None if another client has written it and it makes no sense."""
+        try:
+            content = converter.loads(stored, StoredTopic)
+            config = topic_config(content.settings, self.defaults.topic_config)
+            offset_mapper(config)
+            topic_id = UUID(content.id)
+            fixed_settings(content.settings)
+            is_sensible = 0 < content.partitions <= MOST_PARTITIONS and content.created_ms >= 0
+            if TOPIC_NAME.fullmatch(name) is None or not is_sensible:
+                raise ValueError(f"{name!r} with {content.partitions} partitions")
+        except (*NONSENSE, KafkaError) as error:
+            self.damage.note(name, f"its entry in {self.keyspace.topics.decode()} is skipped: {error!r:.200}")
+            return None
+        topic = Topic(name, topic_id, content.partitions, MappingProxyType(content.settings), config)
+        return CataloguedTopic(topic, content.created, content.created_ms)
+
+    async def forgotten_ms(self) -> bytes:
+        """Return when a topic was last deleted, in ms since 1970; if none was, when this broker opened the store."""
+        reply = await self.redis.execute(b"HGET", self.keyspace.topics, FORGOTTEN, repeatable=True)
+        return cast(bytes | None, reply) or b"%d" % self._opened_ms
+
+    # --- Altering ---------------------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        """A new topic."""
+        if await self.reload(name) is not None:
+            raise TopicAlreadyExists
+        settings = with_fixed_settings(settings, self.defaults.topic_config)
+        topic_config(settings, self.defaults.topic_config)  # raises for nonsense before anything is stored
+        # A number that is given twice, since the first answer was lost, is one that nobody has.
+        created, created_ms = await self._count_creation()
+        if self._created == b"%d" % (created - 1):
+            self._created = b"%d" % created
+        stored = as_json(StoredTopic(str(uuid4()), created, partitions, settings, created_ms))
+        found = self._note(name, stored) if await self._replace(name, b"", stored) else None
+        if found is None:
+            raise TopicAlreadyExists
+        return found.topic
+
+    async def _count_creation(self) -> tuple[int, int]:
+        """Return a number for a new topic, and the time (ms)."""
+        replies = await self.redis.pipeline(
+            [(b"HINCRBY", self.keyspace.topics, CREATED, 1), (b"TIME",)], repeatable=True
+        )
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self.redis.failure(reply)
+        created, (seconds, microseconds) = cast(tuple[int, Sequence[bytes]], replies)
+        return created, int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def alter(self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None) -> Topic:
+        """The topic with more partitions, or other settings."""
+        present, stored = await self._stored(topic)
+        if present.topic != topic:
+            raise DocumentConflict
+        if partitions is None:
+            partitions = topic.partitions
+        if partitions < topic.partitions:
+            raise InvalidPartitions(
+                f"topic {topic.name} has {topic.partitions} partitions, and can only get more"
+            )
+        settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
+        topic_config(settings, self.defaults.topic_config)
+        altered = as_json(
+            StoredTopic(str(topic.topic_id), present.created, partitions, settings, present.created_ms)
+        )
+        found = self._note(topic.name, altered) if await self._replace(topic.name, stored, altered) else None
+        if found is None:
+            raise DocumentConflict
+        return found.topic
+
+    async def delete(self, topic: Topic) -> CataloguedTopic:
+        """Take the topic with that id out of the catalogue; as it was there last."""
+        while True:
+            present, stored = await self._stored(topic)
+            if await self._replace(topic.name, stored, b""):
+                self._topics.pop(topic.name, None)
+                self._last_known.pop(topic.name, None)
+                return present
+
+    async def _stored(self, topic: Topic) -> tuple[CataloguedTopic, bytes]:
+        """The topic as it is now, and its JSON."""
+        stored = cast(bytes | None, await self.redis.execute(b"HGET", self.keyspace.topics, topic.name))
+        present = None if stored is None else self._topic(topic.name, stored)
+        if stored is None or present is None or present.topic.topic_id != topic.topic_id:
+            raise UnknownTopicOrPartition
+        return present, stored
+
+    async def _replace(self, name: str, expected: bytes, new: bytes) -> bool:
+        """Compare and set the JSON of one topic, and tell the other brokers."""
+        announcement = (b"XADD", self.keyspace.changes, b"MAXLEN", b"~", CHANGES_KEPT, b"*", b"topic", name)
+        # A full server takes deletions, and refuses to have them announced; those who are not told find out.
+        replaced = await self.redis.run_then(
+            REPLACE, [self.keyspace.topics], [name, expected, new], announcement, can_do_without=True
+        )
+        self._was_altered(name)
+        return replaced == 1
+
+
+def listed(topics: Mapping[str, CataloguedTopic]) -> Mapping[str, Topic]:
+    """Return the topics alone, by name."""
+    return MappingProxyType({name: each.topic for name, each in topics.items()})
+
+
+def with_id(topics: Mapping[str, CataloguedTopic], topic_id: UUID) -> Topic | None:
+    """The topic with that id among some."""
+    return next((each.topic for each in topics.values() if each.topic.topic_id == topic_id), None)
+
+
+def as_json(topic: StoredTopic) -> bytes:
+    return json.dumps(converter.unstructure(topic)).encode()
+
+
+def partitions_of(topic: Topic) -> list[TopicPartition]:
+    """All partitions of a topic."""
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]

@@ -1,0 +1,166 @@
+"""Redis as the storage's verbs call it: patient for a while, and failing with Kafka's errors.
+
+A connection that breaks is usually back within milliseconds, a restarted server within a second or two. Verbs that
+may ask twice wait for it; a client would only have had to retry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+from attrs import define, field
+
+from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
+from korvet.storage.redis.client.bulk import LARGE_BYTES, BulkConnection
+from korvet.storage.redis.client.connection import (
+    NotConnected,
+    RedisConnection,
+    RedisUnavailable,
+    Script,
+    ScriptCall,
+)
+from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_temporary
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+SAY_AGAIN_S = 30.0
+
+T = TypeVar("T")
+
+
+def storage_error(error: Exception) -> KafkaError:
+    """What a client is told of an error that Redis answered, or of its absence; always one to retry."""
+    if isinstance(error, KafkaError):
+        return error
+    if error_code(error) == "NOREPLICAS":
+        return NotEnoughReplicas(f"Redis refuses to write: {error}")
+    return KafkaStorageError(f"Redis: {error}")
+
+
+@define(eq=False)
+class RedisCaller:
+    """One connection. `repeatable` commands are asked again when the connection was lost in the middle.
+
+    Where there is a `bulk` connection as well, it has the commands of which a caller says that they are large.
+    """
+
+    connection: RedisConnection
+    bulk: BulkConnection | None = None
+    patience_s: float = PATIENCE_S
+    _said: dict[str, float] = field(factory=dict)
+
+    async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
+        """One command's reply."""
+        return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
+
+    async def pipeline(
+        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+    ) -> list[Reply]:
+        """The replies of commands in one write, errors among them as exceptions.
+
+        `size` is about how many bytes the larger of both has, where that may be much.
+        """
+        return await self._patiently(
+            lambda: self.connection_for(size).pipeline(commands), repeatable=repeatable
+        )
+
+    def connection_for(self, size: float) -> RedisConnection:
+        """The connection for a command, or a reply, of about so many bytes."""
+        if size >= LARGE_BYTES and self.bulk is not None:
+            return self.bulk.connected() or self.connection
+        return self.connection
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        *,
+        repeatable: bool = False,
+    ) -> Reply:
+        """A script's answer."""
+        return await self._patiently(
+            lambda: self.connection.run(script, keys, arguments), repeatable=repeatable
+        )
+
+    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
+        """Scripts' answers, errors among them as exceptions."""
+        return await self._patiently(lambda: self.connection.run_all(calls), repeatable=repeatable)
+
+    async def run_then(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        then: Command,
+        *,
+        can_do_without: bool = False,
+    ) -> Reply:
+        """A script's answer; in the same write, and always after it, another command. Both are repeatable.
+
+        Where one `can_do_without` that command, its error is logged and not raised.
+        """
+        replies = await self.run_among(script, lambda: [script.command(keys, arguments), then])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                error = self.failure(reply)
+                if reply is replies[0] or not can_do_without:
+                    raise error
+        return replies[0]
+
+    async def run_among(self, script: Script, commands: Callable[[], Sequence[Command]]) -> list[Reply]:
+        """Send commands, the calls of one script among them, in one write; return their replies, errors as exceptions.
+
+        `commands` is called for each attempt, when the connection that it leaves over is known. All are repeatable.
+        """
+        replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            await self.load([script])
+            replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+        return replies
+
+    async def load(self, scripts: Sequence[Script]) -> None:
+        """Make Redis know scripts."""
+        await self._patiently(lambda: self.connection.load(scripts), repeatable=True)
+
+    async def wait_connected(self, limit_s: float) -> bool:
+        """Whether there is a connection; waits for it, at most `limit_s`."""
+        if self.connection.is_connected:
+            return True
+        with trio.move_on_after(min(limit_s, self.patience_s)):
+            await self.connection.wait_connected()
+        return self.connection.is_connected
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+        with trio.move_on_after(self.patience_s):
+            while True:
+                await self.connection.wait_connected()
+                try:
+                    return await ask()
+                except NotConnected:
+                    continue
+                except RedisUnavailable as error:
+                    if not repeatable:
+                        raise storage_error(error) from error
+                except RedisError as error:
+                    raise self.failure(error) from error
+        raise self.absence()
+
+    def absence(self) -> KafkaError:
+        """The error for clients while there is no connection."""
+        return KafkaStorageError(f"no connection to Redis at {self.connection.address.description}")
+
+    def failure(self, error: Exception) -> KafkaError:
+        """The error for clients; operators are told now and then what Redis says."""
+        code = error_code(error)
+        now = trio.current_time()
+        if now >= self._said.get(code, -SAY_AGAIN_S) + SAY_AGAIN_S:
+            self._said[code] = now
+            level = logging.WARNING if is_temporary(error) else logging.ERROR
+            logger.log(level, "Redis at %s refuses: %s", self.connection.address.description, error)
+        return storage_error(error)

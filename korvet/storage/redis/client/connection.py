@@ -1,0 +1,352 @@
+"""A connection to Redis that many tasks share, and that is made anew whenever it breaks.
+
+What becomes of a command when the connection breaks:
+
+- `NotConnected`: it was never written. Trying again cannot do anything twice.
+- `ConnectionLost`: it was written, at least in part. It may have been executed or not.
+
+Nothing is repeated behind the caller's back, except where `repeatable=True` says that doing it twice does no harm
+(reads, and scripts that recognise their own token): such a command waits for the next connection and goes out
+again, until it is answered or cancelled. Cancelling a task that waits abandons its reply, not the command: what
+is not yet written is dropped, what is written will be executed and its reply thrown away in its turn.
+
+Replies stay bytes. Errors that a server answers are those of `korvet.storage.redis.client.errors`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha1
+from typing import cast
+
+import trio
+from attrs import evolve, frozen
+
+from korvet.concurrency.background import background_nursery
+from korvet.protocol.buffers import Buffer
+from korvet.storage.redis.client.address import RedisAddress, address_of
+from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.link import (
+    ConnectionLost,
+    Link,
+    LinkEnded,
+    NotConnected,
+    Pending,
+    RedisUnavailable,
+    explain,
+    open_link,
+)
+from korvet.storage.redis.client.replies import Argument, Command, Reply, is_temporary, pack
+
+__all__ = [
+    "ConnectionLost",
+    "NotConnected",
+    "Pending",
+    "RedisConnection",
+    "RedisUnavailable",
+    "Script",
+    "ScriptCall",
+    "open_connection",
+]
+
+logger = logging.getLogger(__name__)
+
+# After a break the first attempt comes at once, later ones at growing distance, spread so that many brokers do
+# not come back in one wave. A connection that lived shorter than SETTLED_S counts as another failed attempt: a
+# command that makes the server hang up must not be repeated in a tight loop.
+BACKOFF_FIRST_S = 0.05
+BACKOFF_LIMIT_S = 1.0
+SETTLED_S = 5.0
+SAY_AGAIN_S = 30.0
+
+
+@asynccontextmanager
+async def open_connection(
+    where: str | RedisAddress, *, name: str = "", announce: bool = True
+) -> AsyncIterator[RedisConnection]:
+    """Connect and stay connected until the block ends; what is under way then fails.
+
+    Waits while the server is away, which is logged (by those of several connections that `announce`). Raises
+    StorageUsageError for a bad URL, and AuthenticationError and others (or ssl.SSLCertVerificationError) for what the
+    server, or its certificate, will go on refusing. `name` is added to the name that CLIENT LIST shows.
+    """
+    address = address_of(where)
+    client_name = ":".join(filter(None, (address.client_name or "korvet", name)))
+    connection = RedisConnection(evolve(address, client_name=client_name), announce=announce)
+    await connection.connect()
+    async with background_nursery() as nursery:
+        nursery.start_soon(connection.keep_connected)
+        yield connection
+
+
+class Script:
+    """A Lua script, known to the server by its SHA-1."""
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self.sha = sha1(source, usedforsecurity=False).hexdigest().encode()
+
+    def command(self, keys: Sequence[Argument], args: Sequence[Argument] = ()) -> Command:
+        """The EVALSHA command that calls it. Where the server does not know it: NoScriptError, nothing done."""
+        return (b"EVALSHA", self.sha, len(keys), *keys, *args)
+
+
+@frozen
+class ScriptCall:
+    """A script with its arguments, for `RedisConnection.run_all`."""
+
+    script: Script
+    keys: Sequence[Argument]
+    args: Sequence[Argument] = ()
+
+
+class RedisConnection:
+    """Opened by `open_connection`; every task may use it, at the same time."""
+
+    def __init__(self, address: RedisAddress, *, announce: bool = True) -> None:
+        self.address = address
+        #: Sockets opened so far: what is sent now leaves over the socket with this number.
+        self.number = 0
+        self._announce = announce
+        self._link: Link | None = None
+        self._cause = "not yet connected"
+        self._connected = trio.Event()
+        self._closed = False
+        self._failures = 0
+        self._said_at = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<RedisConnection {self.address.description} {self._link or self._cause}>"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a command sent now would be written."""
+        return self._link is not None
+
+    def leave_other_servers(self, run_id: bytes, cause: str) -> bool:
+        """End the connection, and connect again, if it leads to another server process than that one.
+
+        Return True if it did. A server without a known `run_id` counts as the same.
+        """
+        link = self._link
+        if link is None or link.run_id in (b"", run_id):
+            return False
+        link.end(cause)
+        self._unuse(cause)
+        return True
+
+    async def wait_connected(self) -> None:
+        """Return when there is a connection, at once if there is one; NotConnected after the end."""
+        await self._connected.wait()
+        if self._closed:
+            raise NotConnected(f"no connection to {self.address.description}: it was closed")
+
+    # --- Commands --------------------------------------------------------------------------------------
+
+    async def execute(
+        self, *command: Argument, limit_s: float | None = None, repeatable: bool = False
+    ) -> Reply:
+        """Send one command and return its reply, in bytes; raises error replies.
+
+        `limit_s` is how long the server may stay silent over it (for blocking commands); reaching it ends the
+        connection. A caller's own deadline is a cancel scope around this.
+        """
+        if repeatable:
+            return await self._repeat(lambda: self.send(command, limit_s=limit_s))
+        return await self.send(command, limit_s=limit_s).wait()
+
+    async def pipeline(
+        self, commands: Sequence[Command], *, limit_s: float | None = None, repeatable: bool = False
+    ) -> list[Reply]:
+        """Send commands in one write; their replies in order, error replies among them as exceptions."""
+        if not commands:
+            return []
+        if repeatable:
+            replies = await self._repeat(lambda: self.send_all(commands, limit_s=limit_s))
+        else:
+            replies = await self.send_all(commands, limit_s=limit_s).wait()
+        return cast(list[Reply], replies)
+
+    async def transaction(self, commands: Sequence[Command], *, repeatable: bool = False) -> list[Reply]:
+        """Send commands between MULTI and EXEC; their replies as of `pipeline`.
+
+        Raises the first error when one of them was refused before EXEC, which then executes none.
+        """
+        replies = await self.pipeline([(b"MULTI",), *commands, (b"EXEC",)], repeatable=repeatable)
+        executed = replies[-1]
+        if isinstance(executed, Exception):
+            raise next(reply for reply in replies if isinstance(reply, Exception))
+        return cast(list[Reply], executed)
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        args: Sequence[Argument] = (),
+        *,
+        repeatable: bool = False,
+    ) -> Reply:
+        """Call a script, loading it first where the server does not know it; raises error replies."""
+        command = script.command(keys, args)
+        try:
+            return await self.execute(*command, repeatable=repeatable)
+        except NoScriptError:
+            # In one write, or scripts could be forgotten again before the second.
+            replies = await self.pipeline(
+                [(b"SCRIPT", b"LOAD", script.source), command], repeatable=repeatable
+            )
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply from None
+            return replies[-1]
+
+    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
+        """Call scripts in one write; replies as of `pipeline`.
+
+        Where the server lacks scripts, the calls it refused are sent again after loading: later than the others.
+        """
+        commands = [call.script.command(call.keys, call.args) for call in calls]
+        replies = await self.pipeline(commands, repeatable=repeatable)
+        refused = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if refused:
+            await self.load({calls[index].script for index in refused})
+            again = await self.pipeline([commands[index] for index in refused], repeatable=repeatable)
+            for index, reply in zip(refused, again, strict=True):
+                replies[index] = reply
+        return replies
+
+    async def load(self, scripts: Iterable[Script]) -> None:
+        """Make the server know the scripts."""
+        replies = await self.pipeline(
+            [(b"SCRIPT", b"LOAD", script.source) for script in scripts], repeatable=True
+        )
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+
+    def send(
+        self,
+        command: Command,
+        *,
+        limit_s: float | None = None,
+        notify: Callable[[Pending], None] | None = None,
+    ) -> Pending:
+        """Enqueue a command at once, before anything else that is sent later; raises NotConnected."""
+        return self._enqueue(pack(command), 0, limit_s, notify)
+
+    def send_packed(self, buffers: list[Buffer], *, notify: Callable[[Pending], None]) -> Pending:
+        """As `send`, for a command that is bytes already."""
+        return self._enqueue(buffers, 0, None, notify)
+
+    def send_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        limit_s: float | None = None,
+        notify: Callable[[Pending], None] | None = None,
+    ) -> Pending:
+        """As `send`, for commands that leave, and are answered, together."""
+        buffers = [buffer for command in commands for buffer in pack(command)]
+        return self._enqueue(buffers, len(commands), limit_s, notify)
+
+    def _enqueue(
+        self,
+        buffers: list[Buffer],
+        expected: int,
+        limit_s: float | None,
+        notify: Callable[[Pending], None] | None,
+    ) -> Pending:
+        link = self._link
+        if link is None:
+            raise NotConnected(f"no connection to {self.address.description}: {self._cause}")
+        pending = Pending(buffers, expected, link.answer_limit_s if limit_s is None else limit_s, notify)
+        if expected:
+            pending.reply = []
+        link.enqueue(pending)
+        return pending
+
+    async def _repeat(self, send: Callable[[], Pending]) -> Reply:
+        while True:
+            await self.wait_connected()
+            with suppress(RedisUnavailable):
+                return await send().wait()
+
+    # --- Connecting ------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect for the first time, patiently while the server is away.
+
+        Raises what trying again would not change: a refused password, database or certificate.
+        """
+        self._use(await self._open_link_patiently(first=True))
+
+    async def keep_connected(self) -> None:
+        """Serve the connection, and connect again whenever it breaks, until cancelled."""
+        try:
+            while self._link is not None:
+                await self._serve(self._link)
+                self._use(await self._open_link_patiently())
+        finally:
+            self._closed = True
+            self._connected.set()
+
+    async def _serve(self, link: Link) -> None:
+        try:
+            await link.serve()
+        finally:
+            # First, so that a task that `fail_all` resumes cannot send on the ended link.
+            self._unuse(link.cause)
+            link.fail_all()
+        if trio.current_time() > link.opened_at + SETTLED_S:
+            self._failures = 0
+        self._said_at = -math.inf
+        self._say(
+            f"lost the connection to Redis at {self.address.description}: {link.cause}; connecting again"
+        )
+
+    def _use(self, link: Link) -> None:
+        if self._said_at > -math.inf:
+            logger.info("connected to Redis at %s", self.address.description)
+        self._link = link
+        self.number += 1
+        self._connected.set()
+
+    def _unuse(self, cause: str) -> None:
+        if self._link is not None:
+            self._link, self._cause, self._connected = None, cause, trio.Event()
+
+    async def _open_link_patiently(self, *, first: bool = False) -> Link:
+        while True:
+            await trio.sleep(self._backoff_s())
+            self._failures += 1
+            try:
+                return await open_link(self.address)
+            except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
+                if first and is_for_good(error):
+                    raise
+                self._cause = explain(error)
+                self._say(f"cannot reach Redis at {self.address.description}: {self._cause}; trying again")
+
+    def _backoff_s(self) -> float:
+        if not self._failures:
+            return 0.0
+        longest_s = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures - 1, 10))
+        return longest_s * random.uniform(0.5, 1.0)  # noqa: S311  it hides nothing
+
+    def _say(self, message: str) -> None:
+        now = trio.current_time()
+        if self._announce and now >= self._said_at + SAY_AGAIN_S:
+            self._said_at = now
+            logger.warning(message)
+
+
+def is_for_good(error: BaseException) -> bool:
+    """Whether trying to connect again would meet the same refusal: wrong credentials, database or certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return True
+    return isinstance(error, RedisError) and not is_temporary(error)

@@ -1,0 +1,117 @@
+"""Connections for appends that wait until replicas have them.
+
+WAIT answers for what its own connection wrote, and whatever is sent behind it waits as well. So such appends have
+connections of their own, opened when the first of them comes, and more of them, up to a limit, when all are waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+from attrs import define, field
+
+from korvet.protocol.errors import KafkaStorageError, NotEnoughReplicas
+from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.connection import (
+    NotConnected,
+    RedisConnection,
+    RedisUnavailable,
+    open_connection,
+)
+from korvet.storage.redis.client.errors import RedisError
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 8
+
+
+@define(eq=False)
+class WaitingConnections:
+    """Some connections to one server, and how many WAITs each has to answer."""
+
+    address: RedisAddress
+    nursery: trio.Nursery
+    patience_s: float
+    _waits: dict[RedisConnection, int] = field(factory=dict)
+    _opening: bool = False
+    _tried: trio.Event = field(factory=trio.Event)
+    _may_wait: bool = False
+
+    async def open(self) -> None:
+        """Make sure that there is a connection, and that WAIT is to be had: some services and users do without.
+
+        Raises NotEnoughReplicas before anything is written that nobody could confirm; KafkaStorageError.
+        """
+        if self._may_wait:
+            return
+        if not self._waits:
+            await self._open_first()
+        try:
+            await next(iter(self._waits)).execute(b"WAIT", 0, 1)
+        except RedisUnavailable as error:
+            raise KafkaStorageError(str(error)) from error
+        except RedisError as error:
+            raise NotEnoughReplicas(f"min.insync.replicas above 1 needs WAIT, but: {error}") from error
+        self._may_wait = True
+
+    async def _open_first(self) -> None:
+        if not self._opening:
+            self._open_another()
+        with trio.move_on_after(self.patience_s):
+            await self._tried.wait()
+        if not self._waits:
+            raise KafkaStorageError(f"no second connection to Redis at {self.address.description}")
+
+    def opened(self) -> Sequence[RedisConnection]:
+        """Return all connections, up or not."""
+        return tuple(self._waits)
+
+    def choose(self) -> RedisConnection:
+        """The connection that is the least busy. Raises NotConnected where none is connected."""
+        connected = [each for each in self._waits if each.is_connected]
+        if not connected:
+            raise NotConnected(f"no connection to {self.address.description}")
+        chosen = min(connected, key=self._waits.__getitem__)
+        if self._waits[chosen] and not self._opening and len(self._waits) < MAX_CONNECTIONS:
+            self._open_another()
+        return chosen
+
+    async def wait_connected(self) -> None:
+        """Return when `choose` finds a connection."""
+        async with trio.open_nursery() as nursery:
+            for connection in self._waits:
+                nursery.start_soon(self._first_connected, connection, nursery.cancel_scope)
+
+    async def _first_connected(self, connection: RedisConnection, scope: trio.CancelScope) -> None:
+        await connection.wait_connected()
+        scope.cancel()
+
+    def started(self, connection: RedisConnection) -> None:
+        """A WAIT was sent."""
+        self._waits[connection] += 1
+
+    def ended(self, connection: RedisConnection) -> None:
+        """A WAIT was answered, or never will be."""
+        self._waits[connection] -= 1
+
+    def _open_another(self) -> None:
+        self._opening = True
+        self._tried = trio.Event()
+        self.nursery.start_soon(self._hold_open)
+
+    async def _hold_open(self) -> None:
+        try:
+            async with open_connection(self.address, name="wait", announce=False) as connection:
+                self._waits[connection] = 0
+                self._has_tried()
+                await trio.sleep_forever()
+        except RedisError as error:
+            # The first connection got in; since then somebody has changed the password, or the server.
+            logger.warning("no second connection to Redis at %s: %s", self.address.description, error)
+            self._has_tried()
+
+    def _has_tried(self) -> None:
+        self._opening = False
+        self._tried.set()

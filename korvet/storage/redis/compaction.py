@@ -1,0 +1,395 @@
+"""Compaction in Redis: a new stream is built beside the old one, and put into its place.
+
+An entry cannot be altered under its ID, and deleting entries frees almost nothing as long as others of their node are
+there. So what stays is copied to a new stream, under the IDs it has, in steps of some milliseconds:
+
+    begin     the run's token is written into the state; what an earlier run left is removed
+    copy      a list of entries at a time: IDs of those that stay as they are, and, in the batch layout, batches
+              that have become smaller
+    copy      then the tail, everything behind the part that is compacted, as it is
+    finish    in one script: the last of the tail, the stream's last ID, its groups with positions and pending entries,
+              the state's counters; the new stream takes the old one's name
+
+Every step names the topic's id and the run's token, and is refused when the topic was deleted, when another run has
+begun, or when somebody has removed entries by hand, which copies would bring back. Until `finish` the old stream is all
+there is for everybody else; `finish` is all or nothing. A step whose connection was lost is repeated with its number.
+
+The index is built anew with the stream: what it counts, begins with what compaction left.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from time import monotonic
+from typing import cast
+
+import trio
+from attrs import define, field
+
+from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.protocol.errors import KafkaError, KafkaStorageError
+from korvet.storage.compaction import Cleaned, Round, is_due, lag_limit
+from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import Script
+from korvet.storage.redis.client.replies import Argument
+from korvet.storage.redis.compaction_entries import EntryReader
+from korvet.storage.redis.entries import Entry
+from korvet.storage.redis.groups import offset_from
+from korvet.storage.redis.keys import (
+    STATE_BYTES,
+    STATE_CLEANED,
+    STATE_CLEANED_BYTES,
+    STATE_COMPACTION,
+    STATE_LARGEST,
+    STATE_LENGTH,
+    STATE_NEXT,
+    STATE_SKIPPED,
+    STATE_START,
+    STATE_TRIMMED,
+)
+from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.scripts import COMPACT_BEGIN, COMPACT_COPY, COMPACT_END, COMPACT_FINISH, SETTLE
+
+logger = logging.getLogger(__name__)
+
+# What is read at once, and what a step copies at most.
+SLICE_ENTRIES = 1000
+SLICE_BYTES = 1 << 19
+WORST_SLICE_BYTES = 32 << 20
+STEP_ENTRIES = 200  # a script takes some 25 us for each
+STEP_BYTES = 1 << 18
+# What may be left of the tail for the last step, some milliseconds' work, and what a step before it copies: more of it
+# while others write faster than it shrinks.
+FINISH_ENTRIES = 200
+FINISH_BYTES = 1 << 18
+MOST_AT_ONCE = 2  # times as much
+# With several who write it may not shrink even so. From then on there is no limit to what a step copies.
+PATIENCE_S = 30.0
+END_LIMIT_S = 1.0
+
+
+@define
+class Plan:
+    """A partition as it is found."""
+
+    partition: Partition
+    cleaned: Cleaned
+    now_ms: int
+    start: int
+    next_offset: int
+    length: int
+    size: int
+    clean_size: int  # of these bytes, those that are compacted
+    largest: int  # bytes of the largest entry
+    skips: bool  # whether some entries have IDs without offset
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.partition.config
+
+    @property
+    def reader(self) -> EntryReader:
+        return EntryReader(self.partition.mapper, self.partition.is_batch_layout, self.skips)
+
+    def next_round(self, max_keys: int) -> Round:
+        """A round that has noted nothing yet."""
+        return Round(
+            max_keys,
+            start=self.start,
+            newest=self.next_offset - 1,
+            tombstones_end=self.cleaned.tombstones_end(self.now_ms, self.config.delete_retention_ms),
+            end=self.cleaned.end,
+        )
+
+    def first_offset(self, entry: Entry) -> int:
+        """Where an entry begins, or, without an offset of its own, the next one can."""
+        keyed = self.reader.keyed(entry)
+        return offset_from(self.partition.mapper, entry[0]) if keyed is None else keyed.first_offset
+
+    def before(self, entries: Sequence[Entry], offset: int) -> Sequence[Entry]:
+        """Those of the entries that end below an offset."""
+        mapper = self.partition.mapper
+        return [entry for entry in entries if offset_from(mapper, entry[0]) < offset]
+
+    def is_due(self, dirty_size: int, oldest_dirty_ms: int) -> bool:
+        """Whether so many bytes are dirty enough."""
+        return is_due(
+            self.config,
+            clean_bytes=self.clean_size,
+            dirty_bytes=dirty_size,
+            oldest_dirty_ms=oldest_dirty_ms,
+            now_ms=self.now_ms,
+        )
+
+    def entries_at_once(self) -> int:
+        """How many entries to read at once, by how large they are on average and at most."""
+        average = self.size / max(1, self.length)
+        safe = WORST_SLICE_BYTES // max(1, self.largest)
+        return max(1, min(SLICE_ENTRIES, int(SLICE_BYTES / max(1.0, average)) + 1, safe))
+
+
+@define
+class Slices:
+    """The entries of a partition from one offset up to before another."""
+
+    redis: RedisCaller
+    plan: Plan
+    position: bytes
+    last: bytes
+    _is_at_end: bool = False
+
+    async def next(self) -> Sequence[Entry]:
+        """The next slice; empty at the end."""
+        if self._is_at_end:
+            return ()
+        count = self.plan.entries_at_once()
+        stream = self.plan.partition.keys.stream
+        command = (b"XRANGE", stream, self.position, self.last, b"COUNT", count)
+        entries = cast(Sequence[Entry], await self.redis.execute(*command, repeatable=True))
+        self._is_at_end = len(entries) < count
+        if entries:
+            self.position = b"(" + entries[-1][0]
+        return entries
+
+
+@define(eq=False)
+class Run:
+    """One new stream in the making."""
+
+    partition: Partition
+    token: bytes = field(factory=lambda: secrets.token_hex(8).encode())
+    step: int = 0
+
+
+@define(eq=False)
+class Compactor:
+    """`compact`; see `korvet.storage.interface`."""
+
+    redis: RedisCaller
+    partitions: Partitions
+
+    async def compact(self, tp: TopicPartition) -> Compacted | None:
+        """See `Storage.compact`."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        if not await self.partitions.has_stream(partition):
+            return None
+        plan = await self._plan(partition)
+        if not partition.config.is_compacted or plan.length == 0:
+            return None
+        oldest_ms = await self._oldest_dirty_ms(plan)
+        if not plan.is_due(plan.size - plan.clean_size, oldest_ms):
+            return None
+
+        result = None
+        while True:
+            round_, dirty_size = await self._noted(plan)
+            if round_.end <= plan.cleaned.end or (
+                lag_limit(plan.config, plan.now_ms) is not None and not plan.is_due(dirty_size, oldest_ms)
+            ):
+                return result
+            size_after = await self._rebuild(plan, round_)
+            size_before = plan.size if result is None else result.size_before
+            result = Compacted(round_.end, size_before, size_after)
+            if not round_.is_full:
+                return result
+            plan = await self._plan(partition)
+
+    # --- What there is ----------------------------------------------------------------------------------
+
+    async def _plan(self, partition: Partition) -> Plan:
+        """The partition as it is, once its state covers what the stream holds, and nothing of another run is left."""
+        await self.partitions.call(partition, SETTLE)
+        state, time, has_leavings = await self.redis.pipeline(
+            [
+                (
+                    b"HMGET",
+                    partition.keys.state,
+                    STATE_NEXT,
+                    STATE_START,
+                    STATE_LENGTH,
+                    STATE_BYTES,
+                    STATE_TRIMMED,
+                    STATE_LARGEST,
+                    STATE_SKIPPED,
+                    STATE_CLEANED,
+                    STATE_CLEANED_BYTES,
+                    STATE_COMPACTION,
+                ),
+                (b"TIME",),
+                (b"EXISTS", partition.keys.compaction[1]),
+            ],
+            repeatable=True,
+        )
+        for reply in (state, time, has_leavings):
+            if isinstance(reply, Exception):
+                raise self.redis.failure(reply)
+        next_id, start, length, size, trimmed, largest, skipped, cleaned, clean_size, token = cast(
+            Sequence[bytes | None], state
+        )
+        if next_id is None or start is None:
+            raise KafkaStorageError(f"{partition.tp} has lost its state just now")
+        if has_leavings:
+            await self._end(Run(partition, token or b""))
+        seconds, microseconds = cast(Sequence[bytes], time)
+        gone = int(trimmed or 0)
+        return Plan(
+            partition,
+            Cleaned.parse(cleaned or b""),
+            int(seconds) * 1000 + int(microseconds) // 1000,
+            partition.bound(start),
+            partition.bound(next_id),
+            int(length or 0),
+            int(size or 0) - gone,
+            max(0, int(clean_size or 0) - gone),
+            int(largest or 0),
+            skips=skipped != b"0",
+        )
+
+    async def _oldest_dirty_ms(self, plan: Plan) -> int:
+        """The time of the first dirty record, where anybody wants to know; else -1."""
+        partition = plan.partition
+        if plan.config.max_compaction_lag_ms >= plan.now_ms:
+            return -1
+        position = partition.mapper.entry_id(plan.cleaned.end)
+        reply = await self.redis.execute(
+            b"XRANGE", partition.keys.stream, position, b"+", b"COUNT", 1, repeatable=True
+        )
+        for entry in cast(Sequence[Entry], reply):
+            keyed = plan.reader.keyed(entry)
+            return -1 if keyed is None else keyed.max_timestamp
+        return -1
+
+    def _slices(self, plan: Plan, first: int, end: int) -> Slices:
+        mapper = plan.partition.mapper
+        return Slices(self.redis, plan, mapper.entry_id(first), mapper.entry_id_before(end))
+
+    # --- One round --------------------------------------------------------------------------------------
+
+    async def _noted(self, plan: Plan) -> tuple[Round, int]:
+        """A round with the keys of the dirty part, as far as there is room, and the bytes of that part."""
+        limit = lag_limit(plan.config, plan.now_ms)
+        round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
+        reader = plan.reader
+        slices = self._slices(plan, round_.end, plan.next_offset)
+        turns = Turns()
+        size = 0
+        while entries := await slices.next():
+            for part in reader.parts(entries):
+                if round_.is_full:
+                    round_.end = plan.first_offset(part[0])
+                    return round_, size
+                young = await in_turns(reader.note(part, round_, limit), turns)
+                if young is not None:
+                    round_.end = max(round_.end, young)
+                    return round_, size + size_of(plan.before(part, young))
+                size += size_of(part)
+                await turns.next()
+        round_.end = plan.next_offset
+        return round_, size
+
+    async def _rebuild(self, plan: Plan, round_: Round) -> int:
+        """Put a new stream, with what is left, in the old one's place; the bytes of that."""
+        run = Run(plan.partition)
+        try:
+            await self._call(run, COMPACT_BEGIN)
+            await self._copy(run, plan, round_)
+            cleaned = plan.cleaned.after(round_.end, plan.now_ms, plan.config.delete_retention_ms)
+            return await self._finish(run, plan.partition.mapper.entry_id(round_.end), cleaned)
+        except BaseException:
+            with trio.move_on_after(END_LIMIT_S, shield=True):
+                await self._try_to_end(run)
+            raise
+
+    async def _copy(self, run: Run, plan: Plan, round_: Round) -> None:
+        """Copy what is left of the part that is compacted."""
+        reader = plan.reader
+        slices = self._slices(plan, plan.start, round_.end)
+        turns = Turns()
+        items: list[Argument] = []
+        count = size = 0
+        while entries := await slices.next():
+            for part in reader.parts(entries):
+                for left in await in_turns(reader.left(part, round_), turns):
+                    if left.fields is None:
+                        items += (left.entry_id, 0)
+                    else:
+                        items += (left.entry_id, len(left.fields), *left.fields)
+                    count += 1
+                    size += left.size
+                if count >= STEP_ENTRIES or size >= STEP_BYTES:
+                    await self._copy_step(run, b"list", *items)
+                    items = []
+                    count = size = 0
+                await turns.next()
+        if items:
+            await self._copy_step(run, b"list", *items)
+
+    async def _copy_step(self, run: Run, *arguments: Argument) -> tuple[bytes, bool]:
+        """Have something copied; from where a tail goes on, and whether it is known to."""
+        run.step += 1
+        position, *more = await self._call(run, COMPACT_COPY, run.step, *arguments)
+        return position, more == [b"1"]
+
+    async def _finish(self, run: Run, position: bytes, cleaned: Cleaned) -> int:
+        """Copy the tail until it is short enough to come to the end; the bytes that are left."""
+        factor = 1.0
+        limits = FINISH_ENTRIES, FINISH_BYTES
+        began_s = monotonic()
+        while True:
+            answer = await self._call(run, COMPACT_FINISH, position, *limits, str(cleaned))
+            if answer:
+                size, gone = map(int, answer)
+                if gone:
+                    logger.info(
+                        "compaction: %s-%d: %d entries that Redis consumers had pending are gone",
+                        *run.partition.tp,
+                        gone,
+                    )
+                return size
+            has_more = True
+            while has_more:
+                position, has_more = await self._copy_step(run, b"tail", position, *limits)
+                factor *= 1.25
+                if monotonic() < began_s + PATIENCE_S:
+                    factor = min(factor, MOST_AT_ONCE)
+                limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
+
+    async def _call(self, run: Run, script: Script, *own: Argument) -> Answer:
+        """A step's answer, without its first word. Raises KafkaStorageError where the run cannot go on."""
+        status, *answer = await self.partitions.call(
+            run.partition, script, run.token, *own, more_keys=run.partition.keys.compaction
+        )
+        topic, number = run.partition.tp
+        if status == b"superseded":
+            raise KafkaStorageError(
+                f"compaction of {topic}-{number} was overtaken by another, or by somebody who removed entries by hand"
+            )
+        if status == b"large":
+            raise KafkaStorageError(
+                f"{topic}-{number} cannot be compacted: entry {answer[0].decode()} has more fields than a script copies"
+            )
+        if status == b"pending":
+            raise KafkaStorageError(
+                f"{topic}-{number} cannot be compacted as long as {int(answer[0]):,} of its entries are pending in"
+                " Redis groups; XACK those that are done, or XGROUP DESTROY groups that nobody reads"
+            )
+        return answer
+
+    async def _try_to_end(self, run: Run) -> None:
+        """Remove what there is of the new stream; what cannot be reached now, the next run will."""
+        try:
+            await self._end(run)
+        except KafkaError as error:
+            logger.debug("compaction: %s", error.message)
+
+    async def _end(self, run: Run) -> None:
+        await self._call(run, COMPACT_END)
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """Bytes of the fields and values of entries."""
+    return sum(sum(map(len, fields)) for _, fields in entries)

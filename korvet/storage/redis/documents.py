@@ -1,0 +1,69 @@
+"""Small documents with compare-and-set: a hash each, of version and value; and for each kind the set of its keys.
+
+The set lies in another slot of a cluster than the documents, so no script can keep it. A key is put into it before
+and after the document is made, and after its deletion only taken out for as long as the document stays away.
+Whatever two brokers do at the same time, the set then names every document, and at worst some that are gone.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from typing import cast
+
+from attrs import define
+
+from korvet.protocol.errors import KafkaStorageError
+from korvet.storage.interface import Document, DocumentConflict
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.scripts import SAVE
+
+
+@define(eq=False)
+class Documents:
+    """`load` and `save`."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+
+    async def load(self, kind: str, key: str) -> Document | None:
+        """See `Storage.load`."""
+        name = self.keyspace.document(kind, key)
+        reply = await self.redis.execute(b"HMGET", name, b"version", b"value", repeatable=True)
+        version, value = cast(list[bytes | None], reply)
+        if version is None:
+            return None
+        if not version.isdigit():
+            raise KafkaStorageError(f"{name.decode()} is damaged: it has version {version!r:.100}")
+        return Document(value or b"", int(version))
+
+    async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        """See `Storage.save`.
+
+        A deletion whose answer is lost cannot be told from another broker's: then it may be answered with a conflict.
+        """
+        name = self.keyspace.document(kind, key)
+        names = self.keyspace.documents(kind)
+        if expected_version == 0:
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+        is_deletion = b"1" if value is None else b"0"
+        arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"")
+        version = cast(int, await self.redis.run(SAVE, [name], arguments, repeatable=True))
+        if version < 0:
+            raise DocumentConflict
+        if value is None:
+            await self._unlist(names, name, key)
+        elif expected_version == 0:
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+        return version
+
+    async def _unlist(self, names: bytes, name: bytes, key: str) -> None:
+        await self.redis.execute(b"SREM", names, key, repeatable=True)
+        if await self.redis.execute(b"EXISTS", name, repeatable=True):
+            await self.redis.execute(b"SADD", names, key, repeatable=True)
+
+    async def keys(self, kind: str) -> Collection[str]:
+        """See `Storage.documents`."""
+        keys = await self.redis.execute(b"SMEMBERS", self.keyspace.documents(kind), repeatable=True)
+        return [key.decode(errors="replace") for key in cast(Collection[bytes], keys)]

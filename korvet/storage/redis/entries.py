@@ -1,0 +1,165 @@
+"""Single stream entries: the record, or the batch, that one of them holds.
+
+Entries that others added with a plain XADD are a record each, in both layouts:
+
+    key, value, header.<name>    as in the record layout (see `layouts`)
+    timestamp                    decimal milliseconds; missing (or nonsense), the milliseconds of the entry's ID
+    other fields                 where there is no `value`, it is a JSON object of them
+
+Fields that begin with `$` are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+from korvet.protocol.record import Headers
+from korvet.protocol.record_batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    RecordBatch,
+    stamp,
+    stamp_log_append_time,
+)
+from korvet.storage.interface import TimestampType
+
+# Batch length, last offset delta and record count of a batch header, from the batch length on.
+LENGTH_AT = 8
+HEADER_NUMBERS = struct.Struct(">i11xi30xi")
+
+Fields = list[bytes]
+Entry = tuple[bytes, Fields]  # a list of two, really
+
+TIMESTAMP = re.compile(rb"-?[0-9]{1,19}")
+PRODUCER = re.compile(rb"([0-9]{1,19}):([0-9]{1,5})")
+INT64_MAX = 2**63 - 1
+INT16_MAX = 2**15 - 1
+
+
+class Kind(NamedTuple):
+    """What the records of one batch have in common."""
+
+    timestamp_type: TimestampType
+    is_transactional: bool
+    producer_id: int
+    producer_epoch: int
+
+
+@lru_cache(maxsize=64)
+def kind_of(timestamp_type: TimestampType, producer: bytes, *, is_transactional: bool = False) -> Kind:
+    """The kind, so that equal ones are usually the same object, which is faster to compare."""
+    found = PRODUCER.fullmatch(producer)
+    producer_id, epoch = map(int, found.groups()) if found is not None else (-1, -1)
+    if producer_id > INT64_MAX or epoch > INT16_MAX:  # written by hand: no batch header can hold it
+        producer_id = epoch = -1
+    return Kind(timestamp_type, is_transactional, producer_id, epoch)
+
+
+PLAIN = kind_of(TimestampType.CREATE_TIME, b"-1:-1")
+
+
+class Parsed(NamedTuple):
+    """One entry as a record."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    kind: Kind
+
+
+def timestamp_of(text: bytes) -> int | None:
+    """What a `timestamp` field says, where it says a 64-bit number."""
+    if TIMESTAMP.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -INT64_MAX <= number <= INT64_MAX else None
+
+
+def parse(fields: Fields, entry_ms: int) -> Parsed:
+    """A record out of an entry's fields, whoever wrote them."""
+    timestamp: int | None = None
+    key = value = None
+    headers: list[tuple[str, bytes | None]] = []
+    others: dict[bytes, bytes] = {}
+    timestamp_type = TimestampType.CREATE_TIME
+    producer = b"-1:-1"
+    is_transactional = False
+    pairs = iter(fields)
+    for name, content in zip(pairs, pairs, strict=True):
+        if name == b"key":
+            key = content
+        elif name == b"value":
+            value = content
+        elif name == b"timestamp":
+            timestamp = timestamp_of(content)
+        elif name.startswith(b"header."):
+            headers.append((name[7:].decode(errors="replace"), content))
+        elif not name.startswith(b"$"):
+            others[name] = content
+        elif name.startswith(b"$header."):
+            headers.append((name[8:].decode(errors="replace"), None))
+        elif name == b"$timestamp.type" and content == b"1":
+            timestamp_type = TimestampType.LOG_APPEND_TIME
+        elif name == b"$producer":
+            producer = content
+        elif name == b"$transactional":
+            is_transactional = content == b"1"
+    if value is None and others:
+        value = as_json(others)
+    if timestamp is None:
+        timestamp = entry_ms
+    kind = kind_of(timestamp_type, producer, is_transactional=is_transactional)
+    return Parsed(timestamp, key, value, tuple(headers), kind)
+
+
+def as_json(fields: dict[bytes, bytes]) -> bytes:
+    """A JSON object of fields that have no meaning to Kafka."""
+    texts = {
+        name.decode(errors="replace"): content.decode(errors="replace") for name, content in fields.items()
+    }
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def whole_batch(fields: Fields) -> bytes | None:
+    """Return the batch in an entry of the batch layout, or None if another Redis client wrote the entry.
+
+    The header must agree with itself and with the number of bytes. The records are the producer's, and not looked into.
+    """
+    if fields[0] != b"$batch":
+        return None
+    data = fields[1]
+    if len(data) < HEADER_BYTES or data[MAGIC_AT] != 2:
+        return None
+    length, last_delta, records = HEADER_NUMBERS.unpack_from(data, LENGTH_AT)
+    is_whole = length == len(data) - LOG_OVERHEAD_BYTES and 0 < records <= last_delta + 1
+    return data if is_whole else None
+
+
+def log_append_time(fields: Fields) -> int | None:
+    """Return when the broker appended the batch, or None under CreateTime."""
+    return timestamp_of(fields[3]) if len(fields) >= 4 and fields[2] == b"$time" else None
+
+
+def stamped_batch(data: bytes, fields: Fields, last_offset: int, leader_epoch: int) -> RecordBatch:
+    """The batch of an entry, as consumers are to see it, in a buffer of its own."""
+    batch = RecordBatch(bytearray(data))
+    stamp(batch, last_offset - batch.last_offset_delta, leader_epoch)
+    time = log_append_time(fields)
+    if time is not None:
+        stamp_log_append_time(batch, time)
+    return batch
+
+
+def last_offset_delta(data: bytes) -> int:
+    delta: int = struct.unpack_from(">i", data, 23)[0]
+    return delta
+
+
+def milliseconds_of(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])

@@ -1,0 +1,346 @@
+"""Positions of groups: a hash per group, and the consumer groups of the streams kept in step with it.
+
+A position in `korvet:$group:<group>`, field `offset:<topic>:<partition>`:
+
+    "1264197008485889 0 1763666000123 0f7c4a3e-… processed batch 123"
+
+is the next offset to read, its leader epoch (or -1), when it was committed (ms), the topic's id, and the committer's
+metadata. A position of another topic id belongs to a topic that is gone. The field `generation` fences: a member that
+the group has left behind is refused. The field `writer`, a broker process and the number of its connection, fences
+commands that the network delayed until after the connection was replaced.
+
+Each commit also moves the Redis consumer group of the same name on each stream, so that `XINFO GROUPS` shows where
+a Kafka group stands, and acknowledges what plain Redis consumers had pending below. The other way round, a group
+without a stored position goes on where its Redis consumer group stands. So whatever deletes a position deletes the
+Redis consumer group first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+
+import trio
+from attrs import define, field
+
+from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
+from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
+from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
+from korvet.storage.redis.catalogue import partitions_of
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import Script, ScriptCall
+from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
+from korvet.storage.redis.entries import last_offset_delta, whole_batch
+from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
+from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.scripts import group_script, partition_script, source
+
+COMMIT = group_script("commit")
+FORGET = group_script("forget")
+FOLLOW = partition_script("follow")
+DROP_OFFSETS = Script(source("drop_offsets"))
+
+SCRIPTS = (COMMIT, FORGET, FOLLOW, DROP_OFFSETS)
+
+LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
+POSITIONS_AT_ONCE = 1000  # a few milliseconds
+GROUPS_AT_ONCE = 100  # script calls in one write
+
+
+def new_writer_id() -> bytes:
+    """Return an id for this broker process."""
+    return secrets.token_hex(8).encode()
+
+
+@define(eq=False)
+class Groups:
+    """`ack`, `committed` and `forget`; see `korvet.storage.interface`."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+    partitions: Partitions
+    writer_id: bytes = field(factory=new_writer_id)
+
+    # --- Commit -----------------------------------------------------------------------------------------
+
+    async def ack(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Store positions, then let the Redis consumer groups follow, each with one write for all."""
+        results: dict[TopicPartition, KafkaError | None] = {}
+        found: dict[Partition, OffsetAndMetadata] = {}
+        for tp, offset in offsets.items():
+            results[tp] = None
+            try:
+                found[self.partitions.known(tp) or await self.partitions.find(tp)] = offset
+            except KafkaError as error:
+                results[tp] = error
+        if found:
+            try:
+                await self._store(group_id, found, generation_id)
+            except KafkaError as error:
+                return results | dict.fromkeys((partition.tp for partition in found), error)
+            async with trio.open_nursery() as nursery:  # what its tasks send leaves together
+                for partition, offset in found.items():
+                    nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
+        return results
+
+    async def _store(
+        self, group_id: str, offsets: Mapping[Partition, OffsetAndMetadata], generation_id: int
+    ) -> None:
+        arguments: list[Argument] = []
+        for partition, offset in offsets.items():
+            arguments += (
+                field_of(partition.tp),
+                b"%d %d" % (offset.offset, offset.leader_epoch),
+                b"%b %b" % (partition.topic_id, offset.metadata.encode()),
+            )
+        note_group = (b"SADD", self.keyspace.groups, group_id)
+
+        def commands() -> list[Command]:
+            return [self._fenced(COMMIT, group_id, generation_id, *arguments), note_group]
+
+        replies = await self.redis.run_among(COMMIT, commands)
+        answer, _ = map(self._checked, replies)
+        status, *details = cast(Sequence[bytes], answer)
+        if status == b"fenced":
+            raise IllegalGeneration(
+                f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
+            )
+
+    def _fenced(self, script: Script, group_id: str, *own: Argument) -> Command:
+        """Return a call of a group script over the present connection."""
+        return script.command(
+            [self.keyspace.group(group_id)], (self.writer_id, self.redis.connection.number, *own)
+        )
+
+    async def _follow(
+        self,
+        group_id: str,
+        partition: Partition,
+        offset: int,
+        results: dict[TopicPartition, KafkaError | None],
+    ) -> None:
+        last_consumed = partition.mapper.entry_id_before(offset)
+        status = b"more"
+        try:
+            while status == b"more":
+                (status,) = await self.partitions.call(partition, FOLLOW, group_id, last_consumed)
+        except KafkaError as error:
+            results[partition.tp] = error
+
+    # --- Committed --------------------------------------------------------------------------------------
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Stored positions; where there is none, those of the Redis consumer groups."""
+        if tps is None:
+            stored, others = await self._all_stored(group_id)
+            return stored | await self._derived(group_id.encode(), await self._find(others))
+        partitions = await self._find(tps)
+        if not partitions:
+            return {}
+        fields = [field_of(partition.tp) for partition in partitions]
+        values = await self.redis.execute(b"HMGET", self.keyspace.group(group_id), *fields, repeatable=True)
+        found = {}
+        without = []
+        for partition, value in zip(partitions, cast(Sequence[bytes | None], values), strict=True):
+            position = None if value is None else parse_position(value, partition.topic_id)
+            if position is None:
+                without.append(partition)
+            else:
+                found[partition.tp] = position
+        return found | await self._derived(group_id.encode(), without)
+
+    async def _all_stored(
+        self, group_id: str
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[TopicPartition]]:
+        """Every stored position, and all partitions without one; in steps of some milliseconds."""
+        topics = await self.partitions.catalogue.all()
+        key = self.keyspace.group(group_id)
+        fields = as_map(await self.redis.execute(b"HGETALL", key, repeatable=True))
+        found = {}
+        without = []
+        for topic in topics.values():
+            prefix = prefix_of(topic.name)
+            topic_id = str(topic.topic_id).encode()
+            for first in range(0, topic.partitions, POSITIONS_AT_ONCE):
+                await trio.lowlevel.checkpoint()
+                for number in range(first, min(first + POSITIONS_AT_ONCE, topic.partitions)):
+                    tp = TopicPartition(topic.name, number)
+                    value = fields.get(b"%b%d" % (prefix, number))
+                    position = None if value is None else parse_position(cast(bytes, value), topic_id)
+                    if position is None:
+                        without.append(tp)
+                    else:
+                        found[tp] = position
+        return found, without
+
+    async def _find(self, tps: Collection[TopicPartition]) -> list[Partition]:
+        """Those of these partitions that exist."""
+        found = []
+        for tp in tps:
+            with suppress(UnknownTopicOrPartition):
+                found.append(self.partitions.known(tp) or await self.partitions.find(tp))
+        return found
+
+    async def _derived(
+        self, group: bytes, partitions: Sequence[Partition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return where the Redis consumer groups stand: at the lowest pending entry, else behind the last delivered.
+
+        XPENDING finds a missing group in constant time. XINFO GROUPS, which lists every group of the stream, is
+        sent only for a group that exists.
+        """
+        commands: list[Command] = []
+        for partition in partitions:
+            commands.append((b"HMGET", partition.keys.state, *LOG_START_FIELDS))
+            commands.append((b"XPENDING", partition.keys.stream, group))
+        replies = await self.redis.pipeline(commands, repeatable=True)
+
+        offsets = {}
+        for partition, state, pending in zip(partitions, replies[::2], replies[1::2], strict=True):
+            fields = cast(Sequence[bytes | None], self._checked(state))
+            summary = cast(Sequence[bytes | None], self._checked(pending, but="NOGROUP"))
+            offset = await self._offset_of(partition, group, summary[1]) if summary else None
+            if offset is not None:
+                with suppress(UnknownTopicOrPartition):
+                    log_start = await self._log_start(partition, fields)
+                    offsets[partition.tp] = OffsetAndMetadata(max(offset, log_start))
+        return offsets
+
+    async def _log_start(self, partition: Partition, fields: Sequence[bytes | None]) -> int:
+        """Return the log start offset from fields of the state, which is made first if it is missing."""
+        topic_id, start, earliest = fields
+        if topic_id != partition.topic_id or start is None:
+            await self.partitions.revive(partition)
+            reply = await self.redis.execute(
+                b"HMGET", partition.keys.state, *LOG_START_FIELDS, repeatable=True
+            )
+            _, start, earliest = cast(Sequence[bytes | None], reply)
+        return 0 if start is None else partition.log_start(start, earliest)
+
+    async def _offset_of(
+        self, partition: Partition, group: bytes, lowest_pending: bytes | None
+    ) -> int | None:
+        """Return the next offset for a Redis consumer group to read, 0 if it has read nothing.
+
+        Return None if the group was destroyed meanwhile.
+        """
+        mapper = partition.mapper
+        if lowest_pending is not None:
+            return offset_from(mapper, lowest_pending) - await self._records_before(partition, lowest_pending)
+        (groups,) = await self.redis.pipeline([(b"XINFO", b"GROUPS", partition.keys.stream)], repeatable=True)
+        info = find_group(self._checked(groups, but="no such key"), group)
+        if info is None:
+            return None
+        last_delivered = cast(bytes, info[b"last-delivered-id"])
+        if last_delivered == b"0-0":
+            return 0
+        milliseconds, _, sequence = last_delivered.partition(b"-")
+        return offset_from(mapper, b"%b-%d" % (milliseconds, int(sequence) + 1))
+
+    async def _records_before(self, partition: Partition, entry_id: bytes) -> int:
+        """How many records an entry holds before the one whose ID it bears, the last."""
+        if not partition.is_batch_layout:
+            return 0
+        key = partition.keys.stream
+        entries = await self.redis.execute(b"XRANGE", key, entry_id, entry_id, repeatable=True)
+        for _, fields in cast(Sequence[tuple[bytes, Sequence[bytes]]], entries):
+            if (data := whole_batch(list(fields))) is not None:
+                return last_offset_delta(data)
+        return 0
+
+    def _checked(self, reply: Reply, but: str = "") -> Reply:
+        """The reply; raises an error reply, but for the one with that text, which stands for nothing."""
+        if isinstance(reply, Exception):
+            if but and but in str(reply):
+                return []
+            raise self.redis.failure(reply)
+        return reply
+
+    # --- Forget -----------------------------------------------------------------------------------------
+
+    async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
+        """Delete positions, and before them what could be taken for one."""
+        if tps is None:
+            topics = await self.partitions.catalogue.all()
+            streams = [self.keyspace.stream(tp) for topic in topics.values() for tp in partitions_of(topic)]
+            last: list[Command] = [(b"SREM", self.keyspace.groups, group_id)]
+        else:
+            streams = [self.keyspace.stream(tp) for tp in tps]
+            last = []
+        if not streams and tps is not None:
+            return
+        fields = [] if tps is None else [field_of(tp) for tp in tps]
+        destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
+
+        def commands() -> list[Command]:
+            return [*destroy, self._fenced(FORGET, group_id, *fields), *last]
+
+        for reply in await self.redis.run_among(FORGET, commands):
+            self._checked(reply, but="requires the key")
+
+    async def forget_topic(self, topic: Topic) -> None:
+        """Delete all groups' committed offsets in a deleted topic; a later topic of that name keeps its own.
+
+        Readers ignore the offsets of a topic that is gone, so the caller need not wait for this.
+        """
+        members = await self.redis.execute(b"SMEMBERS", self.keyspace.groups, repeatable=True)
+        groups = list(cast(Iterable[bytes], members))
+        arguments = (str(topic.topic_id), prefix_of(topic.name), topic.partitions)
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            calls = [
+                ScriptCall(DROP_OFFSETS, [self.keyspace.group(group_id.decode())], arguments)
+                for group_id in groups[first : first + GROUPS_AT_ONCE]
+            ]
+            for reply in await self.redis.run_all(calls, repeatable=True):
+                self._checked(reply)
+
+
+def prefix_of(topic: str) -> bytes:
+    """Return what the fields of a topic's committed offsets begin with; the partition's number follows."""
+    return f"offset:{topic}:".encode()
+
+
+def field_of(tp: TopicPartition) -> bytes:
+    """The field of a position."""
+    return b"%b%d" % (prefix_of(tp.topic), tp.partition)
+
+
+def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
+    """A stored position; None for one in another topic, or what is none at all."""
+    parts = value.split(b" ", 4)
+    if len(parts) != 5 or parts[3] != topic_id:
+        return None
+    offset, leader_epoch, committed_ms, _, metadata = parts
+    try:
+        position = OffsetAndMetadata(
+            int(offset),
+            int(leader_epoch),
+            metadata.decode(errors="replace") if metadata else "",
+            int(committed_ms),
+        )
+    except ValueError:
+        return None
+    # Another client may have written numbers that no answer can carry.
+    fits = abs(position.offset) < 2**63 and abs(position.leader_epoch) < 2**31
+    return position if fits and abs(position.commit_timestamp_ms) < 2**63 else None
+
+
+def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:
+    """What XINFO GROUPS says of one group."""
+    infos = map(as_map, cast(Iterable[Reply], reply))
+    return next((info for info in infos if info[b"name"] == group), None)
+
+
+def offset_from(mapper: OffsetMapper, entry_id: bytes) -> int:
+    """The offset of that ID, or of the lowest one above that has any."""
+    offset = mapper.offset(entry_id)
+    if offset is None:
+        offset = mapper.offset_of_pair(int(entry_id.partition(b"-")[0]) + 1, 0)
+    return MAX_OFFSET if offset is None else offset

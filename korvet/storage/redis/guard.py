@@ -1,0 +1,128 @@
+"""The state of the server that makes acknowledged records vanish: eviction, an append-only file that fails, FLUSHALL.
+
+Redis evicts keys without notice if `maxmemory` is set and its policy covers all keys. korvet's keys have no expiry, so
+the `volatile-` policies leave them alone. The broker refuses to start on a server that may evict; a server that is
+reconfigured later makes it refuse produces until the policy is mended. A user without the right to INFO goes unchecked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import trio
+from attrs import define
+
+from korvet.protocol.errors import KafkaError, KafkaStorageError
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.errors import NoPermissionError
+from korvet.storage.redis.client.replies import Command, Reply
+from korvet.storage.redis.keys import FORMAT, Keyspace
+
+logger = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 5.0
+INFO: tuple[Command, ...] = ((b"INFO", b"memory"), (b"INFO", b"stats"), (b"INFO", b"persistence"))
+
+Info = Mapping[bytes, bytes]
+
+
+@define(eq=False)
+class Guard:
+    """Watches one server. `refusal` is why produces are refused at present, or None."""
+
+    allows_eviction: bool
+    evicted_keys: int = 0
+    refusal: KafkaStorageError | None = None
+    can_ask: bool = True
+
+    async def begin(self, connection: RedisConnection) -> None:
+        """Raise StorageUsageError if the server may evict records and the settings do not allow that."""
+        info = self._info(await connection.pipeline(INFO, repeatable=True))
+        self.evicted_keys = evicted_keys(info)
+        danger = eviction(info)
+        if danger is not None and not self.allows_eviction:
+            raise StorageUsageError(
+                f"Redis at {connection.address.description} would lose acknowledged records: {danger};"
+                " set maxmemory-policy to noeviction, or redis.allow.eviction=true if records may vanish"
+            )
+
+    async def run(self, redis: RedisCaller, keyspace: Keyspace, emptied: Callable[[], None]) -> None:
+        """Check the server every few seconds, until cancelled. Calls `emptied` after FLUSHALL."""
+        while True:
+            await trio.sleep(CHECK_EVERY_S)
+            try:
+                await self.check(redis, keyspace, emptied)
+            except KafkaError as error:
+                logger.debug("the server's state is unknown: %s", error.message)
+
+    async def check(self, redis: RedisCaller, keyspace: Keyspace, emptied: Callable[[], None]) -> None:
+        """Check the server once."""
+        where = redis.connection.address.description
+        infos = INFO if self.can_ask else ()
+        *replies, stored = await redis.pipeline([*infos, (b"GET", keyspace.format)], repeatable=True)
+        if stored is None:
+            logger.error(
+                "Redis at %s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
+                " all topics, records and committed offsets are gone",
+                where,
+            )
+            await redis.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
+            emptied()
+        self._judge(self._info(replies), where)
+
+    def _info(self, replies: list[Reply]) -> Info:
+        """Return all fields of the replies to INFO; none if the user has no right to them."""
+        fields: dict[bytes, bytes] = {}
+        for reply in replies:
+            if isinstance(reply, NoPermissionError) and self.can_ask:
+                self.can_ask = False
+                logger.info("without the right to INFO (ACL SETUSER … +info), eviction goes unnoticed")
+            elif isinstance(reply, bytes):
+                pairs = (line.split(b":", 1) for line in reply.splitlines() if b":" in line)
+                fields.update(cast(list[tuple[bytes, bytes]], pairs))
+        return fields
+
+    def _judge(self, info: Info, where: str) -> None:
+        """Refuse or accept produces, and log each change once."""
+        danger = failing_file(info) or (None if self.allows_eviction else eviction(info))
+        if danger is not None and self.refusal is None:
+            logger.error(
+                "Redis at %s would lose acknowledged records: %s; produces are refused", where, danger
+            )
+        elif danger is None and self.refusal is not None:
+            logger.warning("Redis at %s is safe again; produces are accepted", where)
+        self.refusal = None if danger is None else KafkaStorageError(f"Redis: {danger}")
+
+        evicted = evicted_keys(info)
+        if evicted > self.evicted_keys and not is_volatile(info):
+            logger.error("Redis at %s has evicted %d keys; records may be among them", where, evicted)
+        self.evicted_keys = evicted
+
+
+def is_volatile(info: Info) -> bool:
+    """Return True if only keys with an expiry can be evicted, which korvet has none of."""
+    return info.get(b"maxmemory_policy", b"").startswith(b"volatile-")
+
+
+def eviction(info: Info) -> str | None:
+    """Return how the server can evict korvet's keys, or None if it cannot."""
+    policy, limit = info.get(b"maxmemory_policy", b"noeviction"), info.get(b"maxmemory", b"0")
+    if policy == b"noeviction" or is_volatile(info) or limit == b"0":
+        return None
+    return f"it may evict any key (maxmemory {limit.decode()} bytes, maxmemory-policy {policy.decode()})"
+
+
+def failing_file(info: Info) -> str | None:
+    """Return the text for an append-only file that could not be written, or None."""
+    if info.get(b"aof_enabled") == b"1" and info.get(b"aof_last_write_status", b"ok") != b"ok":
+        return "it cannot write its append-only file (aof_last_write_status)"
+    return None
+
+
+def evicted_keys(info: Info) -> int:
+    """Return the number of keys that the server has evicted since its start."""
+    return int(info.get(b"evicted_keys", b"0"))

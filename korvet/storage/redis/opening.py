@@ -1,0 +1,104 @@
+"""Meeting a server for the first time: which one it is, what it promises, whether its keyspace is ours to use."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import cast
+
+from attrs import frozen
+
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis.client.address import RedisAddress, address_of
+from korvet.storage.redis.client.connection import RedisConnection, Script, open_connection
+from korvet.storage.redis.client.errors import RedisError
+from korvet.storage.redis.client.replies import as_map
+from korvet.storage.redis.keys import FORMAT, Keyspace
+
+OLDEST_REDIS = (6, 2)
+
+UNKNOWN_DURABILITY = "what Redis keeps on disk is its own setting, which this user may not see"
+NO_DURABILITY = "Redis keeps nothing on disk: its end is the end of all data"
+SNAPSHOTS = "Redis writes snapshots only: its end loses what was acknowledged after the last one"
+FSYNC = {
+    b"always": "acknowledged records are on disk (appendfsync always)",
+    b"everysec": "a crash of Redis or the machine can lose about the last second of acknowledged records "
+    "(appendfsync everysec)",
+    b"no": "a crash of the machine can lose acknowledged records of half a minute (appendfsync no)",
+}
+
+
+@frozen
+class Server:
+    """Which server it is, and what it promises, a phrase each."""
+
+    name: str
+    durability: str
+
+
+@asynccontextmanager
+async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
+    """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
+    address = address_of(where)
+    async with AsyncExitStack() as stack:
+        try:
+            connection = await stack.enter_async_context(open_connection(address))
+            watching = await stack.enter_async_context(open_connection(address, name="watch"))
+        except (RedisError, ssl.SSLCertVerificationError) as error:
+            raise StorageUsageError(f"Redis at {address.description} refuses: {error}") from error
+        yield connection, watching
+
+
+@contextmanager
+def refused(connection: RedisConnection) -> Iterator[None]:
+    """Make a StorageUsageError of what the server refuses in the block."""
+    try:
+        yield
+    except RedisError as error:
+        where = connection.address.description
+        raise StorageUsageError(f"Redis at {where} refuses what korvet needs: {error}") from error
+
+
+async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
+    """Find out all that has to be right before the first verb; StorageUsageError for what is not."""
+    with refused(connection):
+        server = await meet_server(connection)
+        await check_keyspace(connection, keyspace)
+        await connection.load(scripts)
+    return server
+
+
+async def meet_server(connection: RedisConnection) -> Server:
+    """Ask the server what it is. Raises StorageUsageError for one that is too old."""
+    hello = as_map(await connection.execute(b"HELLO", repeatable=True))
+    name, version = (cast(bytes, hello[key]).decode() for key in (b"server", b"version"))
+    if name == "redis" and tuple(map(int, version.split(".")[:2])) < OLDEST_REDIS:
+        raise StorageUsageError(
+            f"Redis {version} at {connection.address.description} is too old; korvet needs 6.2 or newer, or Valkey"
+        )
+    return Server(f"{name.capitalize()} {version}", await durability(connection))
+
+
+async def durability(connection: RedisConnection) -> str:
+    """What an acknowledgement is worth when Redis ends unexpectedly."""
+    commands = [(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync", b"save")]
+    replies = await connection.pipeline(commands, repeatable=True)
+    if any(isinstance(reply, Exception) for reply in replies):
+        return UNKNOWN_DURABILITY
+    settings = {name: value for reply in replies for name, value in as_map(reply).items()}
+    if settings.get(b"appendonly") == b"yes":
+        return FSYNC.get(cast(bytes, settings.get(b"appendfsync")), UNKNOWN_DURABILITY)
+    return SNAPSHOTS if settings.get(b"save") else NO_DURABILITY
+
+
+async def check_keyspace(connection: RedisConnection, keyspace: Keyspace) -> None:
+    """Note the version of what we store, or see that we understand what is there."""
+    where = f"the keyspace {keyspace.namespace}: at {connection.address.description}"
+    await connection.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
+    stored = cast(bytes, await connection.execute(b"GET", keyspace.format, repeatable=True))
+    if not stored.isdigit() or int(stored) > int(FORMAT):
+        raise StorageUsageError(
+            f"{where} has format {stored.decode(errors='replace')};"
+            f" this korvet understands formats up to {FORMAT.decode()}"
+        )

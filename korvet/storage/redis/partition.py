@@ -1,0 +1,227 @@
+"""One partition in Redis: its keys, its state as Redis has it, and what this broker remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from attrs import define, field
+
+from korvet.protocol.compression import Codec
+from korvet.storage.interface import (
+    LogOffsets,
+    StorageDefaults,
+    StorageLayout,
+    Topic,
+    TopicConfig,
+    TopicPartition,
+)
+from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets, offset_mapper
+from korvet.storage.redis.client.replies import Argument, Command
+from korvet.storage.redis.keys import (
+    STATE_BYTES,
+    STATE_EARLIEST,
+    STATE_EPOCHS,
+    STATE_LARGEST,
+    STATE_LENGTH,
+    STATE_NEXT,
+    STATE_START,
+    STATE_TOPIC,
+    STATE_TRIMMED,
+    Keyspace,
+    PartitionKeys,
+)
+from korvet.storage.redis.rebuild import CODECS, Epoch
+
+# Numbers in Lua are doubles. Milliseconds beyond them, or beyond what an offset can hold, have no offset.
+HIGHEST_MS = 2**53 - 1
+
+
+class PartitionState(NamedTuple):
+    """What one MULTI read of a partition: bounds as offsets, and what tells whether others wrote."""
+
+    log_start_offset: int
+    trimmed_before: int  # retention and DeleteRecords removed everything below
+    next_offset: int
+    next_id: bytes
+    epochs: Sequence[Epoch]
+    is_settled: bool  # the stream is as long as our scripts left it
+    size: int  # bytes of what is there, pieces of the index at a time
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.epochs[-1].leader_epoch
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """Nothing is undecided before there are transactions: the last stable offset is the high watermark."""
+        return LogOffsets(
+            self.log_start_offset,
+            self.next_offset,
+            self.next_offset,
+            self.leader_epoch,
+            trimmed_before=self.trimmed_before,
+        )
+
+
+class Known(NamedTuple):
+    """How far the log reached when this broker last heard of it: what Redis must not forget."""
+
+    leader_epoch: int
+    next_offset: int
+    next_id: bytes
+
+    def argument(self) -> bytes:
+        return b"%d %b" % (self.leader_epoch, self.next_id)
+
+
+@define(eq=False)
+class Partition:
+    """One partition of a topic with that id; made anew when the topic is."""
+
+    tp: TopicPartition
+    topic: Topic
+    created: int  # the topic's number in the order of creations
+    created_ms: int  # when the topic was created, by the store's clock; 0 if that is unknown
+    keys: PartitionKeys
+    defaults: StorageDefaults
+    mapper: OffsetMapper = field(init=False)
+    topic_id: bytes = field(init=False)
+    known: Known | None = None
+    is_being_trimmed: bool = False
+    entry_bytes: float = 0.0  # of an entry, on average; 0 while unknown
+    largest_entry: int = 0
+    _head: tuple[Argument, ...] = ()
+    _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
+
+    def __attrs_post_init__(self) -> None:
+        self.mapper = offset_mapper(self.topic.config)
+        self.topic_id = str(self.topic.topic_id).encode()
+        self.configure(self.topic)
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.topic.config
+
+    @property
+    def is_batch_layout(self) -> bool:
+        return self.config.layout is StorageLayout.BATCH
+
+    @property
+    def codec(self) -> Codec:
+        """What batches made anew are compressed with."""
+        return CODECS.get(self.config.compression_type, Codec.NONE)
+
+    def configure(self, topic: Topic) -> None:
+        """Go by the topic's settings as they are now."""
+        self.topic = topic
+        config = topic.config
+        mapper = self.mapper
+        bits = mapper.sequence_bits if isinstance(mapper, TimestampOffsets) else 0
+        self._head = (
+            self.topic_id,
+            (1 << bits) - 1,
+            min(HIGHEST_MS, (1 << 63 - bits) - 2),
+            config.layout.value,
+            *((-1, -1) if config.is_tiered else (config.retention_ms, config.retention_bytes)),
+            self.defaults.retention_check_interval_ms,
+        )
+
+    def arguments(self, *own: Argument) -> tuple[Argument, ...]:
+        """What a partition script is given: what all of them take, and its own."""
+        known = b"" if self.known is None else self.known.argument()
+        return (*self._head, known, *own)
+
+    # --- State ------------------------------------------------------------------------------------------
+
+    def state_commands(self) -> tuple[Command, Command]:
+        """What `state` needs the replies of, in one MULTI."""
+        return (
+            (
+                b"HMGET",
+                self.keys.state,
+                STATE_TOPIC,
+                STATE_NEXT,
+                STATE_START,
+                STATE_LENGTH,
+                STATE_BYTES,
+                STATE_TRIMMED,
+                STATE_LARGEST,
+                STATE_EPOCHS,
+                STATE_EARLIEST,
+            ),
+            (b"XLEN", self.keys.stream),
+        )
+
+    def state(self, fields: Sequence[bytes | None], length: int) -> PartitionState | None:
+        """Return the state, or None if there is none or it is that of another topic of this name.
+
+        Raises ValueError for a state that another client has overwritten.
+        """
+        if fields[0] != self.topic_id:
+            return None
+        *required, earliest = fields
+        if None in required:
+            raise ValueError("a field is missing")
+        _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
+        there = int(size) - int(trimmed)
+        if length:
+            self.entry_bytes = there / length
+            self.largest_entry = int(largest)
+        return PartitionState(
+            self.log_start(start, earliest),
+            self.bound(start),
+            self.bound(next_id),
+            next_id,
+            self.epochs(epochs),
+            length == int(expected),
+            there,
+        )
+
+    def bound(self, entry_id: bytes) -> int:
+        """The offset of an ID in the state; always one that has an offset."""
+        ms, _, sequence = entry_id.partition(b"-")
+        if isinstance(self.mapper, DenseOffsets):
+            return int(ms) - 1
+        return (int(ms) << cast(TimestampOffsets, self.mapper).sequence_bits) + int(sequence)
+
+    def log_start(self, start: bytes, earliest: bytes | None) -> int:
+        """Return the log start offset, given two fields of the state; earlier versions wrote only the first."""
+        return max(self.bound(start), self.bound(earliest or start))
+
+    def epochs(self, text: bytes) -> Sequence[Epoch]:
+        """Leader epochs; parsed anew only when they have changed."""
+        if text != self._epochs[0]:
+            pairs = (each.split(b":") for each in text.split(b" "))
+            self._epochs = text, tuple(Epoch(int(epoch), self.bound(start)) for epoch, start in pairs)
+        return self._epochs[1]
+
+    # --- What this broker remembers -----------------------------------------------------------------------
+
+    def note(self, leader_epoch: int, next_id: bytes) -> None:
+        """Remember how far the log reaches. Answers of two connections may come in the wrong order."""
+        next_offset = self.bound(next_id)
+        known = self.known
+        if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
+            self.known = Known(leader_epoch, next_offset, next_id)
+
+    def has_lost(self, state: PartitionState) -> bool:
+        """Whether acknowledged records are gone that Redis had in the same leader epoch."""
+        known = self.known
+        return (
+            known is not None
+            and known.leader_epoch == state.leader_epoch
+            and known.next_offset > state.next_offset
+        )
+
+
+def make_partition(
+    keyspace: Keyspace,
+    defaults: StorageDefaults,
+    topic: Topic,
+    created: int,
+    created_ms: int,
+    tp: TopicPartition,
+) -> Partition:
+    """The partition, about which nothing is known yet."""
+    return Partition(tp, topic, created, created_ms, keyspace.partition(tp), defaults)

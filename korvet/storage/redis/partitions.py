@@ -1,0 +1,173 @@
+"""The partitions a broker has to do with: found by name, brought up to date, called by script.
+
+The scripts refuse a topic id that is not the partition's, so nothing crosses a deletion and recreation, however
+late this broker learns of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from attrs import define, field
+
+from korvet.protocol.errors import KafkaStorageError, UnknownTopicOrPartition
+from korvet.storage.interface import StorageDefaults, TopicPartition
+from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic, partitions_of
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import Script, ScriptCall
+from korvet.storage.redis.client.replies import Argument
+from korvet.storage.redis.damage import Damage
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.partition import Partition, make_partition
+from korvet.storage.redis.scripts import DROP, INIT, SETTLE
+
+logger = logging.getLogger(__name__)
+
+Answer = Sequence[bytes]
+
+# How often in a row a script may find that somebody deleted the state, or wrote by hand.
+ATTEMPTS = 10
+# How many partitions are deleted in one write: Redis and the broker are busy with them for about a millisecond.
+DROPPED_AT_ONCE = 32
+
+
+@define(eq=False)
+class Partitions:
+    """All partitions that were asked for, as long as their topics are there."""
+
+    redis: RedisCaller
+    catalogue: Catalogue
+    keyspace: Keyspace
+    defaults: StorageDefaults
+    damage: Damage = field(factory=Damage)
+    _partitions: dict[TopicPartition, Partition] = field(factory=dict)
+
+    def known(self, tp: TopicPartition) -> Partition | None:
+        """The partition, if the catalogue as this broker knows it has it; asks nobody."""
+        catalogued = self.catalogue.cached(tp.topic)
+        if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
+            return None
+        return self._partition(catalogued, tp)
+
+    async def find(self, tp: TopicPartition) -> Partition:
+        """The partition. Raises UnknownTopicOrPartition, after a look at the store itself."""
+        partition = self.known(tp)
+        if partition is not None:
+            return partition
+        catalogued = await self.catalogue.reload(tp.topic)
+        if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
+            self._partitions.pop(tp, None)
+            raise UnknownTopicOrPartition
+        return self._partition(catalogued, tp)
+
+    def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
+        partition = self._partitions.get(tp)
+        topic, created, _ = catalogued
+        if partition is None or partition.created != created or partition.topic.topic_id != topic.topic_id:
+            partition = make_partition(self.keyspace, self.defaults, *catalogued, tp)
+            self._partitions[tp] = partition
+        elif partition.topic is not topic:
+            partition.configure(topic)
+        return partition
+
+    async def has_stream(self, partition: Partition) -> bool:
+        """Whether there is anything to look after: where nobody ever wrote, no state shall be made for it."""
+        return bool(await self.redis.execute(b"EXISTS", partition.keys.stream, repeatable=True))
+
+    # --- Scripts ----------------------------------------------------------------------------------------
+
+    async def call(
+        self, partition: Partition, script: Script, *own: Argument, more_keys: Sequence[bytes] = ()
+    ) -> Answer:
+        """A partition script's answer, after whatever had to be done first. All of them may be repeated.
+
+        Raises UnknownTopicOrPartition when the topic with the partition's id is gone.
+        """
+        for _ in range(ATTEMPTS):
+            answer = cast(
+                Answer,
+                await self.redis.run(
+                    script, (*partition.keys.all, *more_keys), partition.arguments(*own), repeatable=True
+                ),
+            )
+            if not await self.prepare(partition, answer[0]):
+                return answer
+        raise KafkaStorageError(f"{partition.tp} does not come to rest")
+
+    async def prepare(self, partition: Partition, status: bytes) -> bool:
+        """Do what a script demands before it can do its work; False if it was done already."""
+        if status in (b"nostate", b"othertopic"):
+            await self.revive(partition)
+            return True
+        if status == b"rescan":
+            await self.settle(partition)
+            return True
+        if status == b"damaged":
+            raise self.damaged(partition)
+        return False
+
+    def damaged(self, partition: Partition) -> KafkaStorageError:
+        """Return the error for a partition whose state another client has overwritten; log it once per topic."""
+        key = partition.keys.state.decode()
+        self.damage.note(
+            partition.tp.topic, f"{key} is not as korvet wrote it, so the partition is not served"
+        )
+        return KafkaStorageError(f"{key} is damaged")
+
+    async def revive(self, partition: Partition) -> None:
+        """Make a partition's state, where the topic is still in the catalogue."""
+        await self._check_catalogued(partition)
+        forgotten = await self.catalogue.forgotten_ms()
+        arguments = partition.arguments(partition.created, forgotten, partition.created_ms)
+        answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
+        try:
+            if answer[0] == b"deleted":
+                raise UnknownTopicOrPartition
+            # Deleted in the meantime, by somebody who found no state to delete yet?
+            await self._check_catalogued(partition)
+        except UnknownTopicOrPartition:
+            await self.drop(partition)
+            raise
+
+    async def _check_catalogued(self, partition: Partition) -> None:
+        catalogued = await self.catalogue.reload(partition.tp.topic)
+        if catalogued is None or catalogued.topic.topic_id != partition.topic.topic_id:
+            raise UnknownTopicOrPartition
+
+    async def settle(self, partition: Partition) -> None:
+        """Account for what others wrote or deleted, in steps of some milliseconds."""
+        status = b"rescan"
+        while status == b"rescan":
+            (status,) = cast(
+                Answer,
+                await self.redis.run(SETTLE, partition.keys.all, partition.arguments(), repeatable=True),
+            )
+        if status != b"ok" and not await self.prepare(partition, status):
+            raise KafkaStorageError(f"{partition.tp} cannot be settled")
+
+    async def drop(self, partition: Partition) -> None:
+        """Delete a partition's keys, unless a later topic has them."""
+        call = drop_call(partition)
+        await self.redis.run(call.script, call.keys, call.args, repeatable=True)
+
+    async def drop_topic(self, deleted: CataloguedTopic) -> None:
+        """Delete the keys of all partitions of a topic that is out of the catalogue, some in one write."""
+        tps = partitions_of(deleted.topic)
+        for first in range(0, len(tps), DROPPED_AT_ONCE):
+            calls = [self._drop_call(deleted, tp) for tp in tps[first : first + DROPPED_AT_ONCE]]
+            await self.redis.run_all(calls, repeatable=True)
+
+    def _drop_call(self, deleted: CataloguedTopic, tp: TopicPartition) -> ScriptCall:
+        partition = make_partition(self.keyspace, self.defaults, *deleted, tp)
+        known = self._partitions.get(tp)
+        if known is not None and known.created == deleted.created:
+            del self._partitions[tp]
+        return drop_call(partition)
+
+
+def drop_call(partition: Partition) -> ScriptCall:
+    """What deletes a partition's keys, unless a later topic has them."""
+    keys = (*partition.keys.all, *partition.keys.compaction)
+    return ScriptCall(DROP, keys, (partition.topic_id, partition.created))

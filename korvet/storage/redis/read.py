@@ -1,0 +1,412 @@
+"""Reading: slices of a stream, each with the partition's state in one MULTI, made into batches.
+
+A slice is small enough that neither Redis nor this process is busy with it for long: some thousand entries, or a
+megabyte. While one is made into batches, Redis already looks for the next. How many entries that is, is reckoned
+from their average size; and the largest there ever was bounds what can arrive when the average misleads.
+
+What is read is bounded by the state's next ID. Entries behind it, or a stream that is not as long as the state says,
+are somebody else's doing: they are accounted for (`settle`) before anything is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain, islice
+from typing import cast
+from uuid import UUID
+
+import trio
+from attrs import define, field
+
+from korvet.concurrency.time_slices import Turns
+from korvet.protocol.buffers import Buffer, join_small
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import Pending, RedisUnavailable
+from korvet.storage.redis.client.errors import ExecAbortError
+from korvet.storage.redis.client.replies import Command, Reply
+from korvet.storage.redis.entries import Entry
+from korvet.storage.redis.partition import Partition, PartitionState
+from korvet.storage.redis.partitions import ATTEMPTS, Partitions
+from korvet.storage.redis.rebuild import Rebuilt, rebuild_batches, rebuild_records
+
+logger = logging.getLogger(__name__)
+
+SLICE_ENTRIES = 2000
+SLICE_BYTES = 1 << 20
+# Where nothing is known of a partition's entries, or nothing new is expected.
+CAUTIOUS_ENTRIES = 16
+# What a slice may have at most, if all its entries were as large as the largest.
+WORST_SLICE_BYTES = 32 << 20
+# What is asked for in one write.
+WAVE_BYTES = 8 << 20
+# What is made into batches, and compressed, without a pause.
+REBUILT_AT_ONCE = 500
+COMPRESSED_AT_ONCE = 200_000
+# Below this size batches are copied to lie together.
+SMALL_BATCH_BYTES = 4096
+# Partitions whose state is asked for in one write.
+STATES_AT_ONCE = 250
+# Others write by hand all the time: how often to settle before answering with what there is.
+SETTLING_ATTEMPTS = 3
+
+
+@define(eq=False)
+class PartitionRead:
+    """How far the read of one partition has come."""
+
+    partition: Partition
+    offset: int
+    limit: int
+    at_least_one: bool = False
+    position: bytes = b""  # where the next slice begins
+    # Bytes of an entry, by those seen last, or by all there are; 0 while nothing is known.
+    average: float = 0.0
+    asked: int = 0  # entries of the last slice
+    attempts: int = 0
+    size: int = 0
+    batches: list[Buffer] = field(factory=list)
+    offsets: LogOffsets | None = None
+    taken: bytes = b""  # the ID of the last entry that is part of it
+    is_cut: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.position = self.partition.mapper.entry_id(max(self.offset, 0))
+        self.average = self.partition.entry_bytes
+
+    @property
+    def expects_nothing(self) -> bool:
+        """Whether the end, as last heard of, is where the read begins: a consumer that has caught up."""
+        known = self.partition.known
+        return known is not None and self.offset >= known.next_offset
+
+    def commands(self) -> list[Command]:
+        """The next slice, and the state, as five commands."""
+        partition = self.partition
+        state, length = partition.state_commands()
+        if self.limit <= 0 and not self.at_least_one:
+            self.asked = 0
+            return [(b"MULTI",), state, length, (b"EXEC",)]
+        self.asked = self._entries_to_ask_for()
+        entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
+        return [(b"MULTI",), state, length, entries, (b"EXEC",)]
+
+    def _entries_to_ask_for(self) -> int:
+        """As many as can be expected to fit: what does not was read by Redis, and sent, for nothing."""
+        if self.average == 0:
+            return CAUTIOUS_ENTRIES
+        fitting = int(min(self.limit, SLICE_BYTES) / self.average)
+        safe = WORST_SLICE_BYTES // max(self.partition.largest_entry, 1)
+        expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.batches else SLICE_ENTRIES
+        return max(1, min(fitting, safe, expected))
+
+    @property
+    def expected_bytes(self) -> float:
+        """Of the slice that is asked for."""
+        return self.asked * self.average
+
+    def wants_more(self, behind: int = 0) -> bool:
+        """Whether another entry can be expected to fit, `behind` more of those seen last; or none was found yet."""
+        room = self.limit - behind * self.average
+        return room >= max(self.average, 1) or (self.at_least_one and not behind)
+
+    def rebuild(self, entries: Sequence[Entry], state: PartitionState) -> Rebuilt:
+        """The slice as batches, as far as the limit allows."""
+        partition = self.partition
+        if partition.is_batch_layout:
+            return rebuild_batches(
+                entries, partition.mapper, state.epochs, self.limit, at_least_one=self.at_least_one
+            )
+        return rebuild_records(
+            entries,
+            partition.mapper,
+            state.epochs,
+            self.limit,
+            codec=partition.codec,
+            at_least_one=self.at_least_one,
+        )
+
+    def entries_at_once(self) -> int:
+        """How many entries are made into batches in one go: as many as take some half a millisecond."""
+        partition = self.partition
+        if partition.codec is Codec.NONE or partition.is_batch_layout:
+            return REBUILT_AT_ONCE
+        return max(1, min(REBUILT_AT_ONCE, int(COMPRESSED_AT_ONCE / max(partition.entry_bytes, 1.0))))
+
+    def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
+        """Add what was made of the first of these entries, as many as it says."""
+        # Tens of thousands of little objects would leave the interpreter's memory full of holes, not to be given back.
+        self.batches += join_small(rebuilt.batches, SMALL_BATCH_BYTES)
+        self.size += rebuilt.size
+        self.limit -= rebuilt.size
+        if rebuilt.entries:
+            self.taken = entries[rebuilt.entries - 1][0]
+        if rebuilt.entries > rebuilt.skipped:
+            self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
+        self.at_least_one = self.at_least_one and not self.batches
+
+    def is_short_of(self, end: int) -> bool:
+        """Whether there can be an entry between what was taken and that offset."""
+        last = self.partition.mapper.offset(self.taken) if self.taken else None
+        return last is None or last + 1 < end
+
+    def result(self) -> ReadResult:
+        offsets = cast(LogOffsets, self.offsets)
+        return ReadResult(self.batches, self.size, offsets, self.is_cut)
+
+
+@define(eq=False)
+class Reader:
+    """`read`, and a partition's bounds."""
+
+    redis: RedisCaller
+    partitions: Partitions
+    ends_at: Callable[[bytes, bytes], None]  # told a stream's key and next ID
+    _topics_told_of: set[UUID] = field(factory=set)
+
+    async def read(
+        self, requests: Mapping[TopicPartition, ReadRequest], max_bytes: int
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        """See `Storage.read`."""
+        results: dict[TopicPartition, ReadResult | KafkaError] = {}
+        waiting = []
+        for tp, request in requests.items():
+            try:
+                partition = self.partitions.known(tp) or await self.partitions.find(tp)
+            except KafkaError as error:
+                results[tp] = error
+            else:
+                waiting.append(PartitionRead(partition, request.offset, request.max_bytes))
+
+        left = max_bytes
+        while waiting:
+            wave, waiting = self._next_wave(waiting, left, is_first=left == max_bytes)
+            try:
+                slices = await self._first_slices(wave)
+            except KafkaError as error:
+                # Redis is away: asking for the remaining partitions would only wait once more.
+                results |= {read.partition.tp: error for read in (*wave, *waiting)}
+                break
+            for read, first in zip(wave, slices, strict=True):
+                read.limit = min(read.limit, left)
+                read.at_least_one = left == max_bytes
+                try:
+                    await self._finish(read, first)
+                    results[read.partition.tp] = read.result()
+                except KafkaError as error:
+                    results[read.partition.tp] = error
+                left -= read.size
+        return {tp: results[tp] for tp in requests}
+
+    @staticmethod
+    def _next_wave(
+        waiting: list[PartitionRead], left: int, *, is_first: bool
+    ) -> tuple[list[PartitionRead], list[PartitionRead]]:
+        """Those that are asked for together: as many as can be expected to fit into one wave."""
+        size = 0
+        for index, read in enumerate(waiting):
+            read.limit = min(read.limit, left)
+            read.at_least_one = is_first
+            size += 0 if read.expects_nothing else min(max(read.limit, 0), SLICE_BYTES)
+            if (size > WAVE_BYTES and index) or index == STATES_AT_ONCE:
+                return waiting[:index], waiting[index:]
+        return waiting, []
+
+    async def _first_slices(self, wave: Sequence[PartitionRead]) -> list[Reply]:
+        """The replies of each one's EXEC."""
+        commands = [read.commands() for read in wave]
+        size = sum(read.expected_bytes for read in wave)
+        replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True, size=size)
+        executed = []
+        rest = iter(replies)
+        for each in commands:
+            own = list(islice(rest, len(each)))
+            executed.append(own[-1])
+            if isinstance(own[-1], Exception) and not isinstance(own[-1], ExecAbortError):
+                # Where MULTI itself was refused, EXEC only says that it is missing.
+                executed[-1] = next(reply for reply in own if isinstance(reply, Exception))
+        return executed
+
+    # --- One partition ----------------------------------------------------------------------------------
+
+    async def _finish(self, read: PartitionRead, first: Reply) -> None:
+        """Make batches of the first slice, and of those after it until the limit is reached."""
+        executed: Reply | None = first
+        while executed is not None:
+            state, entries = await self._checked(read, executed)
+            if read.offsets is None:
+                self._check_bounds(read, state)
+                read.average = read.average or read.partition.entry_bytes
+            read.offsets = state.offsets
+            asked = read.asked
+            if not entries:
+                read.is_cut = not asked and read.offset < state.next_offset
+                return
+            ahead = self._send_next(read, entries) if read.wants_more(behind=len(entries)) else None
+            has_room = await self._rebuild(read, entries, state)
+            read.is_cut = read.is_short_of(state.next_offset) and not (has_room and len(entries) < asked)
+            if has_room and ahead is None and read.wants_more():
+                ahead = self._send_next(read, entries)
+            executed = await self._executed(ahead, read) if has_room and ahead is not None else None
+            if executed is None:
+                await trio.lowlevel.checkpoint()
+
+    async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
+        """Make batches of a slice, some entries at a time; whether there is room for more."""
+        step = read.entries_at_once()
+        turns = Turns()
+        for at in range(0, len(entries), step):
+            part = entries[at : at + step]
+            rebuilt = read.rebuild(part, state)
+            self._note_skipped(read.partition, rebuilt)
+            read.take(rebuilt, part)
+            if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
+                return False
+            await turns.next()
+        return True
+
+    def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
+        """Ask for the slice after this one, where there can be one."""
+        if not entries or len(entries) < read.asked:
+            return None
+        read.position = b"(" + entries[-1][0]
+        try:
+            commands = read.commands()
+            return self.redis.connection_for(read.expected_bytes).send_all(commands)
+        except RedisUnavailable:
+            return None
+
+    async def _executed(self, pending: Pending, read: PartitionRead) -> Reply | None:
+        """Return a later slice, or None if it cannot be read: then the read ends with the batches it has."""
+        try:
+            executed = cast(list[Reply], await pending.wait())[-1]
+        except RedisUnavailable as error:
+            if read.batches:
+                return None
+            raise self.redis.absence() from error
+        return None if isinstance(executed, Exception) and read.batches else executed
+
+    async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
+        """State and entries, once the state covers what the stream holds."""
+        while True:
+            if isinstance(executed, ExecAbortError):
+                executed = await self._without_multi(read)
+            if isinstance(executed, Exception):
+                raise self.redis.failure(executed)
+            fields, length, *rest = cast(list[Reply], executed)
+            for each in (fields, length, *rest):
+                if isinstance(each, Exception):
+                    raise self.redis.failure(each)
+            entries = cast(Sequence[Entry], rest[0]) if rest else ()
+            partition = read.partition
+            try:
+                state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
+            except ValueError:
+                raise self.partitions.damaged(partition) from None
+            if state is None:
+                await self.partitions.revive(partition)
+            elif self._is_settled(partition, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
+                partition.note(state.leader_epoch, state.next_id)
+                self.ends_at(partition.keys.stream, state.next_id)
+                return state, before_end(state, entries)
+            else:
+                await self.partitions.settle(partition)
+            read.attempts += 1
+            if read.attempts > ATTEMPTS:
+                raise KafkaStorageError(f"{partition.tp} does not come to rest")
+            (executed,) = await self._first_slices([read])
+
+    async def _without_multi(self, read: PartitionRead) -> Reply:
+        """The slice once more, when Redis refused the MULTI: a full one (6.2, 7.0) does so whatever is in it.
+
+        Asking for the state on both sides of the entries shows that nobody altered them in between.
+        """
+        _multi, state, *others, _exec = read.commands()
+        for _ in range(ATTEMPTS):
+            *executed, state_again = await self.redis.pipeline([state, *others, state], repeatable=True)
+            if isinstance(state_again, Exception):
+                return state_again
+            if state_again == executed[0]:
+                return executed
+        raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
+
+    @staticmethod
+    def _is_settled(partition: Partition, state: PartitionState, entries: Sequence[Entry]) -> bool:
+        if not state.is_settled or partition.has_lost(state):
+            return False
+        return not entries or is_before(entries[-1][0], state.next_id)
+
+    @staticmethod
+    def _check_bounds(read: PartitionRead, state: PartitionState) -> None:
+        # Below the log start nothing was removed but by hand, or nothing ever was: the first record comes next.
+        if not state.trimmed_before <= read.offset <= state.next_offset:
+            raise OffsetOutOfRange(
+                f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
+                f"{state.next_offset}"
+            )
+
+    def _note_skipped(self, partition: Partition, rebuilt: Rebuilt) -> None:
+        topic = partition.topic
+        if rebuilt.skipped and topic.topic_id not in self._topics_told_of:
+            self._topics_told_of.add(topic.topic_id)
+            logger.warning(
+                "topic %s has entries that were added by hand under IDs that have no offset, the first of them in "
+                "partition %d; consumers do not see them",
+                topic.name,
+                partition.tp.partition,
+            )
+
+    # --- Bounds -----------------------------------------------------------------------------------------
+
+    async def state(self, tp: TopicPartition) -> PartitionState:
+        """A partition's state, once it covers what the stream holds."""
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        read = PartitionRead(partition, 0, 0)
+        (executed,) = await self._first_slices([read])
+        state, _ = await self._checked(read, executed)
+        return state
+
+    async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        """See `Storage.sizes`. Some hundred partitions are asked for in one write."""
+        results: dict[TopicPartition, int | KafkaError] = dict.fromkeys(tps, 0)
+        reads = []
+        for tp in results:
+            try:
+                reads.append(PartitionRead(self.partitions.known(tp) or await self.partitions.find(tp), 0, 0))
+            except KafkaError as error:
+                results[tp] = error
+        for first in range(0, len(reads), STATES_AT_ONCE):
+            wave = reads[first : first + STATES_AT_ONCE]
+            try:
+                slices = await self._first_slices(wave)
+            except KafkaError as error:
+                return results | {read.partition.tp: error for read in reads[first:]}
+            for read, executed in zip(wave, slices, strict=True):
+                results[read.partition.tp] = await self._size(read, executed)
+        return results
+
+    async def _size(self, read: PartitionRead, executed: Reply) -> int | KafkaError:
+        try:
+            state, _ = await self._checked(read, executed)
+        except KafkaError as error:
+            return error
+        return state.size
+
+
+def id_of(entry_id: bytes) -> tuple[int, int]:
+    ms, _, sequence = entry_id.partition(b"-")
+    return int(ms), int(sequence)
+
+
+def is_before(entry_id: bytes, next_id: bytes) -> bool:
+    return id_of(entry_id) < id_of(next_id)
+
+
+def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries that are accounted for."""
+    if not entries or is_before(entries[-1][0], state.next_id):
+        return entries
+    return [entry for entry in entries if is_before(entry[0], state.next_id)]

@@ -1,0 +1,40 @@
+"""The Lua scripts, as files beside this module; those of one partition begin with what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from korvet.storage.redis.client.connection import Script
+
+FOLDER = Path(__file__).parent
+
+
+def source(name: str) -> bytes:
+    return (FOLDER / f"{name}.lua").read_bytes()
+
+
+def partition_script(name: str) -> Script:
+    return Script(source("partition") + b"\n" + source(name))
+
+
+def group_script(name: str) -> Script:
+    return Script(source("group") + b"\n" + source(name))
+
+
+APPEND = partition_script("append")
+INIT = partition_script("init")
+SETTLE = partition_script("settle")
+EARLIEST = partition_script("earliest")
+SEEK = partition_script("seek")
+TRIM = partition_script("trim")
+COMPACT_BEGIN = partition_script("compact_begin")
+COMPACT_COPY = partition_script("compact_copy")
+COMPACT_FINISH = partition_script("compact_finish")
+COMPACT_END = partition_script("compact_end")
+
+DROP = Script(source("drop"))
+REPLACE = Script(source("replace"))
+SAVE = Script(source("save"))
+
+COMPACTION = (COMPACT_BEGIN, COMPACT_COPY, COMPACT_FINISH, COMPACT_END)
+ALL = (APPEND, INIT, SETTLE, EARLIEST, SEEK, TRIM, *COMPACTION, DROP, REPLACE, SAVE)

@@ -1,0 +1,356 @@
+-- What the scripts of one partition share; stands before each of them.
+--
+-- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
+-- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
+--         2 sequence mask       5 retention.ms, or -1         8 what the caller knows: "epoch next-id", or ""
+--         3 highest ms          6 retention.bytes, or -1      9 … the script's own
+--
+-- Lua's numbers are doubles, exact up to 2^53, and offsets are not. So everything here is an entry ID, or its
+-- two numbers (ms, seq): offset + 1 under a mask of m is (ms, seq + 1), or (ms + 1, 0) after seq m. Dense offsets
+-- are the case of mask 0. IDs whose seq is above the mask, or whose ms has no offset, were not given by us.
+--
+-- Timestamps are Kafka's, any 64-bit number, and stay strings; where only doubles are compared, rounding keeps
+-- the order, so that what compares as larger never is smaller.
+--
+-- A script that fails halfway is not rolled back. So: first everything that can be refused is checked, then
+-- comes the one write that Redis may refuse (full, read-only, …), then those that cannot fail any more.
+
+local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
+local format, match = string.format, string.match
+
+local stream, state_key, index, summary, producers_key = unpack(KEYS)
+local topic_id, layout, known = ARGV[1], ARGV[4], ARGV[8]
+local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
+local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+-- A chunk is what one index entry covers, and what retention drops at once: so a small retention.bytes, or
+-- retention.ms on a topic that is seldom written, makes smaller ones.
+local CHUNK_BYTES = 65536
+if retention_bytes >= 0 then CHUNK_BYTES = math.min(CHUNK_BYTES, math.max(1, retention_bytes / 8)) end
+local CHUNK_MS = math.huge
+if retention_ms >= 0 then CHUNK_MS = math.max(1000, retention_ms / 16) end
+local STRETCH_BYTES = 16777216
+
+local NO_TIMESTAMP = '-9223372036854775808' -- below any other
+
+-- IDs
+
+local function id_of(ms, seq) return format('%.0f-%.0f', ms, seq) end
+
+local function pair_of(id)
+  local ms, seq = match(id, '^(%d+)%-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+local function is_before(ms, seq, other_ms, other_seq)
+  return ms < other_ms or ms == other_ms and seq < other_seq
+end
+
+local function after(ms, seq)
+  if seq < mask then return ms, seq + 1 end
+  return ms + 1, 0
+end
+
+local function before(ms, seq)
+  if seq > 0 then return ms, seq - 1 end
+  return ms - 1, mask
+end
+
+local function plus(ms, seq, count)
+  local sum = seq + count
+  return ms + math.floor(sum / (mask + 1)), sum % (mask + 1)
+end
+
+-- Timestamps
+
+local function is_later(a, b)
+  local x, y = tonumber(a), tonumber(b)
+  if x ~= y then return x > y end
+  if #a ~= #b then return (#a > #b) == (x >= 0) end
+  return a ~= b and (a > b) == (x >= 0)
+end
+
+local function is_timestamp(text)
+  local digits = match(text, '^%-?(%d+)$')
+  if not digits or #digits > 19 then return false end
+  return #digits < 19 or digits <= '9223372036854775807'
+end
+
+-- The largest timestamp in a record batch's header. Where a double cannot hold it: one that is not below it.
+local function batch_max_timestamp(batch)
+  local a, b, c, d, e, f, g, h = string.byte(batch, 36, 43)
+  if not h or a >= 128 then return '-1' end
+  local number = ((a * 256 + b) * 256 + c) * 256 + d
+  number = number * 4294967296 + ((e * 256 + f) * 256 + g) * 256 + h
+  if number < 9007199254740992 then return format('%.0f', number) end
+  if number > 9223372036854770000 then return '9223372036854775807' end
+  return format('%.0f', number + 2048)
+end
+
+-- Bytes and largest timestamp of an entry, as readers see it.
+local function measure(entry, ms)
+  local fields, bytes, timestamp = entry[2], 0, nil
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    bytes = bytes + #name + #value
+    if name == 'timestamp' then timestamp = is_timestamp(value) and value or nil end
+  end
+  if layout == 'batch' and fields[1] == '$batch' then
+    local is_stamped = fields[3] == '$time' and is_timestamp(fields[4])
+    timestamp = is_stamped and fields[4] or batch_max_timestamp(fields[2])
+  end
+  return bytes, timestamp or format('%.0f', ms)
+end
+
+-- State
+
+local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
+
+-- The state, and the value of another field of the hash.
+local function load(other)
+  local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
+    'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', other or 'topic')
+  if not f[1] then return nil, {'nostate'} end
+  if f[1] ~= topic_id then return nil, {'othertopic'} end
+  local s = {
+    start = f[3], length = tonumber(f[4]), entries = tonumber(f[5]), bytes = tonumber(f[6]),
+    trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
+    checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
+    chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
+    earliest = f[18] or f[3], first = f[19] or '', other = f[20], dirty = false,
+  }
+  s.ms, s.seq = pair_of(f[2] or '')
+  -- Another client may have written to the hash. A missing number would end a script in the middle of its writes.
+  local is_whole = s.ms and s.length and s.entries and s.bytes and s.trimmed and s.largest and s.skipped
+    and s.chunk_bytes and s.chunk_opened and s.chunk_appended and s.stretch_bytes
+    and pair_of(s.start or '') and pair_of(s.earliest or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
+    and tonumber(s.chunk_max) and tonumber(s.stretch_max)
+  if not is_whole then return nil, {'damaged'} end
+  return s
+end
+
+-- The lowest producer id that is given out at that time; the rule and its numbers are those of producer_state.py.
+local function producer_id_at(ms) return format('%.0f', math.max(0, math.floor((ms - 1577836800000) / 64)) * 524288) end
+
+-- Unknown producers may have been forgotten, if their ids were given out before now. Without the field, all of them.
+local function forget_producers()
+  if call('HEXISTS', state_key, 'producers.from') == 1 then
+    call('HSET', state_key, 'producers.from', producer_id_at(now))
+  end
+end
+
+local function save(s, ...)
+  call('HSET', state_key, 'next', id_of(s.ms, s.seq), 'start', s.start, 'length', s.length, 'entries', s.entries,
+    'bytes', s.bytes, 'trimmed', s.trimmed, 'largest', s.largest, 'skipped', s.skipped, 'epochs', s.epochs,
+    'checked', s.checked, 'chunk.bytes', s.chunk_bytes, 'chunk.opened', s.chunk_opened, 'chunk.appended', s.chunk_appended,
+    'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
+    ...)
+  if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
+  if s.has_lost then forget_producers() end
+  s.dirty, s.has_moved = false, false
+end
+
+-- The index
+
+local function close_chunk(s, last_id)
+  -- Somebody may have tampered with the index; the records are added by now, so that must not stop us.
+  pcall('XADD', index, last_id, 'max_timestamp', s.chunk_max, 'appended', s.chunk_appended,
+    'bytes', s.bytes, 'entries', s.entries)
+  if is_later(s.chunk_max, s.stretch_max) then s.stretch_max = s.chunk_max end
+  if s.bytes - s.stretch_bytes >= STRETCH_BYTES then
+    pcall('XADD', summary, last_id, 'max_timestamp', s.stretch_max, 'appended', s.chunk_appended,
+      'bytes', s.bytes, 'entries', s.entries)
+    s.stretch_bytes, s.stretch_max = s.bytes, NO_TIMESTAMP
+  end
+  s.chunk_opened, s.chunk_max, s.checked = 0, NO_TIMESTAMP, 0
+end
+
+-- Count entries as part of the open chunk; true when that should be closed with the last of them.
+local function cover(s, entries, bytes, max_timestamp)
+  if s.chunk_opened == 0 then s.chunk_opened, s.chunk_bytes, s.chunk_max = now, s.bytes, max_timestamp end
+  if is_later(max_timestamp, s.chunk_max) then s.chunk_max = max_timestamp end
+  s.chunk_appended = now
+  s.entries = s.entries + entries
+  s.bytes = s.bytes + bytes
+  s.dirty = true
+  return s.bytes - s.chunk_bytes >= CHUNK_BYTES or now - s.chunk_opened >= CHUNK_MS
+end
+
+-- The log start
+--
+-- `start` is the bound that retention and DeleteRecords move: a read below it is out of range. `earliest` is where the
+-- log began when the state was made, or begins since other clients trimmed it. The log start that clients see is the
+-- later one. Compaction moves neither.
+
+local function log_start(s)
+  local ms, seq = pair_of(s.start)
+  return is_before(ms, seq, pair_of(s.earliest)) and s.earliest or s.start
+end
+
+-- The ID of the first record of an entry. The ID of a batch is that of its last record.
+local function first_record_id(entry)
+  local ms, seq = pair_of(entry[1])
+  if ms > highest_ms then return nil end
+  if seq > mask then return id_of(ms + 1, 0) end
+  local batch = entry[2][1] == '$batch' and entry[2][2]
+  if layout ~= 'batch' or not batch or #batch < 61 or string.byte(batch, 17) ~= 2 then return entry[1] end
+  local a, b, c, d = string.byte(batch, 24, 27)
+  if a >= 128 then return entry[1] end
+  local rest = seq - (((a * 256 + b) * 256 + c) * 256 + d)
+  ms, seq = ms + math.floor(rest / (mask + 1)), rest % (mask + 1)
+  if ms < (mask == 0 and 1 or 0) then return entry[1] end
+  return id_of(ms, seq)
+end
+
+local function first_entry() return call('XRANGE', stream, '-', '+', 'COUNT', 1)[1] end
+
+local function note_first(s)
+  local first = first_entry()
+  s.first, s.has_moved = first and first[1] or '', true
+end
+
+-- Trimming
+
+local function drop_before(s, id)
+  local dropped = call('XTRIM', stream, 'MINID', '=', id)
+  if dropped > 0 then note_first(s) end
+  s.length = s.length - dropped
+  call('XTRIM', index, 'MINID', '=', id)
+  call('XTRIM', summary, 'MINID', '=', id)
+  s.dirty = true
+end
+
+local function is_expired(s, max_timestamp, appended, bytes)
+  local newest = tonumber(max_timestamp)
+  if newest < 0 then newest = appended end
+  return retention_ms >= 0 and now - newest > retention_ms and now - appended >= keep_ms
+    or retention_bytes >= 0 and s.bytes - bytes >= retention_bytes
+end
+
+local function is_id_before(id, other)
+  local ms, seq = pair_of(id)
+  return is_before(ms, seq, pair_of(other))
+end
+
+-- An entry that another client added to the index says nothing, and expires with the first one behind it.
+local function is_chunk_expired(s, chunk)
+  local f = chunk[2]
+  local newest, appended, bytes = tonumber(f[2]), tonumber(f[4]), tonumber(f[6])
+  return not (newest and appended and bytes) or is_expired(s, newest, appended, bytes)
+end
+
+-- Drop leading chunks that retention gives up, `limit` at most, and only what is before the ID `up_to` where one is
+-- given; true when there may be more. Looked for when a chunk was closed, and else once a second.
+local function expire(s, limit, up_to)
+  if retention_ms < 0 and retention_bytes < 0 then return false end
+  if s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
+    close_chunk(s, id_of(before(s.ms, s.seq)))
+    s.dirty = true
+  end
+  if now - s.checked < 1000 then return false end
+  s.checked = now
+  local first = call('XRANGE', index, '-', '+', 'COUNT', 1)[1]
+  if not first or not is_chunk_expired(s, first) then return false end
+
+  local last, count = nil, 0
+  for _, chunk in ipairs(call('XRANGE', index, '-', '+', 'COUNT', limit)) do
+    if not is_chunk_expired(s, chunk) then break end
+    if up_to and not is_id_before(chunk[1], up_to) then break end
+    last, count = chunk, count + 1
+  end
+  if not last then return false end
+  local ms, seq = after(pair_of(last[1]))
+  drop_before(s, id_of(ms, seq))
+  s.trimmed = tonumber(last[2][6]) or s.trimmed
+  local start_ms, start_seq = pair_of(s.start)
+  if is_before(start_ms, start_seq, ms, seq) then s.start = id_of(ms, seq) end
+  if count == limit then s.checked = 0 end
+  return count == limit
+end
+
+-- What others did to the stream
+
+-- Entries are gone that we did not remove (XDEL, XTRIM, DEL), or came with IDs below the end. Forget chunks that
+-- ended before what is left. The log start follows if the first entry is gone, but reads below it stay possible.
+local function recount(s)
+  local length = call('XLEN', stream)
+  if length == s.length then return end
+  local first = first_entry()
+  if not first then
+    s.earliest = id_of(s.ms, s.seq)
+  elseif s.first ~= '' and is_id_before(s.first, first[1]) then
+    s.earliest = first_record_id(first) or s.earliest
+  end
+  s.first, s.has_moved = first and first[1] or '', true
+  local limit = first and '(' .. first[1] or '+'
+  local chunk = call('XREVRANGE', index, limit, '-', 'COUNT', 1)[1]
+  if chunk then s.trimmed = math.max(s.trimmed, tonumber(chunk[2][6]) or 0) end
+  if first then
+    call('XTRIM', index, 'MINID', '=', first[1])
+    call('XTRIM', summary, 'MINID', '=', first[1])
+  else
+    call('XTRIM', index, 'MAXLEN', '=', 0)
+    call('XTRIM', summary, 'MAXLEN', '=', 0)
+    s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
+  end
+  call('HDEL', state_key, 'compaction') -- one that is under way would bring removed entries back
+  s.length, s.dirty = length, true
+end
+
+-- Account for entries that others added behind the end, about `limit` of them; true when that was all.
+local function adopt(s, limit)
+  -- Nothing was ever stored, and an entry has an ID below the beginning: the log begins there.
+  local lowest = s.length == 0 and s.entries == 0 and first_entry()
+  local id = lowest and first_record_id(lowest)
+  if id and is_id_before(id, id_of(s.ms, s.seq)) then
+    s.ms, s.seq = pair_of(id)
+    s.earliest, s.has_moved = id, true
+  end
+  local from, seen, size = id_of(s.ms, s.seq), 0, 0
+  while seen < limit and size < 1048576 do
+    local entries = call('XRANGE', stream, from, '+', 'COUNT', 16)
+    for _, entry in ipairs(entries) do
+      local ms, seq = pair_of(entry[1])
+      if ms > highest_ms then
+        recount(s)
+        return true
+      end
+      local bytes, timestamp = measure(entry, ms)
+      if seq > mask then s.skipped, timestamp = s.skipped + 1, NO_TIMESTAMP end
+      if cover(s, 1, bytes, timestamp) then close_chunk(s, entry[1]) end
+      if s.length == 0 then s.first, s.has_moved = entry[1], true end
+      s.ms, s.seq = after(ms, seq)
+      s.length, s.largest = s.length + 1, math.max(s.largest, bytes)
+      seen, size, from = seen + 1, size + bytes, '(' .. entry[1]
+    end
+    if #entries < 16 then
+      recount(s)
+      return true
+    end
+  end
+  return false
+end
+
+-- The caller has seen acknowledged records in this epoch that are not there any more: Redis came back with an
+-- older state. What is written from here on belongs to another epoch, so that clients can tell.
+local function notice_loss(s)
+  if known == '' then return end
+  local epoch, id = match(known, '^(%d+) (%S+)$')
+  if tonumber(epoch) == tonumber(epoch_of(s)) and is_before(s.ms, s.seq, pair_of(id)) then
+    s.epochs = format('%s %d:%s', s.epochs, epoch + 1, id_of(s.ms, s.seq))
+    s.dirty, s.has_lost = true, true
+  end
+end
+
+-- Bring the state up to what the stream holds; false when that takes more than one call.
+local function settle(s, limit)
+  local is_settled = call('XLEN', stream) == s.length
+    and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0
+    or adopt(s, limit)
+  if is_settled then notice_loss(s) end
+  return is_settled
+end

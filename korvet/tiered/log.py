@@ -1,0 +1,303 @@
+"""A partition's log as clients see it: what is in storage, and before that what is archived in the lake.
+
+A topic with `remote.storage.enable=true` has two tiers (KIP-405). The archive (`korvet lake archive`) copies records to
+a table; the retention worker then drops from storage what is archived and older than `local.retention.*` wants. Offsets
+below the local log start are served from the table, so the log starts with the table's first offset. Topics without it,
+and brokers without `lake.url`, are not touched by any of this.
+
+What DeleteRecords has deleted stays in the table until `korvet lake` removes it, but nobody is given it any more: how
+far was deleted is a document in the store, looked up at every read of the table.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from uuid import UUID
+
+import trio
+from attrs import define, evolve, field, frozen
+
+from korvet.config import MAX_LONG, Config
+from korvet.lake.remote_frames import ArchivedLog
+from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.storage.interface import (
+    Document,
+    DocumentConflict,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    Topic,
+    TopicPartition,
+)
+from korvet.storage.redis.damage import Damage
+from korvet.tiered.remote import ColdStore
+
+logger = logging.getLogger(__name__)
+
+OFFSET = re.compile(rb"[0-9]{1,19}")
+DELETED = "deleted-before"  # documents: what DeleteRecords has deleted of archived partitions
+
+
+@frozen
+class ArchivedPart:
+    """The offsets of a partition that are in the lake alone: from `start` to before `end`, where storage begins."""
+
+    cold: ColdStore
+    topic: Topic
+    start: int
+    offsets: LogOffsets  # storage's
+
+    @property
+    def end(self) -> int:
+        return self.offsets.log_start_offset
+
+
+@define(eq=False)
+class Tiers:
+    """The log of every partition. Without `cold` it is storage's."""
+
+    storage: Storage
+    config: Config
+    cold: ColdStore | None = None
+    damage: Damage = field(factory=Damage)
+    _archived: dict[UUID, Mapping[int, ArchivedLog]] = field(factory=dict, repr=False)
+    _starts: dict[TopicPartition, int] = field(factory=dict, repr=False)
+
+    # --- Reading ----------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        """As `Storage.read`; positions below a log's local start are read from the lake."""
+        results = await self.storage.read(requests, max_bytes=max_bytes, isolation_level=isolation_level)
+        if self.cold is None:
+            return results
+        room = max_bytes - sum(result.size for result in results.values() if isinstance(result, ReadResult))
+        for tp, result in results.items():
+            if isinstance(result, OffsetOutOfRange):
+                request = evolve(requests[tp], max_bytes=max(0, min(requests[tp].max_bytes, room)))
+                try:
+                    results[tp] = found = await self._read_archived(tp, request, result)
+                    room -= found.size
+                except KafkaError as error:
+                    results[tp] = error
+            elif isinstance(result, ReadResult):
+                results[tp] = self._with_start(tp, result)
+        return results
+
+    async def _read_archived(
+        self, tp: TopicPartition, request: ReadRequest, refused: OffsetOutOfRange
+    ) -> ReadResult:
+        """Records that storage has no more. Raises `refused` when they are not archived either."""
+        archived = await self._archived_part(tp)
+        if archived is None or not archived.start <= request.offset < archived.end:
+            raise refused
+        offset, end = request.offset, archived.end
+        while offset < end:
+            data, offset = await archived.cold.read(
+                archived.topic, tp.partition, offset, end, request.max_bytes
+            )
+            if data:
+                offsets = evolve(archived.offsets, log_start_offset=archived.start)
+                return ReadResult([data], len(data), offsets, is_cut=True)
+        # Nothing is left between the position and what storage has: reading goes on there.
+        local = ReadRequest(end, request.max_bytes)
+        result = (await self.storage.read({tp: local}, max_bytes=request.max_bytes))[tp]
+        if isinstance(result, KafkaError):
+            raise result
+        return self._with_start(tp, result)
+
+    def _with_start(self, tp: TopicPartition, result: ReadResult) -> ReadResult:
+        """The result with the whole log's start, as it was last seen: it is for clients' displays only."""
+        start = self._starts.get(tp)
+        if start is None or start >= result.offsets.log_start_offset:
+            return result
+        return evolve(result, offsets=evolve(result.offsets, log_start_offset=start))
+
+    async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
+        """As `Storage.earliest`, of both tiers."""
+        if archived := await self._archived_part(tp):
+            found = await archived.cold.first(archived.topic, tp.partition, archived.start, archived.end)
+            if found is not None:
+                return evolve(found, offset=archived.start)
+        return await self.storage.earliest(tp)
+
+    async def latest(self, tp: TopicPartition) -> LogOffsets:
+        """As `Storage.latest`, of both tiers."""
+        topic = await self._tiered(tp)
+        offsets = await self.storage.latest(tp)
+        if topic is None:
+            return offsets
+        return evolve(offsets, log_start_offset=await self._start(topic, tp, offsets))
+
+    async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
+        """As `Storage.seek_ts`, of both tiers."""
+        if archived := await self._archived_part(tp):
+            found = await archived.cold.seek_ts(
+                archived.topic, tp.partition, timestamp, archived.start, archived.end
+            )
+            if found is not None:
+                return found
+        return await self.storage.seek_ts(tp, timestamp)
+
+    async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
+        """As `Storage.seek_max_ts`, of both tiers."""
+        local = await self.storage.seek_max_ts(tp)
+        archived = await self._archived_part(tp)
+        if archived is None:
+            return local
+        found = await archived.cold.seek_max_ts(archived.topic, tp.partition, archived.start, archived.end)
+        if found is None or (local is not None and local.timestamp > found.timestamp):
+            return local
+        return found
+
+    async def is_tiered(self, tp: TopicPartition) -> bool:
+        """Whether the partition's records are archived."""
+        return await self._tiered(tp) is not None
+
+    async def archived(self, tp: TopicPartition) -> ArchivedLog | None:
+        """What the lake has of a partition by now; None for nothing, as of a topic that is not tiered."""
+        topic = await self._tiered(tp)
+        if topic is None or self.cold is None:
+            return None
+        return (await self.refresh(topic)).get(tp.partition)
+
+    # --- Deleting ---------------------------------------------------------------------------------------
+
+    async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
+        """As `Storage.truncate_before`, of both tiers: what was deleted is not served from the lake either."""
+        topic = await self._tiered(tp)
+        if topic is None:
+            return await self.storage.truncate_before(tp, offset)
+        offsets = await self.storage.latest(tp)
+        if offset > offsets.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset} is beyond the high watermark {offsets.high_watermark}")
+        await self._delete_before(topic, tp, offset)
+        await self.storage.truncate_before(tp, offset)
+        return (await self.latest(tp)).log_start_offset
+
+    async def forget(self, topic: Topic) -> None:
+        """Remove what is remembered of a topic that was deleted. Its table stays where it is."""
+        self._archived.pop(topic.topic_id, None)
+        if not topic.config.is_tiered:
+            return
+        for number in range(topic.partitions):
+            tp = TopicPartition(topic.name, number)
+            self._starts.pop(tp, None)
+            document = await self.storage.load(DELETED, _key(topic, tp))
+            if document is not None:
+                await self.storage.save(DELETED, _key(topic, tp), None, expected_version=document.version)
+
+    async def _delete_before(self, topic: Topic, tp: TopicPartition, offset: int) -> None:
+        key = _key(topic, tp)
+        while True:
+            document = await self.storage.load(DELETED, key)
+            if document is not None and (_offset_in(document) or 0) >= offset:
+                return
+            version = 0 if document is None else document.version
+            try:
+                await self.storage.save(DELETED, key, b"%d" % offset, expected_version=version)
+            except DocumentConflict:
+                continue
+            return
+
+    # --- What is archived -------------------------------------------------------------------------------
+
+    async def refresh(self, topic: Topic) -> Mapping[int, ArchivedLog]:
+        """Look into a tiered topic's table. Raises KafkaStorageError when it cannot be read."""
+        if self.cold is None:
+            return {}
+        found = self._archived[topic.topic_id] = await self.cold.refresh(topic)
+        return found
+
+    async def trimmable(self, topic: Topic) -> Mapping[int, int]:
+        """Up to which offset each partition of a tiered topic may be trimmed; none when the lake cannot tell."""
+        try:
+            archived = await self.refresh(topic)
+        except KafkaError as error:
+            logger.warning(
+                "%s: the lake cannot be read, so nothing is trimmed: %s", topic.name, error.message
+            )
+            return {}
+        return {partition: log.chained for partition, log in archived.items()}
+
+    async def _archived_part(self, tp: TopicPartition) -> ArchivedPart | None:
+        """What of a partition's log is in the lake alone; None where there is no such part."""
+        topic = await self._tiered(tp)
+        if topic is None or self.cold is None:
+            return None
+        offsets = await self.storage.latest(tp)
+        start = await self._start(topic, tp, offsets)
+        return ArchivedPart(self.cold, topic, start, offsets) if start < offsets.log_start_offset else None
+
+    async def _start(self, topic: Topic, tp: TopicPartition, local: LogOffsets) -> int:
+        """Return where the log starts, given the bounds of the part that is in storage."""
+        local_start = local.log_start_offset
+        if self.cold is None or local.trimmed_before <= 0:
+            return local_start
+        archived = self._archived.get(topic.topic_id, {}).get(tp.partition)
+        if archived is None or archived.end < local_start:
+            # Another broker may have trimmed what was archived since we looked.
+            archived = (await self.refresh(topic)).get(tp.partition)
+        if archived is None or archived.start >= local_start:
+            return local_start
+        document = await self.storage.load(DELETED, _key(topic, tp))
+        deleted = 0 if document is None else _offset_in(document)
+        if deleted is None:
+            # Deleted records must not come back, so that none are served from the table.
+            deleted = local_start
+            self.damage.note(
+                topic.name,
+                f"the document {DELETED} {_key(topic, tp)} is no offset, so the archive is not read",
+            )
+        start = self._starts[tp] = min(max(archived.start, deleted), local_start)
+        return start
+
+    async def _tiered(self, tp: TopicPartition) -> Topic | None:
+        """The partition's topic, if it has two tiers."""
+        if self.cold is None:
+            return None
+        topic = await self.storage.topic(tp.topic)
+        return topic if topic is not None and topic.config.is_tiered else None
+
+    # --- In the background ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look into all tiered topics' tables now and then. Goes on for ever."""
+        while self.cold is not None:
+            topics = [topic for topic in (await self.storage.topics()).values() if topic.config.is_tiered]
+            ids = {topic.topic_id for topic in topics}
+            self._archived = {each: logs for each, logs in self._archived.items() if each in ids}
+            self._starts.clear()
+            for topic in topics:
+                await self._look_into(topic)
+            await trio.sleep(self.config.remote_log_manager_task_interval_ms / 1000)
+
+    async def _look_into(self, topic: Topic) -> None:
+        try:
+            await self.refresh(topic)
+            for number in range(topic.partitions):
+                await self.latest(TopicPartition(topic.name, number))
+        except KafkaError as error:
+            logger.warning("%s: what is archived cannot be seen: %s", topic.name, error.message)
+
+
+def _offset_in(document: Document) -> int | None:
+    """Return the offset that a document holds, or None if another client of the store wrote something else."""
+    if OFFSET.fullmatch(document.value) is None:
+        return None
+    offset = int(document.value)
+    return offset if offset <= MAX_LONG else None
+
+
+def _key(topic: Topic, tp: TopicPartition) -> str:
+    return f"{topic.topic_id}/{tp.partition}"

@@ -1,0 +1,160 @@
+"""A worker process of a broker, after it was forked (`korvet.workers.forking`).
+
+The parent sends it its configuration, and the messages that drain and end it. It also ends if the parent ends for any
+reason. A worker ignores SIGINT, because Ctrl-C in a terminal reaches all processes and only the parent handles it.
+SIGTERM drains this worker alone, and the parent starts another in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+
+import trio
+from attrs import define, field
+
+from korvet.broker.broker import Broker, RequestContext
+from korvet.groups.coordinator import EXPIRY_LEASE
+from korvet.server.listeners import ListenError, Use, open_listeners
+from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
+from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.workers.forking import call_myself
+from korvet.workers.groups import LedGroups
+from korvet.workers.rpc import Link, answer_links
+
+
+@define(eq=False)
+class Worker:
+    """The server of a worker process, controlled by the parent."""
+
+    setup: Setup
+    control: Control
+    _server: Server | None = None  # None until the storage is open
+    _scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _may_end: trio.Event = field(factory=trio.Event)
+    is_orphaned: bool = False
+
+    async def run(self) -> None:
+        """Serve until the parent or SIGTERM drains the worker. Raises StorageUsageError and ListenError, in a group."""
+        config = self.setup.config
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._drain_on_sigterm)
+                nursery.start_soon(self._obey)
+                listeners = open_listeners(config, Use.SHARED)
+                async with opened(config, listeners) as server, led(server.broker, self.setup):
+                    self._server = server
+                    await self._serve(server)
+                    await self.control.send(Drained())
+                    await self._may_end.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _serve(self, server: Server) -> None:
+        async with trio.open_nursery() as nursery:
+            if self.setup.index == 0:
+                nursery.start_soon(check_advertised, server.listeners)
+            await nursery.start(server.serve)
+            keep_what_is_there()
+            address = server.listeners[0].advertised.address
+            await self.control.send(Ready(start_lines(server), address))
+
+    async def _obey(self) -> None:
+        """Handle the parent's messages. When the parent has ended, drain and end."""
+        while (message := await self.control.receive()) is not None:
+            match message:
+                case Drain(at_once=at_once):
+                    self._drain(at_once=at_once)
+                case End():
+                    self._may_end.set()
+        self.is_orphaned = True
+        self._drain()
+        self._may_end.set()
+
+    async def _drain_on_sigterm(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._drain()
+
+    def _drain(self, *, at_once: bool = False) -> None:
+        if self._server is None:
+            self._scope.cancel()
+            return
+        if not self._server.is_stopping:
+            self._server.stop()
+        if at_once:
+            self._server.stop()
+
+
+@asynccontextmanager
+async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
+    """Shard the broker's groups among all processes of the setup, for the block."""
+    async with trio.open_nursery() as nursery:
+        links: Mapping[int, Link] = {
+            index: Link(setup.path_of(index), nursery)
+            for index in range(setup.config.processes)
+            if index != setup.index
+        }
+        groups = LedGroups(
+            broker.storage,
+            broker.config,
+            broker.clock,
+            expiry_lease=f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE,
+            index=setup.index,
+            links=links,
+        )
+        broker.groups = groups
+
+        def bound(wait_s: float) -> AbstractContextManager[object]:
+            return broker.parked(RequestContext(version=0), wait_s)
+
+        await nursery.start(answer_links, setup.path_of(setup.index), groups.answer, bound)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def work(sock: socket.socket) -> None:
+    """Run the worker from its first message, Setup, to its end."""
+    control = Control.on(sock)
+    setup = await control.receive()
+    if not isinstance(setup, Setup):
+        return
+    call_myself(f"korvet {setup.index + 1}/{setup.config.processes}")
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s [{setup.index + 1}] %(message)s",
+        force=True,
+    )
+    worker = Worker(setup, control)
+    try:
+        await worker.run()
+    except* (StorageUsageError, ListenError) as refused:
+        await control.send(Refused(_first(refused)))
+    finally:
+        tidy_up(setup, and_the_folder=worker.is_orphaned)
+
+
+def tidy_up(setup: Setup, *, and_the_folder: bool) -> None:
+    """Remove the worker's socket. With `and_the_folder`, remove the folder as well if it is empty."""
+    setup.path_of(setup.index).unlink(missing_ok=True)
+    if and_the_folder:
+        with suppress(OSError):
+            setup.folder.rmdir()
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def main(sock: socket.socket) -> None:
+    """Run as a worker of the parent that has the other end of `sock`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trio.run(work, sock)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from korvet.broker.broker import Broker, Operation, RequestContext, Resource, open_broker, partition_of
+from korvet.config import Config
+from korvet.protocol.errors import (
+    FencedLeaderEpoch,
+    InvalidGroupId,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from korvet.protocol.schema import ZERO_UUID
+from korvet.storage.interface import DocumentConflict, Topic, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from tests.handlers.support import Shim, context, create, new_broker
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def broker() -> Broker:
+    return await new_broker()
+
+
+async def test_finds_topics_by_name_and_id(broker: Broker) -> None:
+    created = await create(broker)
+
+    assert created == await broker.topic(context(0), "t", Operation.READ)
+    assert created == await broker.topic_by_id(context(0), created.topic_id, Operation.READ)
+    assert TP == await broker.partition(context(0), "t", 0, Operation.READ)
+
+
+async def test_what_is_not_there_is_named(broker: Broker) -> None:
+    created = await create(broker)
+
+    with pytest.raises(UnknownTopicOrPartition, match="'none'"):
+        await broker.topic(context(0), "none", Operation.READ)
+    with pytest.raises(UnknownTopicId):
+        await broker.topic_by_id(context(0), ZERO_UUID, Operation.READ)
+    for number in (-1, 1):
+        with pytest.raises(UnknownTopicOrPartition):
+            partition_of(created, number)
+
+
+async def test_every_way_to_a_resource_asks_whether_it_is_allowed(broker: Broker) -> None:
+    asked: list[tuple[Operation, Resource, str]] = []
+
+    class Asking(Broker):
+        def authorize(
+            self, context: RequestContext, operation: Operation, resource: Resource, name: str
+        ) -> None:
+            asked.append((operation, resource, name))
+
+    asking = Asking(broker.storage, broker.config, broker.cluster_id, broker.producer_ids)
+    created = await create(broker)
+    await asking.topic(context(0), "t", Operation.READ)
+    await asking.topic_by_id(context(0), created.topic_id, Operation.WRITE)
+    await asking.partition(context(0), "t", 0, Operation.DELETE)
+    await asking.topic_or_new(context(0), "new")
+    asking.group(context(0), "g", Operation.DESCRIBE)
+    asking.cluster(context(0), Operation.IDEMPOTENT_WRITE)
+
+    assert [
+        (Operation.READ, Resource.TOPIC, "t"),
+        (Operation.WRITE, Resource.TOPIC, "t"),
+        (Operation.DELETE, Resource.TOPIC, "t"),
+        (Operation.DESCRIBE, Resource.TOPIC, "new"),
+        (Operation.CREATE, Resource.TOPIC, "new"),
+        (Operation.DESCRIBE, Resource.GROUP, "g"),
+        (Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, "kafka-cluster"),
+    ] == asked
+
+
+async def test_a_group_has_a_name_which_may_be_empty(broker: Broker) -> None:
+    assert "" == broker.group(context(0), "", Operation.READ)
+    with pytest.raises(InvalidGroupId):
+        broker.group(context(0), None, Operation.READ)
+
+
+async def test_reads_a_topics_rules_again_when_it_was_altered(broker: Broker) -> None:
+    created = await create(broker)
+    before = broker.rules(created)
+
+    altered = await broker.storage.alter_topic(created, settings={"max.message.bytes": "5"})
+
+    assert before is broker.rules(created)
+    assert 5 == broker.rules(altered).max_message_bytes
+
+
+async def test_compares_epochs_and_remembers_what_it_met(broker: Broker) -> None:
+    broker.check_leader_epoch(TP, -1, 3)
+    broker.check_leader_epoch(TP, 3, 3)
+    with pytest.raises(FencedLeaderEpoch):
+        broker.check_leader_epoch(TP, 2, 3)
+    with pytest.raises(UnknownLeaderEpoch):
+        broker.check_leader_epoch(TP, 4, 3)
+
+    assert 3 == broker.leader_epoch(TP)
+
+
+async def test_forgets_the_epochs_of_deleted_topics(broker: Broker) -> None:
+    created = await create(broker)
+    broker.check_leader_epoch(TP, -1, 3)
+
+    await broker.delete_topic(created)
+
+    assert 0 == broker.leader_epoch(TP)
+
+
+async def test_parks_until_the_time_is_up(broker: Broker, autojump_clock: MockClock) -> None:
+    told = context(0)
+    with broker.parked(told, 5):
+        assert told.parked is not None
+        await trio.sleep_forever()
+
+    assert 5.0 == trio.current_time()
+    assert told.parked is None
+
+
+async def test_a_drain_ends_all_waits_and_those_to_come(broker: Broker, autojump_clock: MockClock) -> None:
+    async def park() -> None:
+        with broker.parked(context(0), 60):
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(park)
+        nursery.start_soon(park)
+        await trio.sleep(1)
+        broker.drain()
+    await park()
+
+    assert 1.0 == trio.current_time()
+
+
+async def test_brokers_on_one_store_have_one_cluster_id() -> None:
+    storage = MemoryStorage()
+
+    first, second = await open_broker(storage, Config()), await open_broker(storage, Config())
+
+    assert first.cluster_id == second.cluster_id
+
+
+async def test_a_cluster_id_that_another_broker_was_faster_to_give_is_taken() -> None:
+    storage = MemoryStorage()
+
+    async def lose(kind: str, key: str, value: bytes, *, expected_version: int) -> int:
+        await storage.save(kind, key, b"theirs", expected_version=expected_version)
+        raise DocumentConflict
+
+    broker = await open_broker(Shim(storage, save=lose), Config())
+
+    assert "theirs" == broker.cluster_id
+
+
+async def test_a_topic_that_somebody_else_creates_meanwhile_is_taken(broker: Broker) -> None:
+    created = await create(broker)
+    looked: list[str] = []
+
+    async def topic(name: str) -> Topic | None:
+        looked.append(name)
+        return created if len(looked) > 1 else None
+
+    racing = await open_broker(Shim(broker.storage, topic=topic), Config())
+
+    assert created == await racing.topic_or_new(context(0), "t")

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import pytest
+
+from korvet.broker.topics import (
+    ALL_SETTINGS,
+    SETTINGS,
+    ConfigSource,
+    NewTopic,
+    colliding,
+    effective,
+    plan,
+    rules_of,
+    validate_name,
+    validate_settings,
+    validate_together,
+)
+from korvet.config import Config, load_config
+from korvet.protocol.errors import InvalidConfig, InvalidTopicException
+from korvet.storage.interface import TopicConfig
+from korvet.storage.topic_config import PARSERS, topic_config
+
+# Every topic setting in the documentation of Apache Kafka 3.9 and 4.1.
+KAFKAS = [
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.downconversion.enable",
+    "message.format.version",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+]
+OURS = ["storage.layout", "offset.mapping", "offset.sequence.bits"]
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_takes_names_that_kafka_takes(name: str) -> None:
+    validate_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "x" * 250, "a b", "a/b", "a:b", "ä", "a\n", "a\x00", "$a", "{a}", "٣"]
+)
+def test_refuses_names_that_kafka_refuses(name: str) -> None:
+    with pytest.raises(InvalidTopicException):
+        validate_name(name)
+
+
+@pytest.mark.parametrize(
+    "name, expected", [("a.b", "a_b"), ("a_b", None), ("a-b", None), ("ab", None), ("a..b", None)]
+)
+def test_finds_names_that_differ_in_dots_alone(name: str, expected: str | None) -> None:
+    assert expected == colliding(name, ["x", "a_b", "a-c"])
+
+
+def test_knows_every_setting_of_kafkas_and_three_of_its_own() -> None:
+    assert sorted(KAFKAS + OURS) == sorted(SETTINGS)
+
+
+def test_every_default_is_a_value_that_is_accepted() -> None:
+    given = [(setting.name, setting.default) for setting in ALL_SETTINGS if setting.default]
+
+    assert dict(given) == validate_settings(given)
+
+
+def test_every_setting_that_storage_obeys_is_enforced() -> None:
+    assert all(SETTINGS[name].enforced for name in PARSERS)
+
+
+def test_storage_reads_the_same_defaults() -> None:
+    values = {each.setting.name: each.value for each in effective({}, Config(storage="redis://host"))}
+
+    assert TopicConfig() == topic_config(values, TopicConfig())
+
+
+def test_only_our_own_settings_are_fixed() -> None:
+    assert sorted(OURS) == sorted(setting.name for setting in ALL_SETTINGS if setting.fixed)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("retention.ms", "-1"),
+        ("retention.bytes", "9223372036854775807"),
+        ("cleanup.policy", "delete"),
+        ("cleanup.policy", " delete , delete "),
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
+        ("compression.type", "uncompressed"),
+        ("compression.zstd.level", "-131072"),
+        ("min.cleanable.dirty.ratio", "0.25"),
+        ("preallocate", "TRUE"),
+        ("leader.replication.throttled.replicas", "0:1,1:2"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("message.format.version", "2.8-IV1"),
+        ("remote.storage.enable", "true"),
+        ("offset.sequence.bits", "16"),
+    ],
+)
+def test_takes_values_that_are_accepted(name: str, value: str) -> None:
+    assert {name: value} == validate_settings([(name, value)])
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("retention.ms", "-2"),
+        ("retention.ms", "week"),
+        ("retention.ms", ""),
+        ("max.message.bytes", "2147483648"),
+        ("cleanup.policy", "keep"),
+        ("cleanup.policy", "compact,keep"),
+        ("delete.retention.ms", "-1"),
+        ("max.compaction.lag.ms", "0"),
+        ("compression.type", "none"),
+        ("message.timestamp.type", "createtime"),
+        ("min.insync.replicas", "0"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("preallocate", "1"),
+        ("offset.sequence.bits", "0"),
+        ("offset.mapping", "sparse"),
+        ("storage.layout", "segment"),
+        ("leader.replication.throttled.replicas", "all"),
+    ],
+)
+def test_refuses_other_values_and_says_what_is_accepted(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        validate_settings([(name, value)])
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_what_is_compacted_is_not_archived(policy: str) -> None:
+    settings = {"cleanup.policy": policy, "remote.storage.enable": "true"}
+    with pytest.raises(InvalidConfig, match="do not go together"):
+        validate_together(settings, Config(lake_url="/lake"))
+
+
+def test_what_is_to_be_archived_needs_a_lake() -> None:
+    with pytest.raises(InvalidConfig, match="lake.url"):
+        validate_together({"remote.storage.enable": "TRUE"}, Config())
+    validate_together({"remote.storage.enable": "TRUE"}, Config(lake_url="/lake"))
+
+
+def test_names_every_fault_and_a_near_name() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        validate_settings([("retention.m", "1"), ("segment.ms", "0"), ("flush.ms", None)])
+
+    assert (
+        "Unknown topic config name: retention.m (did you mean retention.ms?); "
+        "Invalid value for segment.ms: 0 is out of range (accepted: a whole number, at least 1); "
+        "Null value not supported for topic configs: flush.ms"
+    ) == caught.value.message
+
+
+def test_values_come_from_the_topic_then_the_broker_then_the_default() -> None:
+    config = load_config(flags={"compression.type": "lz4", "log.retention.minutes": "1"})
+
+    values = {each.setting.name: (each.value, each.source) for each in effective({"segment.ms": "5"}, config)}
+
+    assert ("5", ConfigSource.TOPIC) == values["segment.ms"]
+    assert ("lz4", ConfigSource.BROKER) == values["compression.type"]
+    assert ("60000", ConfigSource.BROKER) == values["retention.ms"]
+    assert ("delete", ConfigSource.DEFAULT) == values["cleanup.policy"]
+    assert sorted(values) == list(values)
+
+
+def test_rules_are_read_from_topic_and_broker() -> None:
+    config = Config(message_max_bytes=77)
+
+    assert 77 == rules_of({}, config).max_message_bytes
+    assert 5 == rules_of({"max.message.bytes": "5"}, config).max_message_bytes
+
+
+@pytest.mark.parametrize(
+    "settings, limits",
+    [
+        ({}, False),
+        ({"message.timestamp.before.max.ms": "5"}, True),
+        ({"message.timestamp.after.max.ms": "5"}, True),
+        ({"message.timestamp.difference.max.ms": "5"}, True),
+        ({"message.timestamp.after.max.ms": "5", "message.timestamp.type": "LogAppendTime"}, False),
+    ],
+)
+def test_knows_whether_timestamps_have_to_be_looked_at(settings: dict[str, str], limits: bool) -> None:
+    assert limits == rules_of(settings, Config()).limits_timestamps
+
+
+def test_a_plan_has_the_brokers_defaults() -> None:
+    planned = plan(NewTopic("t"), Config(num_partitions=4), [])
+
+    assert ("t", 4, {}) == (planned.name, planned.partitions, dict(planned.settings))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from korvet.lake.parallel import AHEAD, results
+
+
+def test_results_come_in_order_and_what_is_raised_comes_in_its_place() -> None:
+    first_may_go = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert first_may_go.wait(60)
+        first_may_go.set()
+        if number == 7:
+            raise ValueError(number)
+        return number * number
+
+    several = results(work, range(20))
+
+    assert [next(several) for _ in range(7)] == [(number, number * number) for number in range(7)]
+    with pytest.raises(ValueError, match="7"):
+        next(several)
+
+
+def test_no_more_is_begun_than_a_few_items_ahead_of_who_takes_them() -> None:
+    begun: list[int] = []
+    taken = 0
+    for item, _ in results(begun.append, range(100)):
+        assert len(begun) <= taken + AHEAD
+        taken += 1
+        assert item == taken - 1
+
+    assert (taken, sorted(begun)) == (100, list(range(100)))
+
+
+def test_what_is_begun_ends_when_nobody_wants_the_rest() -> None:
+    before = set(threading.enumerate())
+    begun: list[int] = []
+    several = results(begun.append, range(100))
+    assert next(several) == (0, None)
+    several.close()  # type: ignore[attr-defined]  # it is a generator
+
+    assert len(begun) <= AHEAD
+    assert set(threading.enumerate()) <= before

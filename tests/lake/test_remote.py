@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from korvet.lake.errors import RowsMissing
+from korvet.lake.file_writing import RangeWriter
+from korvet.lake.remote import ColdReader, ColdRecord
+from korvet.lake.remote_frames import ArchivedLog
+from korvet.lake.schema import HEADERS, archive_table
+from korvet.lake.table import LakeTable
+from korvet.protocol.record_batch import decode_records, parse_batches, validate
+from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
+
+MB = 1_000_000
+
+
+def new_table(folder: Path) -> LakeTable:
+    return LakeTable.open_or_create(lake(folder), TOPIC, TOPIC_ID)
+
+
+def committed(table: LakeTable, start: int, end: int, **rows: Sequence[int]) -> LakeTable:
+    return table.commit([written(table, start, end, **rows)])
+
+
+def records_in(data: bytes) -> list[tuple[int, int, bytes | None]]:
+    """Return (offset, timestamp, value) of all records, after checking CRCs."""
+    found = []
+    for batch in parse_batches(data):
+        validate(batch)
+        for delta, timestamp, _, value, _ in decode_records(batch):
+            found.append((batch.base_offset + delta, timestamp, value))
+    return found
+
+
+def offsets_from(reader: ColdReader, offset: int, end: int, *, max_bytes: int = MB) -> list[int]:
+    """Return the offsets that a consumer gets with repeated reads."""
+    found: list[int] = []
+    while offset < end:
+        data, next_offset = reader.read(TOPIC, TOPIC_ID, 0, offset, end, max_bytes)
+        assert next_offset > offset
+        found += [each for each, _, _ in records_in(data)]
+        offset = next_offset
+    return found
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None], HEADERS)
+    rows = archive_table(
+        TOPIC,
+        0,
+        np.array([7, 9], np.int64),
+        np.array([NOON, -5], np.int64),
+        np.zeros(2, np.int32),
+        pa.array([None, b""], pa.binary()),
+        pa.array([b"x", None], pa.binary()),
+        headers,
+    )
+    table.commit([RangeWriter(table.location, 0, 7).write(rows, 7, 10)])
+
+    data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 10, MB)
+
+    (batch,) = parse_batches(data)
+    validate(batch)
+    assert decode_records(batch) == [
+        (0, NOON, None, b"x", (("a", b"1"), ("a", None))),
+        (2, -5, b"", None, ()),
+    ]
+    assert (batch.base_offset, next_offset) == (7, 10)
+
+
+def test_a_read_begins_at_its_offset_and_ends_before_the_given_one(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 100)
+
+    data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 10, 20, MB)
+
+    assert [offset for offset, _, _ in records_in(data)] == list(range(10, 20))
+    assert next_offset == 20
+
+
+def test_a_read_keeps_to_max_bytes_but_for_the_first_record(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 1000)
+    reader = ColdReader(lake(tmp_path))
+
+    some, next_offset = reader.read(TOPIC, TOPIC_ID, 0, 0, 1000, 5_000)
+    one, after_one = reader.read(TOPIC, TOPIC_ID, 0, 0, 1000, 1)
+
+    assert 2_000 < len(some) <= 5_000
+    assert next_offset == len(records_in(some))
+    assert [offset for offset, _, _ in records_in(one)] == [0]
+    assert after_one == 1
+    assert offsets_from(reader, 0, 1000, max_bytes=3_000) == list(range(1000))
+
+
+def test_offsets_without_records_are_passed_over(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 100, offsets=[3, 50, 51])
+    reader = ColdReader(lake(tmp_path))
+
+    assert offsets_from(reader, 0, 100) == [3, 50, 51]
+    assert reader.read(TOPIC, TOPIC_ID, 0, 60, 100, MB) == (b"", 100)
+
+
+def test_alternating_dates_keep_the_order(tmp_path: Path) -> None:
+    timestamps = [NOON + DAY_MS * (offset % 3) for offset in range(30_000)]
+    committed(new_table(tmp_path), 0, 30_000, timestamps=timestamps)
+    reader = ColdReader(lake(tmp_path))
+
+    assert offsets_from(reader, 0, 30_000) == list(range(30_000))
+    assert offsets_from(reader, 12_345, 30_000) == list(range(12_345, 30_000))
+
+
+def test_hundreds_of_dates_in_one_range_keep_the_order(tmp_path: Path) -> None:
+    dates = list(range(300))
+    random.Random(1).shuffle(dates)
+    committed(new_table(tmp_path), 0, 300, timestamps=[NOON + DAY_MS * day for day in dates])
+
+    assert offsets_from(ColdReader(lake(tmp_path)), 5, 300) == list(range(5, 300))
+
+
+def test_files_that_somebody_else_has_optimized_are_read_in_order(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    for start in range(0, 5_000, 1000):
+        table = committed(table, start, start + 1000)
+        table = table.commit([written(table, start, start + 1000, partition=1)])
+    table.delta.optimize.z_order(["timestamp_ms"])
+    reader = ColdReader(lake(tmp_path))
+
+    assert offsets_from(reader, 10, 5_000) == list(range(10, 5_000))
+
+
+def test_log_append_times_stay_those_of_their_records(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    rows = archive_table(
+        TOPIC,
+        0,
+        np.arange(6, dtype=np.int64),
+        np.array([NOON, NOON, NOON + 5, NOON + 5, NOON + 1, NOON + 2], np.int64),
+        np.array([1, 1, 1, 1, 0, 0], np.int32),
+        pa.nulls(6, pa.binary()),
+        pa.nulls(6, pa.binary()),
+        pa.nulls(6, HEADERS),
+    )
+    table.commit([RangeWriter(table.location, 0, 0).write(rows, 0, 6)])
+
+    data, _ = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 6, MB)
+
+    times = [timestamp - NOON for _, timestamp, _ in records_in(data)]
+    assert times == [0, 0, 5, 5, 1, 2]
+    assert [int(batch.timestamp_type) for batch in parse_batches(data)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_are_found_as_by_looking_at_every_record(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    timestamps = [NOON + chance.randrange(3 * DAY_MS) for _ in range(3000)]
+    committed(new_table(tmp_path), 0, 3000, timestamps=timestamps)
+    reader = ColdReader(lake(tmp_path))
+
+    for _ in range(20):
+        wanted = NOON + chance.randrange(-1000, 3 * DAY_MS + 1000)
+        start = chance.randrange(3000)
+        expected = next((o for o in range(start, 3000) if timestamps[o] >= wanted), None)
+        found = reader.seek_ts(TOPIC, TOPIC_ID, 0, wanted, start, 3000)
+        assert found == (None if expected is None else ColdRecord(expected, timestamps[expected]))
+    largest = max(timestamps)
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 3000) == (timestamps.index(largest), largest)
+
+
+def test_the_first_record_from_an_offset_on(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 100, offsets=[3, 50])
+    reader = ColdReader(lake(tmp_path))
+
+    assert reader.first(TOPIC, TOPIC_ID, 0, 0, 100) == (3, NOON + 3)
+    assert reader.first(TOPIC, TOPIC_ID, 0, 4, 100) == (50, NOON + 50)
+    assert reader.first(TOPIC, TOPIC_ID, 0, 51, 100) is None
+
+
+def test_an_older_snapshot_is_opened_anew_when_more_was_trimmed(tmp_path: Path) -> None:
+    table = committed(new_table(tmp_path), 0, 10)
+    reader = ColdReader(lake(tmp_path))
+    assert reader.refresh(TOPIC, TOPIC_ID) == {0: ArchivedLog(0, 10, 10)}
+
+    committed(table, 10, 20)
+
+    assert offsets_from(reader, 0, 20) == list(range(20))
+
+
+def test_what_was_trimmed_but_never_archived_is_an_error(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 10)
+
+    with pytest.raises(RowsMissing, match="below 20 were trimmed, but are not archived"):
+        ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 20, MB)
+
+
+def test_rows_that_a_restore_took_away_are_no_gap(tmp_path: Path) -> None:
+    table = committed(new_table(tmp_path), 0, 10)
+    table = committed(table, 10, 20)
+    committed(table, 20, 30)
+    table.delta.delete("offset >= 10 and offset < 20")
+    reader = ColdReader(lake(tmp_path))
+
+    archived = reader.refresh(TOPIC, TOPIC_ID)
+
+    assert archived == {0: ArchivedLog(0, 30, 10)} or archived[0].chained == 10
+    assert offsets_from(reader, 0, 10) == list(range(10))
+    with pytest.raises(RowsMissing, match="offsets 10 to 19 of partition 0"):
+        reader.read(TOPIC, TOPIC_ID, 0, 10, 30, MB)
+    assert offsets_from(reader, 20, 30) == list(range(20, 30))
+
+
+def test_files_vacuumed_away_after_a_compaction_are_looked_for_anew(tmp_path: Path) -> None:
+    table = committed(new_table(tmp_path), 0, 10)
+    committed(table, 10, 20)
+    reader = ColdReader(lake(tmp_path), cache_bytes=1)
+    assert offsets_from(reader, 0, 20) == list(range(20))
+
+    delta = LakeTable.open(lake(tmp_path), TOPIC).delta
+    delta.optimize.compact()
+    delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    assert offsets_from(reader, 0, 20) == list(range(20))
+
+
+def test_nothing_is_known_of_a_topic_without_a_table(tmp_path: Path) -> None:
+    reader = ColdReader(lake(tmp_path))
+
+    assert reader.refresh(TOPIC, TOPIC_ID) == {}
+    assert reader.archived(TOPIC, TOPIC_ID, 0) is None
+
+
+def test_the_cache_is_bounded(tmp_path: Path) -> None:
+    committed(new_table(tmp_path), 0, 100_000)
+    reader = ColdReader(lake(tmp_path), cache_bytes=2 * MB)
+
+    assert offsets_from(reader, 0, 100_000) == list(range(100_000))
+    assert reader._cached <= 2 * MB
+    assert reader._cached == sum(rows.nbytes for rows in reader._groups.values())
+
+
+def test_the_largest_timestamp_is_found_by_statistics(tmp_path: Path) -> None:
+    table = committed(new_table(tmp_path), 0, 30_000)
+    table = committed(table, 30_000, 60_000, timestamps=[NOON + 29_999] * 30_000)
+    committed(table, 60_000, 60_010, timestamps=[NOON] * 10)
+    reader = ColdReader(lake(tmp_path))
+
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010) == ColdRecord(29_999, NOON + 29_999)
+    assert len(reader._groups) == 1
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000) == ColdRecord(28_999, NOON + 28_999)
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000) == ColdRecord(40_000, NOON + 29_999)
+    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 60_010, 60_010) is None

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from korvet.client.partitioner import partition_of_key
+from korvet.pipeline.offsets import WrongOption
+from korvet.pipeline.options import write_options
+from korvet.pipeline.topic_writing import RowRefused, check_columns, check_topic, write_rows
+from korvet.protocol.compression import Codec
+from korvet.protocol.errors import MessageTooLarge, NetworkException, UnknownTopicOrPartition
+from tests.pipeline.support import Cluster
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def write(cluster: Cluster, *batches: pa.RecordBatch, **options: object) -> None:
+    write_rows(write_options(cluster.options(**options)), iter(batches))
+
+
+@pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
+def test_rows_of_every_codec_come_back(cluster: Cluster, topic: str, codec: str) -> None:
+    cluster.create(topic, partitions=3)
+    keys = [None if n % 5 == 0 else b"key-%d" % n for n in range(1000)]
+    values = [None if n % 7 == 0 else b"value-%d" % n * 100 for n in range(1000)]
+    headers = [[{"key": "h", "value": None}] * (n % 3) or None for n in range(1000)]
+    rows = pa.record_batch(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.array(headers, pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))),
+            "ignored": pa.array(range(1000)),
+        }
+    )
+    write(cluster, rows, rows, topic=topic, kafka__compression__type=codec)
+    back = cluster.read(subscribe=topic, includeHeaders="true")
+
+    expected = Counter(
+        (key, value, str(each)) for key, value, each in zip(keys, values, headers, strict=True)
+    )
+    found = Counter((row["key"], row["value"], str(row["headers"])) for row in back)
+    assert {row: 2 * count for row, count in expected.items()} == found
+    assert all(row["partition"] == partition_of_key(row["key"], 3) for row in back if row["key"] is not None)
+
+
+def test_rows_without_a_key_are_spread_and_a_keys_rows_keep_their_order(cluster: Cluster, topic: str) -> None:
+    cluster.create(topic, partitions=4)
+    values = [b"%d" % n for n in range(4000)]
+    keyless = pa.record_batch({"value": pa.array([bytes(1000)] * 4000)})
+    keyed = pa.record_batch({"key": pa.array([b"one"] * 4000), "value": pa.array(values)})
+    for rows in (keyless, keyed):
+        write(cluster, rows, topic=topic, kafka__max__request__size=100_000)
+    back = cluster.read(subscribe=topic)
+
+    assert values == [row["value"] for row in back if row["key"] is not None]
+    assert {0, 1, 2, 3} == {row["partition"] for row in back if row["key"] is None}
+    assert 8000 == len(back)
+
+
+def test_text_is_written_as_utf_8(memory: Cluster, topic: str) -> None:
+    memory.create(topic)
+    write(memory, pa.record_batch({"key": ["ä"], "value": ["€"]}), topic=topic)
+
+    assert [("ä".encode(), "€".encode())] == [
+        (row["key"], row["value"]) for row in memory.read(subscribe=topic)
+    ]
+
+
+def test_the_option_wins_over_the_column_topic(memory: Cluster, topic: str) -> None:
+    memory.create(topic)
+    write(memory, pa.record_batch({"topic": pa.array([None], pa.string()), "value": [b"x"]}), topic=topic)
+
+    assert [b"x"] == [row["value"] for row in memory.read(subscribe=topic)]
+
+
+def test_what_cannot_be_written_says_why(memory: Cluster, topic: str) -> None:
+    memory.create(topic, partitions=2)
+    value = pa.array([b"x"])
+    with pytest.raises(RowRefused, match="topic is null; a name is accepted, or an option topic"):
+        write(memory, pa.record_batch({"topic": pa.array([None], pa.string()), "value": value}))
+    for partition in (2, -1):
+        rows = pa.record_batch({"partition": pa.array([partition], pa.int32()), "value": value})
+        with pytest.raises(RowRefused, match=f"There is no {topic}-{partition}; .* partitions are 0 to 1"):
+            write(memory, rows, topic=topic)
+    with pytest.raises(UnknownTopicOrPartition, match="There is no topic .*, and the broker creates none"):
+        write(memory, pa.record_batch({"value": value}), topic=f"{topic}-missing")
+    large = pa.record_batch({"value": [bytes(2_000_000)], "partition": pa.array([1], pa.int32())})
+    with pytest.raises(MessageTooLarge, match=rf"{topic}-1: .*\(1 rows\)"):
+        write(memory, large, topic=topic)
+
+
+def test_a_missing_broker_is_told_at_once() -> None:
+    with pytest.raises(NetworkException, match="127.0.0.1:1: Connection refused"):
+        check_topic(write_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "a"}))
+
+
+TYPES = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def schema_of(ddl: str) -> StructType:
+    """A schema out of DDL, which Spark itself reads only where there is a session."""
+    columns = (column.split(" ") for column in ddl.split(", "))
+    return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
+
+
+@pytest.mark.parametrize(
+    "columns, said",
+    [
+        ("key string", "there is no column value; accepted are value, and key"),
+        ("value bigint", "column value is bigint; accepted is string or binary"),
+        ("value string, key int", "column key is int; accepted is string or binary"),
+        ("value string, partition bigint", "column partition is bigint; accepted is int"),
+        ("value string, headers map<string,string>", "accepted is array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_columns_are_checked_by_their_types(columns: str, said: str) -> None:
+    schema = schema_of(columns)
+    with pytest.raises(WrongOption) as raised:
+        check_columns(schema, write_options({**SERVERS, "topic": "a"}))
+
+    assert said in str(raised.value)
+
+
+def test_a_topic_is_named_by_an_option_or_a_column() -> None:
+    with pytest.raises(
+        WrongOption, match="no topic is named; accepted is an option topic, or a column topic"
+    ):
+        check_columns(schema_of("value string"), write_options(SERVERS))
+    check_columns(schema_of("value string, topic string"), write_options(SERVERS))

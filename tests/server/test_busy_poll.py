@@ -1,0 +1,88 @@
+"""Busy polling: it continues while there are responses, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from attrs import define
+
+from korvet.server import busy_poll
+from korvet.server.busy_poll import AWAKE_S, QUICK_S, Vigil
+
+
+@define
+class Clock:
+    """A fake `monotonic` that counts its calls: one for each poll."""
+
+    now: float = 1000.0
+    asked: int = 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(busy_poll, "monotonic", clock)
+    return clock
+
+
+async def times_run(clock: Clock, rounds: int) -> int:
+    """Return the number of polls in that many rounds of the scheduler."""
+    before = clock.asked
+    for _ in range(rounds):
+        await trio.lowlevel.checkpoint()
+    return clock.asked - before
+
+
+@asynccontextmanager
+async def keeping(*, counts_those_that_waited: bool = False) -> AsyncIterator[Vigil]:
+    async with trio.open_nursery() as nursery:
+        kept = Vigil(counts_those_that_waited)
+        nursery.start_soon(kept.keep)
+        await trio.testing.wait_all_tasks_blocked()
+        yield kept
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(clock: Clock) -> None:
+    async with keeping() as kept:
+        kept.answered(clock.now, clock.now, has_waited=False)
+        for _ in range(3):
+            asked = clock.now + 0.5 * QUICK_S
+            clock.now = asked + 0.001
+            kept.answered(asked, clock.now, has_waited=False)
+            assert 9 <= await times_run(clock, 10)
+            clock.now += 0.9 * AWAKE_S
+            assert 9 <= await times_run(clock, 10)
+        clock.now += 0.2 * AWAKE_S
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert 0 == await times_run(clock, 10)
+
+
+async def test_where_requests_take_their_time_it_does_nothing(clock: Clock) -> None:
+    async with keeping() as kept:
+        for _ in range(3):
+            kept.answered(clock.now, clock.now + 0.001, has_waited=False)
+            assert 0 == await times_run(clock, 10)
+            clock.now += 0.001 + 1.1 * QUICK_S
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_an_answer_that_waited_counts_where_nobody_else_was_waited_for(
+    clock: Clock, counts: bool
+) -> None:
+    """Such as a long poll that the request before has ended."""
+    async with keeping(counts_those_that_waited=counts) as kept:
+        kept.answered(clock.now, clock.now, has_waited=False)
+        clock.now += 0.5 * QUICK_S
+        kept.answered(clock.now - 30.0, clock.now, has_waited=True)
+
+        assert counts == (await times_run(clock, 10) >= 9)

@@ -1,0 +1,265 @@
+"""Logs whose beginning is in the lake, as handlers answer from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from korvet.broker.broker import Broker, open_broker
+from korvet.config import Config
+from korvet.lake.table import LakeTable
+from korvet.protocol.errors import ErrorCode, OffsetOutOfRange
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from korvet.protocol.record_batch import decode_records, parse_batches
+from korvet.storage.interface import ReadRequest, Topic, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from korvet.tiered.log import DELETED
+from korvet.tiered.remote import open_cold_store
+from tests.handlers.support import NOW_MS, append, ask
+from tests.lake.support import lake, written
+
+TP = TopicPartition("orders", 0)
+LATEST, EARLIEST, MAX, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
+COUNT = 100  # records, one a millisecond
+
+
+@define
+class Log:
+    """A topic of 100 records on a broker with a lake, and what is done to it."""
+
+    broker: Broker
+    folder: Path
+    topic: Topic
+    table: LakeTable = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.table = LakeTable.open_or_create(lake(self.folder), TP.topic, self.topic.topic_id)
+
+    def archive(self, start: int, end: int) -> None:
+        timestamps = [NOW_MS + offset for offset in range(start, end)]
+        self.table = self.table.commit([written(self.table, start, end, timestamps=timestamps)])
+
+    async def trim(self, offset: int) -> None:
+        """Trim archived records, as the retention worker does."""
+        await self.broker.storage.truncate_before(TP, offset)
+
+    async def fetch(self, offset: int, *, max_bytes: int = 1_000_000) -> PartitionData:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[FetchTopic(topic=TP.topic, partitions=[partition])],
+        )
+        response = await ask(self.broker, 1, 12, request)
+        data: PartitionData = response.responses[0].partitions[0]
+        return data
+
+    async def values_from(self, offset: int) -> list[tuple[int, bytes | None]]:
+        """Return the records that a consumer receives up to the end."""
+        found: list[tuple[int, bytes | None]] = []
+        while offset < COUNT:
+            data = await self.fetch(offset, max_bytes=2000)
+            assert data.error_code == 0
+            assert data.records
+            for buffer in data.records:
+                for one in parse_batches(buffer):
+                    found += [(one.base_offset + record[0], record[3]) for record in decode_records(one)]
+            offset = found[-1][0] + 1
+        return found
+
+    async def offset(self, timestamp: int) -> tuple[int, int]:
+        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        topics = [ListOffsetsTopic(name=TP.topic, partitions=[partition])]
+        response = await ask(self.broker, 2, 11, ListOffsetsRequest(replica_id=-1, topics=topics))
+        answer = response.topics[0].partitions[0]
+        assert answer.error_code == 0
+        return answer.offset, answer.timestamp
+
+    async def delete_before(self, offset: int) -> Any:
+        partitions = [DeleteRecordsPartition(partition_index=0, offset=offset)]
+        topics = [DeleteRecordsTopic(name=TP.topic, partitions=partitions)]
+        response = await ask(self.broker, 21, 2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+        return response.topics[0].partitions[0]
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[Log]:
+    async with open_cold_store(str(tmp_path / "lake")) as cold:
+        storage = MemoryStorage(clock=lambda: NOW_MS)
+        broker = await open_broker(storage, Config(lake_url=str(tmp_path / "lake")), cold=cold)
+        topic = await storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
+        for first in range(0, COUNT, 10):
+            values = [f"value {offset}".encode() for offset in range(first, first + 10)]
+            await append(broker, TP, *values, timestamps=[NOW_MS + first + index for index in range(10)])
+        yield Log(broker, tmp_path, topic)
+
+
+EVERYTHING = [(offset, f"value {offset}".encode()) for offset in range(COUNT)]
+
+
+async def test_a_consumer_reads_from_the_lake_into_storage_without_a_seam(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+
+    assert await log.values_from(0) == EVERYTHING
+    assert await log.values_from(33) == EVERYTHING[33:]
+
+
+async def test_the_log_starts_where_the_table_does(log: Log) -> None:
+    log.archive(20, 70)
+    await log.trim(60)
+
+    below, first, hot = await log.fetch(19), await log.fetch(20), await log.fetch(80)
+
+    assert below.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert [first.log_start_offset, hot.log_start_offset] == [20, 20]
+    assert [first.high_watermark, hot.high_watermark] == [COUNT, COUNT]
+
+
+async def test_offsets_are_listed_from_both_tiers(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+
+    assert await log.offset(EARLIEST) == (0, NOW_MS)
+    assert await log.offset(EARLIEST_LOCAL) == (60, NOW_MS + 60)
+    assert await log.offset(TIERED) == (69, -1)
+    assert await log.offset(PENDING) == (70, -1)
+    assert await log.offset(LATEST) == (COUNT, -1)
+    assert await log.offset(NOW_MS + 7) == (7, NOW_MS + 7)
+    assert await log.offset(NOW_MS + 77) == (77, NOW_MS + 77)
+    assert await log.offset(MAX) == (99, NOW_MS + 99)
+
+
+async def test_nothing_archived_is_a_log_like_any_other(log: Log) -> None:
+    assert await log.offset(EARLIEST) == (0, NOW_MS)
+    assert await log.offset(TIERED) == (-1, -1)
+    assert await log.offset(PENDING) == (0, -1)
+    assert await log.values_from(0) == EVERYTHING
+
+
+async def test_the_largest_timestamp_may_be_an_archived_one(log: Log) -> None:
+    timestamps = [NOW_MS + (1000 if offset == 5 else offset) for offset in range(70)]
+    log.table.commit([written(log.table, 0, 70, timestamps=timestamps)])
+    await log.trim(60)
+
+    assert await log.offset(MAX) == (5, NOW_MS + 1000)
+
+
+async def test_deleted_records_are_not_served_from_the_lake_again(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+
+    deleted = await log.delete_before(15)
+
+    assert (deleted.error_code, deleted.low_watermark) == (0, 15)
+    assert (await log.fetch(14)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert await log.values_from(15) == EVERYTHING[15:]
+    assert await log.offset(EARLIEST) == (15, NOW_MS + 15)
+    assert (await log.delete_before(3)).low_watermark == 15
+
+
+async def test_deleting_beyond_what_is_trimmed_deletes_in_both_tiers(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+
+    deleted = await log.delete_before(80)
+
+    assert deleted.low_watermark == 80
+    assert (await log.fetch(70)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert await log.values_from(80) == EVERYTHING[80:]
+    beyond = await log.delete_before(COUNT + 1)
+    assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_rows_that_are_missing_from_the_table_are_an_error_to_be_retried(log: Log) -> None:
+    log.archive(0, 30)
+    log.archive(30, 70)
+    await log.trim(60)
+    log.table.delta.delete("offset >= 30")
+
+    assert (await log.fetch(40)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await log.fetch(5)).error_code == 0
+    assert (await log.fetch(60)).error_code == 0
+
+
+async def test_what_another_broker_has_trimmed_meanwhile_is_found_in_the_lake(log: Log) -> None:
+    log.archive(0, 20)
+    await log.trim(10)
+    assert await log.values_from(0) == EVERYTHING
+
+    log.archive(20, 50)
+    await log.trim(50)
+
+    assert await log.values_from(0) == EVERYTHING
+
+
+async def test_a_position_whose_rows_were_compacted_away_reads_on(log: Log) -> None:
+    log.table = log.table.commit([written(log.table, 0, 70, offsets=range(30))])
+    await log.trim(60)
+
+    data = await log.fetch(40)
+
+    assert data.error_code == 0
+    assert data.records
+    assert parse_batches(data.records[0])[0].base_offset == 60
+
+
+async def test_a_deleted_topic_is_forgotten_and_its_successor_begins_anew(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    await log.delete_before(15)
+    await log.broker.delete_topic(log.topic)
+
+    await log.broker.storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
+
+    assert not await log.broker.storage.documents("deleted-before")
+    assert await log.offset(EARLIEST) == (0, -1)
+    await append(log.broker, TP, b"new", timestamps=[NOW_MS])
+    assert await log.offset(EARLIEST) == (0, NOW_MS)
+
+
+async def test_a_topic_with_one_tier_never_asks_the_lake(log: Log) -> None:
+    await log.broker.storage.create_topic("plain", 1, {})
+    plain = TopicPartition("plain", 0)
+    await append(log.broker, plain, b"a", b"b")
+    await log.broker.log.truncate_before(plain, 1)
+    reads = await log.broker.log.read({plain: ReadRequest(0, 1000)}, max_bytes=1000)
+
+    assert isinstance(reads[plain], OffsetOutOfRange)
+    assert (await log.broker.log.latest(plain)).log_start_offset == 1
+    assert log.broker.cold is not None
+    assert log.broker.cold._process is None
+
+
+@pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])
+async def test_damaged_documents_of_deleted_records_bring_none_back(
+    log: Log, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    await log.delete_before(15)
+    (key,) = await log.broker.storage.documents(DELETED)
+    document = await log.broker.storage.load(DELETED, key)
+    assert document is not None
+    await log.broker.storage.save(DELETED, key, value, expected_version=document.version)
+
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            assert await log.offset(EARLIEST) == (60, NOW_MS + 60)
+    assert len([each for each in caplog.records if DELETED in each.getMessage()]) == 1
+    assert 2 <= log.broker.log.damage.found[TP.topic]
+
+    await log.delete_before(20)
+    assert await log.values_from(20) == EVERYTHING[20:]

@@ -1,0 +1,115 @@
+"""RPC to the process that reads archived tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import evolve
+
+from korvet.lake.remote_frames import ArchivedLog
+from korvet.lake.table import LakeTable
+from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.record_batch import parse_batches
+from korvet.storage.interface import OffsetAndTimestamp, Topic, TopicConfig
+from korvet.tiered.remote import ColdStore, open_cold_store
+from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake, written
+
+TOPIC_OF_TABLE = Topic(TOPIC, TOPIC_ID, 1, {}, TopicConfig())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+    return table.commit([written(table, 0, 100)])
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[ColdStore]:
+    async with open_cold_store(str(tmp_path / "lake")) as store:
+        yield store
+
+
+async def test_it_tells_what_is_archived_and_reads_it(table: LakeTable, store: ColdStore) -> None:
+    archived = await store.refresh(TOPIC_OF_TABLE)
+    data, next_offset = await store.read(TOPIC_OF_TABLE, 0, 10, 100, 1_000_000)
+
+    assert archived == {0: ArchivedLog(0, 100, 100)}
+    assert [(batch.base_offset, batch.record_count) for batch in parse_batches(data)] == [(10, 90)]
+    assert next_offset == 100
+    assert await store.first(TOPIC_OF_TABLE, 0, 5, 100) == OffsetAndTimestamp(5, NOON + 5)
+    assert await store.seek_ts(TOPIC_OF_TABLE, 0, NOON + 7, 0, 100) == OffsetAndTimestamp(7, NOON + 7)
+    assert await store.seek_ts(TOPIC_OF_TABLE, 0, NOON + 100, 0, 100) is None
+    assert await store.seek_max_ts(TOPIC_OF_TABLE, 0, 0, 100) == OffsetAndTimestamp(99, NOON + 99)
+
+
+async def test_questions_of_many_are_answered_each_its_own(table: LakeTable, store: ColdStore) -> None:
+    found = {}
+
+    async def ask(offset: int) -> None:
+        found[offset] = await store.first(TOPIC_OF_TABLE, 0, offset, 100)
+
+    async with trio.open_nursery() as nursery:
+        for offset in range(100):
+            nursery.start_soon(ask, offset)
+
+    assert found == {offset: OffsetAndTimestamp(offset, NOON + offset) for offset in range(100)}
+
+
+async def test_nothing_is_archived_where_there_is_no_table(store: ColdStore) -> None:
+    assert await store.refresh(TOPIC_OF_TABLE) == {}
+
+
+async def test_what_is_wrong_with_a_table_is_said(table: LakeTable, store: ColdStore) -> None:
+    other = evolve(TOPIC_OF_TABLE, topic_id=type(TOPIC_ID)(int=7))
+
+    with pytest.raises(KafkaStorageError, match="archive of an earlier topic orders"):
+        await store.refresh(other)
+
+
+async def test_a_process_that_was_killed_is_started_anew(table: LakeTable, store: ColdStore) -> None:
+    await store.refresh(TOPIC_OF_TABLE)
+    assert store._process is not None
+    os.kill(store._process.pid, signal.SIGSTOP)
+    failed = trio.Event()
+
+    async def ask() -> None:
+        with pytest.raises(KafkaStorageError, match="starts it again"):
+            await store.refresh(TOPIC_OF_TABLE)
+        failed.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while not store._waiting:
+            await trio.lowlevel.checkpoint()
+        os.kill(store._process.pid, signal.SIGKILL)
+        with trio.fail_after(10):
+            await failed.wait()
+
+    assert await store.refresh(TOPIC_OF_TABLE) == {0: ArchivedLog(0, 100, 100)}
+
+
+async def test_whoever_is_cancelled_leaves_the_others_their_answers(
+    table: LakeTable, store: ColdStore
+) -> None:
+    await store.refresh(TOPIC_OF_TABLE)
+
+    for _ in range(20):
+        with trio.move_on_after(0.0005):
+            await store.read(TOPIC_OF_TABLE, 0, 0, 100, 1_000_000)
+
+    assert await store.first(TOPIC_OF_TABLE, 0, 3, 100) == OffsetAndTimestamp(3, NOON + 3)
+    assert not store._waiting
+
+
+async def test_the_process_ends_with_its_store(table: LakeTable, tmp_path: Path) -> None:
+    async with open_cold_store(str(tmp_path / "lake")) as store:
+        await store.refresh(TOPIC_OF_TABLE)
+        process = store._process
+
+    assert process is not None
+    assert process.returncode is not None

@@ -1,0 +1,309 @@
+"""The parent of a broker's processes with test workers, and the messages between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from korvet.broker.broker import open_broker
+from korvet.config import Config, ConfigError, Listener
+from korvet.server.listeners import ListenError, Use, held_ports, open_listeners
+from korvet.server.server import Server
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.memory import MemoryStorage
+from korvet.workers.control import Control, Drain, Drained, End, Message, Ready, Refused, Setup
+from korvet.workers.parent import how, private_folder
+
+LIMIT_S = 30.0
+
+# A broker of two processes whose workers are functions of the test's own.
+PROGRAM = """
+import logging, os, signal, socket, sys
+import trio
+from korvet.cli import report, innermost
+from korvet.config import Config, Listener
+from korvet.workers import parent
+from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused
+from korvet.workers.forking import Forker
+from korvet.storage.interface import StorageUsageError
+
+{worker}
+
+async def main(forker):
+    async with trio.open_nursery() as nursery:
+        listeners = (Listener("PLAINTEXT", "127.0.0.1", 0),)
+        config = Config(storage="unix:///nowhere", processes=2, listeners=listeners, shutdown_deadline_ms=1000)
+        ready = await nursery.start(parent.run, config, forker)
+        print("ready", *ready.lines, flush=True)
+        {then}
+
+parent.FIRST_PAUSE_S = parent.LONGEST_PAUSE_S = 0.01
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+try:
+    trio.run(main, Forker.start(lambda sock: trio.run(work, sock)))
+except BaseException as error:
+    sys.exit(report(innermost(error)))
+"""
+
+OBEYS = """
+async def work(sock):
+    control = Control.on(sock)
+    setup = await control.receive()
+    await control.send(Ready([f"line of {setup.index}"], "127.0.0.1:1"))
+    while (message := await control.receive()) is not None:
+        os.write(1, f"told {setup.index} {message}\\n".encode())  # whole, beside those of others
+        if isinstance(message, Drain):
+            await control.send(Drained())
+        if isinstance(message, End):
+            return
+"""
+
+
+@contextmanager
+def program(worker: str, then: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run a broker with such workers, and end all its processes after the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(worker=worker, then=then)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Return the exit status and the output, once it and all its child processes have ended."""
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
+    """Return its output up to a line that starts with the given text."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith(wanted):
+            return lines
+    raise AssertionError(lines)
+
+
+# --- The parent -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_all_are_drained_before_any_is_told_to_end() -> None:
+    with program(OBEYS) as process:
+        lines_until(process, "ready line of 0")
+        process.send_signal(signal.SIGTERM)
+        status, out, err = ended(process)
+
+    assert (0, "") == (status, err)
+    assert ["Drain", "Drain", "End", "End"] == [
+        line.split()[2].split("(")[0] for line in out.splitlines() if line.startswith("told")
+    ], out
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_again_and_again_ends_the_broker_with_a_line() -> None:
+    with program("async def work(sock): os._exit(7)") as process:
+        status, out, err = ended(process)
+
+    assert status == 1
+    assert "starting it again" in out
+    assert err.endswith("has ended: with status 7, for the 6th time in a row; so korvet ends\n"), err
+
+
+@pytest.mark.slow
+def test_what_a_worker_is_refused_is_the_brokers_last_line() -> None:
+    refused = """
+async def work(sock):
+    control = Control.on(sock)
+    await control.receive()
+    await control.send(Refused(StorageUsageError("there is no such folder")))
+"""
+    with program(refused) as process:
+        status, _, err = ended(process)
+
+    assert (2, "korvet: there is no such folder\n") == (status, err)
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_end_is_killed() -> None:
+    deaf = OBEYS.replace("    while (", "    await trio.sleep_forever()\n    while (")
+    with program(deaf.replace("async def", "parent.GRACE_S = 0\n\nasync def")) as process:
+        lines_until(process, "ready")
+        process.send_signal(signal.SIGTERM)
+        status, out, _ = ended(process)
+
+    assert status == 0
+    assert out.count("has not ended in time; killing it") == 2
+
+
+@pytest.mark.slow
+def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
+    with program(OBEYS, 'raise OSError(5, "no such terminal")') as process:
+        status, out, err = ended(process)
+
+    assert (1, "korvet: no such terminal\n") == (status, err)
+    assert "killing it" not in out
+
+
+@pytest.mark.slow
+def test_without_the_process_it_forks_from_the_broker_ends_with_a_line() -> None:
+    with program(OBEYS) as process:
+        lines_until(process, "ready")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        status, _, err = ended(process)
+
+    assert status == 1
+    assert err == "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n"
+
+
+def test_says_how_a_process_ended() -> None:
+    assert ["killed by SIGKILL", "with status 3"] == [how(-9), how(3)]
+
+
+def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() -> None:
+    with private_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "1.sock").touch()
+
+    assert not folder.exists()
+
+
+def test_a_folder_whose_path_no_socket_can_have_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with (
+        pytest.raises(ListenError, match="too long for them; set TMPDIR to a shorter path"),
+        private_folder(),
+    ):
+        pass
+
+    assert not list(deep.iterdir())
+
+
+@pytest.mark.parametrize("limit, expected", [(10, 4), (9, 3), (1, 1)])
+async def test_each_process_has_its_share_of_the_limits(limit: int, expected: int) -> None:
+    config = Config(storage="unix:///nowhere", processes=3, max_connections=limit)
+    server = Server(await open_broker(MemoryStorage(), config), [])
+
+    assert expected == server._limit.limit
+    assert server._share_of(-1) == -1
+
+
+@pytest.mark.parametrize("storage", ["memory://", "memory://?max_bytes=5"])
+def test_memory_is_one_process(storage: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\$\.processes: 2 processes cannot share"):
+        Config(storage=storage, processes=2)
+
+
+# --- Messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Setup(Config(storage="unix:///s", processes=3, node_id=7), 2, Path("folder")),
+        Ready(("one", "two"), "localhost:9092"),
+        Drain(),
+        Drain(at_once=True),
+        Drained(),
+        End(),
+    ],
+    ids=repr,
+)
+async def test_messages_arrive_whole_one_after_the_other(message: Message) -> None:
+    ours, theirs = socket.socketpair()
+    sending, receiving = Control.on(ours), Control.on(theirs)
+    async with sending.stream, receiving.stream, trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(sending.send, message)
+        assert [message] * 3 == [await receiving.receive() for _ in range(3)]
+
+
+async def test_errors_are_sent_with_their_words() -> None:
+    ours, theirs = socket.socketpair()
+    sending, receiving = Control.on(ours), Control.on(theirs)
+    async with sending.stream, receiving.stream:
+        await sending.send(Refused(StorageUsageError("no")))
+        message = await receiving.receive()
+
+    assert isinstance(message, Refused)
+    assert (StorageUsageError, "no") == (type(message.error), str(message.error))
+
+
+async def test_an_end_that_has_gone_is_told_and_what_is_sent_to_it_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    control = Control.on(ours)
+    async with control.stream:
+        theirs.close()
+        await control.send(Drained())
+        await control.send(Drained())
+
+        assert await control.receive() is None
+
+
+async def test_half_a_message_is_none() -> None:
+    ours, theirs = socket.socketpair()
+    control = Control.on(ours)
+    async with control.stream, trio.open_nursery() as nursery:
+        received: list[Message | None] = []
+
+        async def receive() -> None:
+            received.append(await control.receive())
+
+        nursery.start_soon(receive)
+        theirs.send(b"\0\0\0\x10abc")
+        await wait_all_tasks_blocked()
+        assert not received
+        theirs.close()
+
+    assert [None] == received
+
+
+# --- Ports ------------------------------------------------------------------------------------------------
+
+
+def test_a_held_port_is_shared_by_those_who_say_so_alone() -> None:
+    with held_ports(Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))) as found:
+        assert found.listeners[0].port > 0
+        shared = [open_listeners(found, Use.SHARED) for _ in range(3)]
+        with pytest.raises(ListenError, match="in use"):
+            open_listeners(found)
+        with pytest.raises(ListenError, match="in use"), held_ports(found):
+            pass
+        for bound in shared:
+            bound[0].close()
+
+
+def test_a_held_port_takes_no_connections_before_anybody_listens() -> None:
+    with held_ports(Config(listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),))) as found:
+        address = ("127.0.0.1", found.listeners[0].port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        (bound,) = open_listeners(found, Use.SHARED)
+        socket.create_connection(address).close()
+        bound.close()
