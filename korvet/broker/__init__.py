@@ -1,4 +1,4 @@
-"""What a handler may touch: topics and their rules, alterations, limits, counters, and the broker that joins them.
+"""The state behind all handlers: topics and their rules, alterations, limits, counters, and the broker that joins them.
 
-Nothing here knows sockets or wire frames.
+This package must not use sockets or wire frames.
 """

@@ -1,8 +1,8 @@
-"""What a handler may touch: storage, topics, groups, settings, the clock, and who this broker is.
+"""The interface of the broker to its handlers: storage, topics, groups, settings, the clock, and the broker's identity.
 
-Every handler reaches a topic, a group or the cluster through `Broker.topic`, `topic_by_id`, `group` and `cluster`,
-which take what is to be done with it and can refuse; as yet they allow everybody everything. Node id, leaders,
-leader epochs and coordinators are answered here and nowhere else, since one day there will be several brokers.
+Every handler accesses a topic, a group or the cluster through `Broker.topic`, `topic_by_id`, `group` and `cluster`.
+These take the operation and can refuse it; at present they allow every client every operation. Node ids, leaders,
+leader epochs and coordinators are determined only here, because later there will be several brokers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_EPOCH = -1
 
 
 class Operation(IntEnum):
-    """What may be done with a resource, as Kafka numbers it."""
+    """The operations on a resource (AclOperation), with the protocol's numbers."""
 
     READ = 3
     WRITE = 4
@@ -64,7 +64,7 @@ class Operation(IntEnum):
 
 
 class Resource(Enum):
-    """What something may be done with, and which operations there are on it."""
+    """The types of resources. Each value is the set of operations that the type supports."""
 
     TOPIC = frozenset(
         {
@@ -100,13 +100,13 @@ class Resource(Enum):
     )
 
 
-class Disconnect(Exception):  # noqa: N818  an answer, not a fault of ours
-    """The answer to a request is the end of its connection, as where a producer without acks met an error."""
+class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not an error
+    """Close the connection instead of sending a response, for example after an error of a Produce with acks=0."""
 
 
 @define
 class RequestContext:
-    """What a handler is told of a request besides its body, and what it tells the server meanwhile."""
+    """A request's metadata, which a handler reads, and its progress, which a handler reports to the server."""
 
     version: int
     client_id: str | None = None
@@ -114,7 +114,7 @@ class RequestContext:
     listener_name: str = "PLAINTEXT"
     peer: str = ""
     is_submitted: bool = False
-    answer_bytes: int = 0  # what the answer's records have of the budget, until it is sent
+    answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
 
     @property
@@ -123,7 +123,7 @@ class RequestContext:
         return "/" + self.peer.rpartition(":")[0].strip("[]")
 
     def submitted(self) -> None:
-        """The order of this request's appends is settled: the connection's next one may start."""
+        """Report that the order of this request's appends is fixed, so that the connection's next request may start."""
         self.is_submitted = True
 
 
@@ -139,7 +139,7 @@ class Node:
 
 @define(eq=False)
 class Broker:
-    """Made by `open_broker`. `advertised` is what clients of each listener are told to connect to."""
+    """A broker, created by `open_broker`. `advertised` is the advertised host and port by listener name."""
 
     storage: Storage
     config: Config
@@ -148,16 +148,16 @@ class Broker:
     counters: Counters = field(factory=Counters)
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
-    cold: ColdStore | None = None  # what is archived, where `lake.url` says that there is such a thing
+    cold: ColdStore | None = None  # the lake at `lake.url`, if that is set
     log: Tiers = field(init=False, repr=False)
     answers: AnswerBudget = field(init=False, repr=False)
     groups: GroupCoordinator = field(init=False, repr=False)
     retention: RetentionWorker = field(init=False, repr=False)
     compaction: CompactionWorker = field(init=False, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
-    # Epochs other than 0, as they were last met in the store.
+    # Leader epochs other than 0, as last returned by the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
-    # Partitions of all topics, and the time after which they are counted again, on the clock of `monotonic`.
+    # Number of partitions of all topics, and the time on the clock of `monotonic` from which they are counted again.
     _partition_count: int = field(default=0, repr=False)
     _is_counted_until: float = field(default=0.0, repr=False)
     _parked: set[trio.CancelScope] = field(factory=set, repr=False)
@@ -170,10 +170,10 @@ class Broker:
         self.retention = RetentionWorker(self.storage, self.config, self.groups.leases, self.log)
         self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
 
-    # --- Who this is ------------------------------------------------------------------------------------
+    # --- Brokers, leaders, coordinators -----------------------------------------------------------------
 
     def nodes(self, context: RequestContext) -> Sequence[Node]:
-        """The living brokers, at the addresses that are meant for whoever asks."""
+        """Return the live brokers, with the addresses that are advertised on the client's listener."""
         host, port = self.advertised.get(context.listener_name, ("localhost", 9092))
         return [Node(self.config.node_id, host, port, self.config.broker_rack)]
 
@@ -182,20 +182,21 @@ class Broker:
         return self.config.node_id
 
     def coordinator(self, context: RequestContext, group_id: str) -> Node:  # noqa: ARG002  later it depends on it
-        """Who coordinates a group."""
+        """Return the coordinator of a group."""
         return self.nodes(context)[0]
 
     def leader_id(self, tp: TopicPartition) -> int:  # noqa: ARG002  as above
         return self.config.node_id
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """The epoch clients are told: the newest that was met in the store, for asking it costs a round trip."""
+        """Return the leader epoch that the store last returned, or 0."""
+        # Reading it from the store would cost a round trip.
         return self._leader_epochs.get(tp, 0)
 
     def check_leader_epoch(self, tp: TopicPartition, claimed: int, actual: int) -> None:
-        """Compare the epoch a client knows (KIP-320) with the store's, which is remembered.
+        """Compare a client's leader epoch (KIP-320) with the store's epoch, and cache the store's.
 
-        Raises FencedLeaderEpoch when the client's is older, UnknownLeaderEpoch when it is newer.
+        Raises FencedLeaderEpoch if the client's epoch is older, UnknownLeaderEpoch if it is newer.
         """
         if actual or tp in self._leader_epochs:
             self._leader_epochs[tp] = actual
@@ -205,17 +206,17 @@ class Broker:
             raise FencedLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not {claimed}")
         raise UnknownLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not yet {claimed}")
 
-    # --- What may be reached ----------------------------------------------------------------------------
+    # --- Access to resources ----------------------------------------------------------------------------
 
     def authorize(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
-        """Allow it, or raise the …AuthorizationFailed of the resource. Everything is allowed as yet."""
+        """Raise the resource's …AuthorizationFailed if the operation is not allowed. At present all are allowed."""
 
     def authorized_operations(self, context: RequestContext, resource: Resource, name: str) -> int:  # noqa: ARG002
-        """Everything the asker may do, a bit each."""
+        """Return the bit field of the operations that the client may do."""
         return sum(1 << operation for operation in resource.value)
 
     async def topic(self, context: RequestContext, name: str, operation: Operation) -> Topic:
-        """The topic of that name. Raises UnknownTopicOrPartition."""
+        """Return the topic with that name. Raises UnknownTopicOrPartition."""
         self.authorize(context, operation, Resource.TOPIC, name)
         topic = await self.storage.topic(name)
         if topic is None:
@@ -223,7 +224,7 @@ class Broker:
         return topic
 
     async def topic_by_id(self, context: RequestContext, topic_id: UUID, operation: Operation) -> Topic:
-        """The topic with that id. Raises UnknownTopicId."""
+        """Return the topic with that id. Raises UnknownTopicId."""
         topic = await self.storage.topic_by_id(topic_id)
         if topic is None:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
@@ -233,18 +234,18 @@ class Broker:
     async def partition(
         self, context: RequestContext, name: str, number: int, operation: Operation
     ) -> TopicPartition:
-        """A partition that is there. Raises UnknownTopicOrPartition."""
+        """Return an existing partition. Raises UnknownTopicOrPartition."""
         return partition_of(await self.topic(context, name, operation), number)
 
     async def topics(self, context: RequestContext, operation: Operation) -> Sequence[Topic]:  # noqa: ARG002
-        """All topics the asker may know of, by name."""
+        """Return all topics that the client may see, sorted by name."""
         known = await self.storage.topics()
         return [known[name] for name in sorted(known)]
 
     def group(self, context: RequestContext, group_id: str | None, operation: Operation) -> str:
-        """Return the group's id. The empty id is a group like others, as in Kafka.
+        """Return the group's id. The empty id is valid, as in Kafka.
 
-        Raises InvalidGroupId for null, and for an id that not every version could answer.
+        Raises InvalidGroupId for null, and for an id that is too long for a response of some version.
         """
         if group_id is None or is_longer(group_id, LONGEST_ID_BYTES):
             raise InvalidGroupId
@@ -252,27 +253,27 @@ class Broker:
         return group_id
 
     def cluster(self, context: RequestContext, operation: Operation) -> None:
-        """Ask for something that concerns the cluster as a whole."""
+        """Authorize an operation on the cluster."""
         self.authorize(context, operation, Resource.CLUSTER, "kafka-cluster")
 
     # --- Topics -----------------------------------------------------------------------------------------
 
     def rules(self, topic: Topic) -> TopicRules:
-        """The topic's settings that handlers obey; read again when it was altered."""
+        """Return the topic's rules. They are cached, and computed again after the topic was altered."""
         known = self._rules.get(topic.name)
         if known is None or known[0] is not topic:
             known = self._rules[topic.name] = (topic, rules_of(topic.settings, self.config))
         return known[1]
 
     async def plan_topic(self, context: RequestContext, new: NewTopic) -> PlannedTopic:
-        """What creating that topic would amount to. Raises the KafkaError that forbids it; creates nothing."""
+        """Return the topic as it would be created, without creating it. Raises the KafkaError that prevents it."""
         self.authorize(context, Operation.CREATE, Resource.TOPIC, new.name)
         planned = plan(new, self.config, await self.storage.topics())
         await self.check_partitions(planned.partitions)
         return planned
 
     async def check_partitions(self, additional: int) -> None:
-        """Raise PolicyViolation if topics may not have so many more partitions, all together."""
+        """Raise PolicyViolation if `additional` partitions would exceed `max.broker.partitions`."""
         limit = self.config.max_broker_partitions
         if time.monotonic() > self._is_counted_until:
             known = await self.storage.topics()
@@ -291,22 +292,22 @@ class Broker:
         return topic
 
     def added_partitions(self, count: int) -> None:
-        """Count partitions that were created just now."""
+        """Add newly created partitions to the count."""
         self._partition_count += count
 
     async def topic_or_new(self, context: RequestContext, name: str) -> Topic:
-        """The topic of that name, created with the broker's defaults when it is not there."""
+        """Return the topic with that name. Create it with the broker's defaults if it does not exist."""
         try:
             return await self.topic(context, name, Operation.DESCRIBE)
         except UnknownTopicOrPartition:
             pass
         try:
             return await self.create_topic(await self.plan_topic(context, NewTopic(name)))
-        except TopicAlreadyExists:  # somebody else was faster
+        except TopicAlreadyExists:  # another client created it in the meantime
             return await self.topic(context, name, Operation.DESCRIBE)
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and what is remembered of it. Raises UnknownTopicOrPartition when it is gone already."""
+        """Delete a topic and its cached state. Raises UnknownTopicOrPartition if it does not exist any more."""
         await self.storage.delete_topic(topic)
         await self.log.forget(topic)
         self._partition_count -= topic.partitions
@@ -318,9 +319,9 @@ class Broker:
 
     @contextmanager
     def parked(self, context: RequestContext, wait_s: float) -> Iterator[None]:
-        """Wait inside this block, at most `wait_s`; a drain ends it at once, as does the client's going away.
+        """Limit the wait inside this block to `wait_s` seconds. A drain or the client's disconnect ends it early.
 
-        It then ends as if the time were up, and the handler answers with what there is.
+        The block then ends as if the time were over, and the handler responds with the records available.
         """
         with trio.move_on_after(0 if self._draining else wait_s) as scope:
             context.parked = scope
@@ -332,21 +333,21 @@ class Broker:
                 context.parked = None
 
     def drain(self) -> None:
-        """End all waits, and let no new ones begin."""
+        """End all parked waits, and let no new ones begin."""
         self._draining = True
         for scope in self._parked:
             scope.cancel()
 
 
 def partition_of(topic: Topic, number: int) -> TopicPartition:
-    """One of the topic's partitions. Raises UnknownTopicOrPartition."""
+    """Return one of the topic's partitions. Raises UnknownTopicOrPartition."""
     if not 0 <= number < topic.partitions:
         raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}")
     return TopicPartition(topic.name, number)
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """What a group is told when the store is away: what its client takes for passing, and tries again."""
+    """Map storage errors to COORDINATOR_NOT_AVAILABLE, which clients retry. Return other errors unchanged."""
     if isinstance(
         error, KafkaStorageError | RequestTimedOut | NotEnoughReplicas | NotEnoughReplicasAfterAppend
     ):
@@ -362,7 +363,7 @@ async def open_broker(
     clock: Callable[[], int] | None = None,
     cold: ColdStore | None = None,
 ) -> Broker:
-    """The broker on a storage; gives the store its cluster id when it has none."""
+    """Create the broker on a storage, and store a cluster id if there is none."""
     broker = Broker(storage, config, await _cluster_id(storage), ProducerIds(storage), cold=cold)
     if counters is not None:
         broker.counters = counters
@@ -372,7 +373,7 @@ async def open_broker(
 
 
 async def _cluster_id(storage: Storage) -> str:
-    """The id all brokers on this store share: 22 characters, as Kafka's."""
+    """Return the cluster id that all brokers on this store share: 22 characters, as in Kafka."""
     while (document := await storage.load("cluster", "id")) is None:
         cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=")
         try:

@@ -1,8 +1,8 @@
-"""What all connections together may take: bytes of requests and of answers, and their own number.
+"""Limits for all connections together: bytes of requests, bytes of responses, and the number of connections.
 
-Whoever asks for more than there is waits, and is served in the order of asking. Not reading is what keeps a client
-from sending more. With answers it is different, since one that a client is slow to read may take for ever: they become
-smaller, and nobody waits.
+A request that exceeds the limit waits, and waiting requests continue in the order of arrival. The broker does not read
+from their clients in the meantime, so that these cannot send more. Responses become smaller instead, and only large
+ones that cannot become smaller wait, because a client may never read the responses that hold the bytes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ SMALLEST_ANSWER_BYTES = 64 * 1024
 
 @define(eq=False)
 class Share:
-    """Bytes of a ByteBudget that one large request has while it arrives."""
+    """Bytes of a ByteBudget that one large request holds while it arrives."""
 
     size: int = 0
 
 
 @define(eq=False)
 class ByteBudget:
-    """`queued.max.request.bytes`: the received bytes of requests that are incomplete or worked on. -1 is without limit.
+    """`queued.max.request.bytes`: the received bytes of requests that are incomplete or in flight. -1 is unlimited.
 
-    Large requests wait while nothing is left, except one: otherwise incomplete requests could hold all and wait for
-    each other. So the limit is passed by at most one large request, and by small requests, which never wait.
+    While no bytes are left, large requests wait, except one. Otherwise incomplete requests could hold all bytes and
+    wait for each other. So only one large request, and small requests, which never wait, can exceed the limit.
     """
 
     limit: int
     taken: int = 0
     highest: int = 0  # the largest `taken` since the last reset
-    _beyond: Share | None = None  # of the request that may pass the limit, until it is answered
+    _beyond: Share | None = None  # the share of the request that may exceed the limit, until it is answered
     _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
@@ -40,18 +40,18 @@ class ByteBudget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request waits for bytes."""
+        """True if a request waits for bytes."""
         return bool(self._waiting)
 
     def take_now(self, size: int) -> None:
-        """Count bytes that are here already."""
+        """Count bytes that were already received."""
         self.taken += size
         self.highest = max(self.highest, self.taken)
 
     async def wait_for_room(self, share: Share) -> None:
-        """Wait until the request may receive more. Returns immediately, without a checkpoint, if it may now.
+        """Wait until the request may receive more. Return immediately, without a checkpoint, if it may now.
 
-        The caller calls `resize` next, so that the next request that waits has its turn.
+        The caller must call `resize` next, which wakes the next request that waits.
         """
         while self.is_spent and self._beyond is not share:
             if self._beyond is None:
@@ -60,13 +60,13 @@ class ByteBudget:
             await self._waiting.park()
 
     def resize(self, share: Share, size: int) -> None:
-        """Count that the request holds `size` bytes now."""
+        """Set the bytes that the request holds to `size`."""
         self.take_now(size - share.size)
         share.size = size
         self._wake_next()
 
     def give_back(self, size: int, share: Share | None = None) -> None:
-        """Give back the bytes of a request that is answered or given up, and the share that it had while it arrived."""
+        """Return the bytes of a request that was answered or abandoned, and release its share."""
         self.taken -= size
         if share is not None and share is self._beyond:
             self._beyond = None
@@ -79,25 +79,26 @@ class ByteBudget:
 
 @define(eq=False)
 class AnswerBudget:
-    """`queued.max.response.bytes`: records in answers that are being read or sent. -1 is without limit.
+    """`queued.max.response.bytes`: the bytes of records in responses that are read or sent. -1 is unlimited.
 
-    An answer may take a quarter of what is left, so that many slow clients cannot leave nothing for the others; and
-    something always, so that consumers get on. Whoever has reserved that gives it back, and takes what it has read.
+    A response may take a quarter of the remaining bytes, so that many slow clients leave some for the others. It may
+    always take SMALLEST_ANSWER_BYTES, so that consumers make progress. A handler reserves bytes before it reads
+    records, then releases them and takes the number of bytes that it has read.
     """
 
     limit: int
     taken: int = 0
-    highest: int = 0  # of `read`, as above
+    highest: int = 0  # the largest `read` since the last reset
     _reserved: int = 0
     _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
     def read(self) -> int:
-        """What is taken by records that are here; what is reserved need never be."""
+        """Bytes of records that were read. Reserved bytes do not count, as they may never be used."""
         return self.taken - self._reserved
 
     def reserve(self, wanted: int) -> int:
-        """Take up to `wanted` bytes; how many they are."""
+        """Take up to `wanted` bytes, and return their number."""
         if self.limit >= 0:
             wanted = min(wanted, max((self.limit - self.taken) // 4, SMALLEST_ANSWER_BYTES))
         self.taken += wanted
@@ -105,22 +106,22 @@ class AnswerBudget:
         return wanted
 
     def release(self, reserved: int) -> None:
-        """Give back what `reserve` took."""
+        """Return the bytes that `reserve` took."""
         self._reserved -= reserved
         self._add(-reserved)
 
     def change(self, difference: int) -> None:
-        """Take so much more for what was read, or give it back."""
+        """Take `difference` more bytes for records that were read, or return them if it is negative."""
         self._add(difference)
         self.highest = max(self.highest, self.read)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether an answer waits for bytes."""
+        """True if a response waits for bytes."""
         return bool(self._waiting)
 
     async def wait_for_room(self) -> None:
-        """Wait until something is left: for large answers that cannot become smaller."""
+        """Wait until bytes are left. For large responses that cannot become smaller."""
         while 0 <= self.limit <= self.taken:
             await self._waiting.park()
 
@@ -139,7 +140,7 @@ class ConnectionLimit:
     _below: trio.Event = field(factory=trio.Event)
 
     async def wait_below(self) -> None:
-        """Return when one more connection may be accepted."""
+        """Wait until one more connection may be accepted."""
         while self.open >= self.limit:
             await self._below.wait()
 

@@ -1,12 +1,12 @@
-"""Producer ids for idempotent producers, never given twice among brokers on one store.
+"""Producer ids for idempotent producers, unique among all brokers on one store.
 
-A broker takes them from the store in blocks, by compare-and-set of a document that holds the first id of no block.
-A block begins at the present time (`producer_id_at`) or behind the last block, whichever is later, plus a random
-number. If the store forgot the last blocks, as after a failover to a replica that lagged, time has passed, and later
-blocks lie behind the forgotten ones; within the same 64 ms only the random number keeps them apart. A broker discards
-what is left of a block after a second, so that the time in an id is right.
+A broker allocates ids from the store in blocks, by compare-and-set of a document that holds the end of the last block.
+A block begins at the current time (`producer_id_at`) or at the end of the last block, whichever is later, plus a random
+number. If the store lost the last blocks, for example by a failover to a replica that lagged, time has passed, so that
+later blocks begin after the lost ones. Within the same 64 ms, only the random number makes them distinct. A broker
+discards the rest of a block after a second, so that the time in an id is right.
 
-Partitions remember producers in `korvet.storage.producer_state`.
+The state of producers in partitions is in `korvet.storage.producer_state`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ DIGITS = re.compile(rb"[0-9]{1,16}")
 LARGEST_ID = 2**53 - 2**ID_LOW_BITS
 BLOCK = 100
 BLOCK_LIFE_MS = 1000
-# Each conflict means that another broker got its block.
+# Limit of successive conflicts. Each one means that another broker allocated a block.
 ATTEMPTS = 100
 
 
 @define(eq=False)
 class ProducerIds:
-    """Gives out producer ids."""
+    """The allocator of producer ids."""
 
     storage: Storage
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    damaged: int = 0  # documents that were no id
+    damaged: int = 0  # number of documents read that did not hold an id
     _ids: Iterator[int] = field(factory=lambda: iter(()))
     _taken_ms: int = 0
 
     async def allocate(self) -> int:
-        """An id nobody has. Raises what storage raises, and CoordinatorNotAvailable when it never succeeds."""
+        """Return an unused id. Raises the errors of storage, and CoordinatorNotAvailable after too many conflicts."""
         while True:
             if 0 <= self.clock() - self._taken_ms < BLOCK_LIFE_MS:
                 for producer_id in self._ids:
                     return producer_id
-            # Two tasks that come here together take a block each; one of the two is used up first, or lost.
+            # Two tasks that arrive here concurrently allocate a block each. The second block replaces the first one,
+            # whose remaining ids are lost.
             self._ids = iter(await self._take_block())
 
     async def _take_block(self) -> range:

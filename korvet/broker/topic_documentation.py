@@ -1,4 +1,4 @@
-"""A sentence on every topic setting: the documentation that DescribeConfigs gives, and `korvet configs list` shows."""
+"""A sentence for each topic setting, which DescribeConfigs returns and `korvet configs list` shows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ HELP: Mapping[str, str] = {
 
 
 def documentation_of(setting: TopicSetting) -> str:
-    """What a setting is for, and whether it makes a difference here."""
+    """Return a setting's documentation, with a note if the setting has no effect in korvet."""
     if setting.enforced:
         return HELP[setting.name]
     return f"{HELP[setting.name]} Stored and shown, and without effect here."

@@ -1,10 +1,11 @@
-"""What topics may be called, and every setting they may have, with its rules.
+"""The rules for topic names, topic settings and new topics.
 
-Every topic setting that Kafka documents is accepted and its value checked, also where it means nothing here
-(segments, flushing), so that tools which copy settings from cluster to cluster work; `enforced` says which ones
-change what the broker does. The three of our own are fixed when the topic is created.
+The broker accepts and validates every topic setting that Kafka documents, even those without effect here (segments,
+flushing), so that tools which copy settings between clusters work. `enforced` is True for the settings that have an
+effect. The three settings that only korvet has are fixed when the topic is created.
 
-Values stay the strings that clients sent; `rules_of` reads those which handlers obey, and storage reads its own.
+Values are stored as the strings that clients sent. `rules_of` parses the settings that handlers need, and storage
+parses its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from korvet.protocol.errors import (
 
 MAX_NAME_LENGTH = 249
 LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
-# Kafka keeps offsets and transactions in topics of these names; clients may not write them there, nor have them here.
+# Kafka stores offsets and transactions in topics with these names. Clients cannot write to them, nor create them here.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
@@ -41,7 +42,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 
 def validate_name(name: str) -> None:
-    """Raise InvalidTopicException unless a topic may have that name."""
+    """Raise InvalidTopicException unless the name is valid for a topic."""
     if reason := _fault_of(name):
         raise InvalidTopicException(f"Topic name is invalid: {reason}")
 
@@ -57,10 +58,8 @@ def _fault_of(name: str) -> str:
 
 
 def colliding(name: str, existing: Collection[str]) -> str | None:
-    """Return the existing topic whose name differs from `name` in '.' and '_' alone.
-
-    Kafka refuses such a pair, because its metrics write both as '_'; so do dashboards that read ours.
-    """
+    """Return an existing topic whose name differs from `name` only in '.' and '_', or None."""
+    # Kafka refuses such a pair, because its metrics write both as '_'. Dashboards that read korvet's metrics do so too.
     parts = re.split(r"[._]", name)
     separators = len(parts) - 1
     if 2**separators < len(existing):
@@ -77,7 +76,7 @@ def colliding(name: str, existing: Collection[str]) -> str | None:
 
 
 class ConfigSource(IntEnum):
-    """Where a topic's setting has its value from, as the protocol numbers it."""
+    """The source of a topic setting's value, with the protocol's numbers."""
 
     TOPIC = 1
     BROKER = 4
@@ -86,25 +85,25 @@ class ConfigSource(IntEnum):
 
 @frozen
 class TopicSetting:
-    """One setting a topic may have."""
+    """A topic setting."""
 
     name: str
     kind: Kind[Any]
     default: str
-    enforced: bool = False  # whether it changes what the broker does; otherwise it is stored and shown
-    fixed: bool = False  # can be given at creation only
-    broker_settings: tuple[str, ...] = ()  # the broker's settings that are the default of this one
+    enforced: bool = False  # True if it has an effect; otherwise it is only stored and shown
+    fixed: bool = False  # can be set only when the topic is created
+    broker_settings: tuple[str, ...] = ()  # the broker settings that are the default of this setting
     from_broker: Callable[[Config], object] | None = None
 
     @property
     def kafka_default(self) -> str | None:
-        """The broker setting that Kafka names as the default, where this broker has no such setting."""
+        """The broker setting that is Kafka's default, if this broker has no such setting."""
         return None if self.broker_settings else KAFKA_DEFAULTS.get(self.name)
 
 
 @frozen
 class SettingValue:
-    """What a topic's setting amounts to, and by whose doing."""
+    """The effective value of a topic setting, and its source."""
 
     setting: TopicSetting
     value: str
@@ -130,7 +129,7 @@ def _from_broker(
 
 
 def written(value: object) -> str:
-    """A value as Kafka writes it."""
+    """Format a value as Kafka does."""
     if isinstance(value, tuple):
         return ",".join(map(written, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -139,7 +138,7 @@ def written(value: object) -> str:
 _REPLICAS = list_of(text("partition:broker, or *", r"\*|none|[0-9]+:[0-9]+"))
 
 ALL_SETTINGS = (
-    # What the broker, or storage, obeys
+    # Enforced by the broker or by storage
     TopicSetting("cleanup.policy", list_of(one_of("delete", "compact")), "delete", enforced=True),
     TopicSetting("delete.retention.ms", long(at_least=0), "86400000", enforced=True),
     TopicSetting("min.cleanable.dirty.ratio", double(at_least=0, at_most=1), "0.5", enforced=True),
@@ -192,7 +191,7 @@ ALL_SETTINGS = (
     TopicSetting("remote.storage.enable", boolean(), "false", enforced=True),
     TopicSetting("local.retention.bytes", long(at_least=-2), "-2", enforced=True),
     TopicSetting("local.retention.ms", long(at_least=-2), "-2", enforced=True),
-    # Our own
+    # Only in korvet
     _from_broker(
         "storage.layout",
         one_of("record", "batch"),
@@ -214,7 +213,7 @@ ALL_SETTINGS = (
         lambda config: config.offset_sequence_bits,
         fixed=True,
     ),
-    # Kafka's, stored and shown
+    # Kafka's settings that are only stored and shown
     _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
     _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
     _stored("compression.zstd.level", integer(at_least=-131_072, at_most=22), 3),
@@ -259,7 +258,7 @@ SETTINGS: Mapping[str, TopicSetting] = {setting.name: setting for setting in ALL
 
 
 def validate_settings(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings as they are to be stored. Raises InvalidConfig that names every fault and what is accepted."""
+    """Return the settings to store. Raises InvalidConfig with all faults and the accepted values."""
     settings: dict[str, str] = {}
     faults = []
     for name, value in given:
@@ -288,7 +287,7 @@ def _fault_of_setting(name: str, value: str | None) -> str:
 
 
 def validate_together(settings: Mapping[str, str], config: Config) -> None:
-    """Raise InvalidConfig where settings that are right each by itself contradict each other, or the broker's."""
+    """Raise InvalidConfig if valid settings contradict each other or the broker's settings."""
     least, most = (
         int(settings.get(name, SETTINGS[name].default))
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -316,9 +315,9 @@ def effective(settings: Mapping[str, str], config: Config) -> list[SettingValue]
 
 
 def own_settings(settings: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Return the settings of a topic that a client or operator gave.
+    """Return the settings of a topic that a client or operator has set.
 
-    Storage writes the fixed settings down with every topic; those that equal the broker's defaults are left out.
+    Storage stores the fixed settings of every topic. Those that equal the broker's defaults are left out.
     """
     return {
         name: value
@@ -328,7 +327,7 @@ def own_settings(settings: Mapping[str, str], config: Config) -> dict[str, str]:
 
 
 def _broker_value(setting: TopicSetting, config: Config) -> str:
-    """Return the value that a new topic gets when it does not set it."""
+    """Return the default of a setting for new topics."""
     return setting.default if setting.from_broker is None else written(setting.from_broker(config))
 
 
@@ -345,7 +344,7 @@ def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Confi
 
 @frozen
 class NewTopic:
-    """A topic as somebody wants it; -1 is the broker's default, as in Kafka."""
+    """A requested topic. -1 is the broker's default, as in Kafka."""
 
     name: str
     num_partitions: int = -1
@@ -356,7 +355,7 @@ class NewTopic:
 
 @frozen
 class PlannedTopic:
-    """A topic as it is going to be."""
+    """A topic as it will be created."""
 
     name: str
     partitions: int
@@ -374,14 +373,14 @@ def validate_request(partitions: int, config: Config) -> None:
 
 
 def requested_partitions(new: NewTopic, config: Config) -> int:
-    """Return how many partitions a topic is wanted with; 0 if the number is invalid."""
+    """Return the number of partitions of a requested topic; 0 if the requested number is invalid."""
     if new.assignments:
         return len(new.assignments)
     return config.num_partitions if new.num_partitions == -1 else max(0, new.num_partitions)
 
 
 def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTopic:
-    """What the wanted topic amounts to, by Kafka's rules and in its order.
+    """Validate a requested topic by Kafka's rules, in Kafka's order, and return the topic to create.
 
     Raises InvalidTopicException, TopicAlreadyExists, InvalidConfig, InvalidRequest, InvalidReplicaAssignment,
     InvalidReplicationFactor, InvalidPartitions.
@@ -402,7 +401,7 @@ def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTop
 
 
 def _counted(new: NewTopic, config: Config) -> int:
-    """The number of partitions, where the broker assigns them."""
+    """Return the number of partitions if the broker assigns them."""
     factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
     if factor < 1:
         raise InvalidReplicationFactor(
@@ -419,7 +418,7 @@ def _counted(new: NewTopic, config: Config) -> int:
 
 
 def _assigned(new: NewTopic, config: Config) -> int:
-    """The number of partitions, where the client has assigned them; they all go to this one broker."""
+    """Return the number of partitions if the client has assigned them, all to this broker."""
     if new.replication_factor != -1:
         raise InvalidRequest(
             "A manual partition assignment was specified, but replication factor was not set to -1."
@@ -436,7 +435,7 @@ def _assigned(new: NewTopic, config: Config) -> int:
 
 
 def validate_brokers(brokers: Sequence[int], config: Config) -> None:
-    """Raise InvalidReplicaAssignment unless a partition may be assigned to these brokers: to this one."""
+    """Raise InvalidReplicaAssignment unless `brokers` is this broker alone."""
     if not brokers:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
     if unknown := [broker for broker in brokers if broker != config.node_id]:
@@ -449,12 +448,12 @@ def validate_brokers(brokers: Sequence[int], config: Config) -> None:
         )
 
 
-# --- What handlers obey --------------------------------------------------------------------------------------
+# --- Rules for handlers --------------------------------------------------------------------------------------
 
 
 @frozen
 class TopicRules:
-    """The settings that decide whether a batch is taken, read once per topic and not once per batch."""
+    """The settings that determine whether a batch is accepted, parsed once per topic instead of once per batch."""
 
     max_message_bytes: int
     log_append_time: bool
@@ -464,13 +463,13 @@ class TopicRules:
 
     @property
     def limits_timestamps(self) -> bool:
-        """Whether the timestamps of records have to be looked at."""
+        """True if the timestamps of records must be validated."""
         limited = min(self.timestamp_before_max_ms, self.timestamp_after_max_ms) < MAX_LONG
         return limited and not self.log_append_time
 
 
 def rules_of(settings: Mapping[str, str], config: Config) -> TopicRules:
-    """What `settings` and the broker's defaults amount to."""
+    """Return the rules that `settings` and the broker's defaults define."""
 
     def value(name: str) -> str:
         return _effective(SETTINGS[name], settings, config).value

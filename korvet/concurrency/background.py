@@ -10,11 +10,12 @@ import trio
 
 @asynccontextmanager
 async def background_nursery() -> AsyncIterator[trio.Nursery]:
-    """Tasks in it are cancelled when the block ends.
+    """Yield a nursery, and cancel its tasks when the block ends.
 
-    What the block raises arrives as itself: a plain nursery would wrap it in an exception group, which whoever only
-    opened a storage or a connection could not have expected. What a task raises does come in a group.
+    An exception of the block propagates unchanged. An exception of a task propagates in an exception group.
     """
+    # A plain nursery would wrap the block's exception in an exception group as well. A caller that only opens a storage
+    # or a connection does not expect that.
     raised: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:

@@ -1,4 +1,4 @@
-"""Long work in turns with other tasks: nobody waits for much more than 0.3 ms of somebody else's."""
+"""Long work in time slices of 0.3 ms, between which other tasks run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from korvet.protocol.steps import Steps
 T = TypeVar("T")
 
 SLICE_S = 0.0003
-# Bytes of memory for decompressed records and for what is made of them, until they are stored. Compressed records may
-# be some thousand times as small.
+# Bytes of memory for decompressed records, and for data built from them, until they are stored. Compressed records may
+# be a thousand times smaller.
 DECODED_BYTES = 48 * 1024 * 1024
 # Threads that decompress.
 THREADS = 4
@@ -24,7 +24,7 @@ THREADS = 4
 
 @define(eq=False)
 class DecodedShare:
-    """The bytes that one request or maintenance task has of a DecodedBudget. `end` gives them back."""
+    """The bytes of a DecodedBudget that one request or maintenance task has taken. `end` returns them."""
 
     budget: DecodedBudget = field(factory=lambda: DECODED)
     size: int = 0
@@ -34,7 +34,7 @@ class DecodedShare:
         await self.budget.take(self, size)
 
     def hold(self, size: int) -> None:
-        """Have `size` bytes from now on, without waiting."""
+        """Set the share's size to `size` bytes, without waiting."""
         self.budget.resize(self, size)
 
     def end(self) -> None:
@@ -52,9 +52,9 @@ class Waiting:
 
 @define(eq=False)
 class DecodedBudget:
-    """Bytes of decompressed records, which shares take in the order of asking.
+    """Bytes of decompressed records, which shares take in the order of their requests.
 
-    If everything belongs to shares that wait, the first of them passes the limit: nothing else could go on.
+    If all bytes belong to shares that wait, the first of them may exceed the limit. Otherwise all would wait for ever.
     """
 
     limit: int
@@ -64,9 +64,9 @@ class DecodedBudget:
     _taken_by_waiting: int = 0
 
     async def take(self, share: DecodedShare, size: int) -> None:
-        """Wait for bytes. Returns immediately, without a checkpoint, if there are enough.
+        """Wait for bytes. Return immediately, without a checkpoint, if there are enough.
 
-        Taking 0 bytes waits while the limit is passed, but not for shares that asked before.
+        Taking 0 bytes waits while the limit is exceeded, but not behind shares that already wait.
         """
         if self._has_room(size) and not (size and self._waiting):
             self.resize(share, share.size + size)
@@ -85,7 +85,7 @@ class DecodedBudget:
             raise
 
     def resize(self, share: DecodedShare, size: int) -> None:
-        """Let a share that does not wait have `size` bytes."""
+        """Set the size of a share that does not wait."""
         self._add(size - share.size)
         share.size = size
         self._grant_first()
@@ -115,22 +115,22 @@ _THREADS = trio.CapacityLimiter(THREADS)
 
 @define
 class Turns:
-    """Lets others have theirs, once a slice of time is over."""
+    """The time slices of a task: lets other tasks run whenever a slice is over."""
 
     _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
 
     async def next(self) -> None:
-        """To be called after each piece of work."""
+        """Let other tasks run if the time slice is over. Call it after each piece of work."""
         if monotonic() > self._slice_end_s:
             await trio.lowlevel.checkpoint()
             self._slice_end_s = monotonic() + SLICE_S
 
 
 async def in_turns(steps: Steps[T], turns: Turns | None = None, share: DecodedShare | None = None) -> T:
-    """Return the result of steps. Long calls are made in a thread, with bytes of DECODED, while other tasks run.
+    """Run steps in time slices and return their result. Run long calls in a thread, with bytes taken from DECODED.
 
-    The caller's share keeps the bytes of the last call; without one they are given back at the end. Raises what the
-    steps do; a KafkaError of a call is theirs to catch.
+    The caller's `share` keeps the bytes of the last call's result. Without it, all bytes are returned at the end.
+    Raises the exceptions of the steps. A KafkaError of a call is thrown into the steps, which may catch it.
     """
     if share is not None:
         return await _in_turns(steps, turns or Turns(), share)
@@ -161,7 +161,7 @@ async def _in_turns(steps: Steps[T], turns: Turns, share: DecodedShare) -> T:
             answer = await trio.to_thread.run_sync(call, limiter=_THREADS)
         except KafkaError as error:
             share.hold(kept)
-            # Its traceback refers to frames that refer to it, and one of them will have the result of the steps.
+            # The traceback would form a reference cycle with frames, and keep the result of the steps alive.
             failure = detached(error)
         else:
             share.hold(kept + min(2 * len(answer), call.max_bytes))

@@ -1,4 +1,4 @@
 """Sockets and the life of the process: listen, serve connections, start, drain and end.
 
-Nothing here knows what a request means; `korvet.handlers` does.
+This package must not interpret requests, which is the task of `korvet.handlers`.
 """

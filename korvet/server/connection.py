@@ -1,17 +1,18 @@
-"""One client's connection: requests in, answers out, in order.
+"""One client's connection: read requests and send responses, in order.
 
-The task that reads a request works on it and answers it, and then reads the next: nothing is queued, and a client
-that sends faster than it is served is simply not read. There is one exception. A Produce whose order is settled
-(`RequestContext.submitted`), and which waits for the store all the same, lets a further task read on where more has
-come, so that decoding the next batch and storing the last overlap; whoever has answered then rests until reading is
-handed over to it. Each of them answers in its turn; any other request waits for all turns before it. On a store that
-never waits there is only ever one task.
+The task that reads a request handles it, sends its response, and then reads the next request. Requests are not queued:
+the broker does not read from a client that sends faster than it is served. There is one exception. If a Produce has
+submitted its appends (`RequestContext.submitted`) and waits for the store, and the client has sent more, another task
+continues to read. So the broker decodes the next batch while the store appends the previous one. A task that has sent
+its response then rests until another task transfers reading to it. The tasks send their responses in the order of the
+requests. A request other than Produce is not handled until all earlier requests are answered. If the store never waits,
+a connection has only one task.
 
-Waiting for a request can be cancelled. From the first wait of a handler on, the request is shielded until its answer
-is out, at most until the deadline that a drain sets.
+Waiting for a request can be cancelled. From the first wait of its handler, a request is shielded until its response is
+sent, or until the deadline that a drain sets.
 
-Sockets are used directly, without `trio.SocketStream`: it takes two rounds of the scheduler for what one does, and
-cannot receive into a buffer or send a list of them.
+The connection uses its socket directly, without `trio.SocketStream`, which needs two rounds of the scheduler where one
+is enough, and can neither receive into a buffer nor send a list of buffers.
 """
 
 from __future__ import annotations
@@ -40,38 +41,38 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How many requests of a connection are worked on at once. Kafka's own clients have five in flight at most, librdkafka
-# as many as it likes, down to one for each batch of a partition: so many small ones may go to the store together.
+# Limits of in-flight produces per connection. Kafka's Java client has at most five requests in flight. librdkafka has
+# no such limit and may send one request per batch of a partition, so more small produces may be in the store together.
 PRODUCES_AT_ONCE = 5
 SMALL_PRODUCES_AT_ONCE = 50
 SMALL_PRODUCES_BYTES = 1 << 20
-# Of all connections, from which on each of them has to do with the fewer. What thousands at once take of the
-# interpreter's memory is not given back: there is something left in each part of it.
+# Total number of in-flight produces from which each connection is limited to PRODUCES_AT_ONCE. Thousands of concurrent
+# produces fragment the interpreter's memory, so that it is not returned to the system.
 ALL_PRODUCES_AT_ONCE = 600
-# Tasks that may wait to take over reading. Beginning a new one costs as much as a small request.
+# Limit of idle tasks per connection that wait to continue reading. Starting a task costs as much as a small request.
 RESTING_AT_MOST = 2
 RECEIVE_BYTES = 64 * 1024
-# A Produce of that size takes the store long enough for the next one to come meanwhile.
+# The store needs so long for a Produce of this size that the next one arrives in the meantime.
 LARGE_REQUEST_BYTES = 64 * 1024
 # The system's limit of buffers in one sendmsg (IOV_MAX).
 BUFFERS_AT_ONCE = 1024
-# What is copied to or from a socket in one turn: a quarter of a millisecond. There may be room for ten times as much.
+# Limit of bytes copied to or from a socket in one call, which takes 0.25 ms. Socket buffers may hold ten times as much.
 BYTES_AT_ONCE = 512 * 1024
-# How long requests that lie in memory already may be worked on before other connections have their turn.
+# Time slice of a connection whose requests are already in memory, after which other connections run.
 SLICE_S = 0.0005
-# Told by the system that the other side closed; Linux alone tells so while there are bytes left to read.
+# The events of poll(2) that report a closed peer. Only Linux has POLLRDHUP, which is set even if bytes are unread.
 PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Spawn(Protocol):
-    """`Nursery.start_soon`, of the nursery all connections live in."""
+    """The type of `Nursery.start_soon` of the nursery that all connections run in."""
 
     def __call__(self, async_fn: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
 
 
 @define
 class Shared:
-    """What all connections of a server have in common."""
+    """State that all connections of a server share."""
 
     broker: Broker
     apis: Mapping[int, Api]
@@ -80,8 +81,8 @@ class Shared:
     scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))
     vigil: Vigil = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
-    produces: int = 0  # that are worked on
-    # When a drain ends whatever is still worked on, on Trio's clock.
+    produces: int = 0  # the number of produces in flight
+    # The time on Trio's clock at which a drain cancels the requests still in flight.
     deadline: float = float("inf")
 
     def __attrs_post_init__(self) -> None:
@@ -90,15 +91,15 @@ class Shared:
 
 @define(eq=False)
 class Reader:
-    """A task of a connection: what it waits for, and how that is ended from outside."""
+    """A task of a connection, with the cancel scopes by which other tasks end its waits."""
 
-    # Ends waiting for a request.
+    # Cancels waiting for a request.
     reading: trio.CancelScope = field(factory=trio.CancelScope)
-    # Shielded while a request is worked on; ends that as well.
+    # Shielded from the first wait of a handler until its response is sent. Cancelling it ends the handler as well.
     handling: trio.CancelScope = field(factory=trio.CancelScope)
-    # Whether another task has taken over reading; this one rests when its request is answered.
+    # True if another task continues to read. This task then rests after it has sent its response.
     has_handed_over: bool = False
-    # While it rests.
+    # The Trio task, set when it first rests.
     task: trio.lowlevel.Task | None = None
 
 
@@ -110,9 +111,9 @@ class Patience:
     # An incomplete request must gain `min_rate` bytes a second, counted over spans of `progress_s`.
     progress_s: float
     min_rate: int
-    # Whether other requests wait for memory. Then a large request must be complete after `progress_s`.
+    # True if other requests wait for memory. Then a large request must be complete after `progress_s`.
     is_memory_scarce: bool = False
-    # Whether other answers wait for memory. Then a client must take some of its answer in each `progress_s`.
+    # True if other responses wait for memory. Then a client must read some of its response in each `progress_s`.
     is_answer_memory_scarce: bool = False
 
 
@@ -120,7 +121,7 @@ class Patience:
 class Arrival:
     """Progress of an incomplete request between calls of `overdue`. Times are those of `monotonic`."""
 
-    number: int  # of the request, among those of its connection
+    number: int  # the request's number in its connection
     began: float
     span_began: float  # the start of the span in which its rate is counted
     span_bytes: int  # the bytes that had arrived by then
@@ -137,22 +138,24 @@ class ServedConnection:
     closed: Callable[[ServedConnection], None] = lambda _: None
     connection: Connection = field(init=False)
     _readers: set[Reader] = field(factory=set)
-    _offering: Reader | None = None  # one that could hand over, if fewer requests were being worked on
+    _offering: Reader | None = None  # a task that transfers reading once fewer requests are in flight
     _resting: list[Reader] = field(factory=list)
-    _is_read_out: bool = False  # nobody reads any more
-    _tasks: int = 1  # those that serve it, or are about to
+    _is_read_out: bool = False  # the read side is closed
+    _tasks: int = 1  # tasks that run `serve`, or were started to run it
     _taken: int = 0  # requests read
     _answered: int = 0
-    _unanswered_bytes: int = 0  # of the requests read
+    _unanswered_bytes: int = 0  # total size of the requests that are read and not answered
+    # By request number: set when all earlier requests are answered.
     _turns: dict[int, trio.Event] = field(factory=dict)
-    _share: Share | None = None  # of the budget, if a request has arrived in part
-    _queued_s: float = 0.0  # how long that one waited for room
+    _share: Share | None = None  # the share of the budget of a request that has arrived in part
+    _queued_s: float = 0.0  # seconds for which that request waited for memory
     _is_waiting_for_room: bool = False
     _arrival: Arrival | None = None
     _is_ending: bool = False
-    _is_lost: bool = False  # the client has gone: what it asked for and does not read is no news
+    _is_lost: bool = False  # the client has closed the connection, so unanswered requests are logged at DEBUG
     _is_sending: bool = False
-    _active: float = field(factory=monotonic)  # when a request was read, or the client took part of an answer
+    # When a request was last read, or bytes of a response were last sent.
+    _active: float = field(factory=monotonic)
     _current: RequestContext | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -165,10 +168,10 @@ class ServedConnection:
     # --- From outside -----------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Read and answer until the client goes, breaks the protocol, or the server ends. Closes at the end.
+        """Serve requests until the client disconnects or violates the protocol, or the server ends. Close the socket.
 
-        Never raises but Cancelled: what goes wrong with one client is logged, and ends its connection alone. What was
-        read before is still answered, unless it is what went wrong.
+        Raises only Cancelled. An error of one client is logged and ends only its connection. Requests that were read
+        before the error are still answered, except the one that caused it.
         """
         reader = Reader()
         reader.handling.deadline = self.shared.deadline
@@ -192,14 +195,14 @@ class ServedConnection:
                 self._close()
 
     def drain(self, deadline: float) -> None:
-        """Read nothing more; what is being worked on may be answered until `deadline`, on Trio's clock."""
+        """Stop reading. Requests in flight may be answered until `deadline`, on Trio's clock."""
         self._is_ending = True
         for reader in self._readers:
             reader.reading.cancel()
             reader.handling.deadline = deadline
 
     def end(self) -> None:
-        """End it now, answered or not."""
+        """End the connection immediately, even if requests are unanswered."""
         self._is_ending = True
         for reader in self._readers:
             reader.reading.cancel()
@@ -207,13 +210,13 @@ class ServedConnection:
 
     @property
     def parked(self) -> trio.CancelScope | None:
-        """Where the current request waits for records that may come much later, if it does."""
+        """The cancel scope of a current request that waits for records, or None."""
         return None if self._current is None else self._current.parked
 
     def overdue(self, now: float, patience: Patience) -> str:
         """Return why the client has kept the broker waiting for too long, or "". `now` is `monotonic()`.
 
-        To be called often: the rate at which a request arrives is counted from one call to the next.
+        Call it often: the rate at which a request arrives is measured between calls.
         """
         is_working = self._taken != self._answered and not self._is_sending
         if is_working or self._is_waiting_for_room:
@@ -248,7 +251,7 @@ class ServedConnection:
     # --- Requests ---------------------------------------------------------------------------------------
 
     async def _read_and_answer(self, reader: Reader) -> None:
-        """Serve requests one after the other, until there are no more, or another task has taken over reading."""
+        """Serve requests one after the other, until the read side is closed or this task is no longer needed."""
         slice_end = monotonic() + SLICE_S
         while not self._is_ending:
             request = self.connection.next_request()
@@ -273,7 +276,7 @@ class ServedConnection:
                 slice_end = monotonic() + SLICE_S
 
     async def _serve(self, request: Request, reader: Reader) -> None:
-        """Work on one request and answer it."""
+        """Handle one request and send its response."""
         number = self._taken
         self._taken += 1
         self._unanswered_bytes += request.frame_size
@@ -312,10 +315,10 @@ class ServedConnection:
             if self._answered != number:
                 await self._turn(number, reader)
             buffers = self.connection.send(request, response)
-            response = None  # so that what is sent is freed as it goes
+            response = None  # so that each buffer is freed as soon as it is sent
             counters.sent(name, await self._send(buffers, reader))
         except BaseException:
-            # Whatever comes behind an answer that was never given cannot be answered either.
+            # Responses are sent in order, so no later request can be answered either.
             self.end()
             raise
         finally:
@@ -328,7 +331,7 @@ class ServedConnection:
         self._answer_next()
 
     def _hand_over(self, reader: Reader) -> None:
-        """Let another task read on; where enough requests are being worked on, once one of them is answered."""
+        """Let another task continue to read: now, or after the next response if too many requests are in flight."""
         if self._is_ending:
             return
         if self._has_enough_to_do:
@@ -344,14 +347,14 @@ class ServedConnection:
 
     @property
     def _has_enough_to_do(self) -> bool:
-        """Whether another request is worked on only once one of these is answered."""
+        """True if no further request may be read until one in flight is answered."""
         count = self._taken - self._answered
         if self._unanswered_bytes >= SMALL_PRODUCES_BYTES or self.shared.produces >= ALL_PRODUCES_AT_ONCE:
             return count >= PRODUCES_AT_ONCE
         return count >= SMALL_PRODUCES_AT_ONCE
 
     async def _rest(self, reader: Reader) -> bool:
-        """Wait to take over reading again; False when there is no need to."""
+        """Wait until another task transfers reading to this one. Return False if this task should end instead."""
         if self._is_read_out or len(self._resting) >= RESTING_AT_MOST:
             return False
         reader.task = trio.lowlevel.current_task()
@@ -365,23 +368,21 @@ class ServedConnection:
         return not reader.has_handed_over
 
     def _wake(self, reader: Reader, *, is_to_read: bool) -> None:
-        """The reader was resting, and is not among those any more."""
+        """Reschedule a reader that the caller has removed from `_resting`."""
         assert reader.task is not None  # noqa: S101  it has one while it rests
         reader.has_handed_over = not is_to_read
         trio.lowlevel.reschedule(reader.task)
 
     def _end_reading(self) -> None:
-        """There is nothing more to be read, so nothing to take over."""
+        """Mark the read side as closed, and end all resting tasks."""
         self._is_read_out = True
         resting, self._resting = self._resting, []
         for reader in resting:
             self._wake(reader, is_to_read=False)
 
     def _is_more_to_read(self, request: Request) -> bool:
-        """Whether the client has sent more, or is likely to before this is answered.
-
-        A task that reads on costs about as much as a small request, and who sends one at a time has no use for it.
-        """
+        """Return True if the client has sent more, or will probably send more before `request` is answered."""
+        # Another task costs about as much as a small request, and is useless to a client with one request in flight.
         if request.frame_size >= LARGE_REQUEST_BYTES or not self.connection.idle:
             return True
         try:
@@ -389,7 +390,7 @@ class ServedConnection:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # it is lost, which is for whoever reads on to tell
+            pass  # the connection is lost; the task that continues to read reports it
         return True
 
     async def _turn(self, number: int, reader: Reader) -> None:
@@ -407,7 +408,7 @@ class ServedConnection:
             self._hand_over(self._offering)
 
     def _count(self, request: Request) -> Share | None:
-        """Take the request's bytes from the budget; return the share that it had while it arrived, which is in them."""
+        """Take the request's bytes from the budget. Return the share it had while it arrived, which they include."""
         share, self._share = self._share, None
         self.shared.budget.take_now(request.frame_size - (share.size if share else 0))
         return share
@@ -415,14 +416,14 @@ class ServedConnection:
     # --- Bytes ------------------------------------------------------------------------------------------
 
     async def _receive_some(self) -> bool:
-        """Wait for bytes of a request and take them; return whether there are more to come."""
+        """Receive bytes of a request when there are any. Return False if the client has closed the connection."""
         if not self.connection.idle:
             return await self._receive_more()
         await trio.lowlevel.wait_readable(self.sock)
         return self._receive()
 
     async def _receive_more(self) -> bool:
-        """The same, if part of a request is here: count that part, and wait for memory if the request is large."""
+        """Do the same after part of a request: count that part, and wait for memory if the request is large."""
         budget = self.shared.budget
         share = self._share = self._share or Share()
         budget.resize(share, self.connection.held_bytes)
@@ -462,9 +463,9 @@ class ServedConnection:
         return count > 0
 
     async def _send(self, buffers: list[Buffer], reader: Reader) -> int:
-        """Send buffers one after the other, as they are, and let go of each that is sent; the number of bytes.
+        """Send the buffers without copying them, and release each when it is sent. Return the number of bytes.
 
-        A client that does not read holds up itself alone.
+        A client that does not read delays only its own connection.
         """
         size = sum(map(len, buffers))
         first = 0
@@ -484,7 +485,7 @@ class ServedConnection:
         return size
 
     async def _wait_for_the_client(self, reader: Reader) -> None:
-        """Wait until it has taken some of an answer."""
+        """Wait until the socket accepts more bytes of a response."""
         reader.handling.shield = True
         self._is_sending = True
         try:
@@ -503,7 +504,7 @@ class ServedConnection:
 
 
 def portion(buffers: list[Buffer], first: int) -> list[Buffer]:
-    """What of the buffers from `first` on is sent in one turn, the last of them maybe in part."""
+    """Return the buffers from `first` that are sent in one call, the last one possibly in part."""
     end, room = first, BYTES_AT_ONCE
     while end < len(buffers) and end < first + BUFFERS_AT_ONCE and room > 0:
         room -= len(buffers[end])
@@ -515,10 +516,9 @@ def portion(buffers: list[Buffer], first: int) -> list[Buffer]:
 
 @types.coroutine
 def watched(coroutine: Coroutine[Any, Any, T], about_to_wait: Callable[[], None]) -> Generator[Any, Any, T]:
-    """Await `coroutine`, and call `about_to_wait` each time before it lets other tasks run.
+    """Await `coroutine`, and call `about_to_wait` each time before it suspends.
 
-    Most requests never wait, when records are in memory: what only waiting makes necessary is done here, and costs
-    them nothing.
+    If records are in memory, most requests never suspend. They do not pay for the work that only suspending requires.
     """
     argument = None
     try:

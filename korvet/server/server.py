@@ -1,9 +1,9 @@
-"""The broker as a server: sockets accepted, connections served, all of it drained at the end.
+"""The broker as a server: accept connections, serve them, and drain them at the end.
 
-`run` is what `korvet serve` calls. It opens the storage, listens, and serves until SIGTERM or SIGINT. Then it stops
-accepting, ends connections that wait for a request at once, answers parked fetches with what there is, and lets
-requests that were read be answered, for `shutdown.deadline.ms` at most; a second signal ends it at once.
-Cancelling `run` drains, too.
+`korvet serve` calls `run`, which listens, opens the storage, and serves until SIGTERM, SIGINT or SIGHUP. Then it stops
+accepting, immediately ends connections that wait for a request, and answers parked fetches with the records available.
+Other requests that were read may be answered for at most `shutdown.deadline.ms`. A second signal ends the broker
+immediately. Cancelling `run` drains as well.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from korvet.tiered.remote import ColdStore, open_cold_store
 
 logger = logging.getLogger(__name__)
 
-# What says that there is no room for one more connection now; whoever goes makes room.
+# Errors of accept(2) for lack of resources. They pass when other connections close.
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-# What accept(2) passes on from a connection that is not worth having; the next one may be fine.
+# Errors of accept(2) that concern only the connection being accepted.
 STILLBORN = (
     errno.ECONNABORTED,
     errno.EPERM,
@@ -65,7 +65,8 @@ STILLBORN = (
     errno.EOPNOTSUPP,
 )
 ROOM_PAUSE_S = 0.1
-# Container objects that are new, and collections of one generation, after which the next is looked through.
+# Thresholds of the garbage collector: new container objects before generation 0 is collected, then collections of
+# each generation before the next older one is collected.
 COLLECT_AFTER = (20_000, 20, 50)
 SWEEP_INTERVAL_S = 1.0
 RESOLVE_LIMIT_S = 5.0
@@ -73,7 +74,7 @@ RESOLVE_LIMIT_S = 5.0
 
 @define(eq=False)
 class Server:
-    """Listens and serves. `serve` may be called once."""
+    """A broker with its listeners and connections. `serve` may be called once."""
 
     broker: Broker
     listeners: Sequence[BoundListener]
@@ -101,11 +102,11 @@ class Server:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to."""
+        """True after `stop` was called."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Begin to drain; the second time, end at once."""
+        """Start to drain. The second call ends all connections immediately."""
         if self._stopping.is_set():
             self._scope.cancel()
             for connection in self._connections:
@@ -113,9 +114,9 @@ class Server:
         self._stopping.set()
 
     async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop`; closes the listeners then."""
+        """Serve until `stop` is called, and then close the listeners and drain."""
         with self._scope:
-            # Connections live in the outer nursery: accepting ends first, and they may still finish.
+            # Connections run in the outer nursery: accepting ends first, and requests in flight may still finish.
             async with trio.open_nursery() as connections:
                 shared = Shared(self.broker, APIS, self._budget, connections.start_soon)
                 try:
@@ -124,7 +125,7 @@ class Server:
                     self._drain(shared)
 
     def _share_of(self, limit: int) -> int:
-        """What one of the broker's processes has of a limit on all of them; -1, without limit, stays what it is."""
+        """Return this process's share, rounded up, of a limit for all processes; -1 (unlimited) stays -1."""
         return -(-limit // self.broker.config.processes) if limit >= 0 else limit
 
     async def _accept_until_stopped(self, shared: Shared, task_status: trio.TaskStatus[Self]) -> None:
@@ -157,9 +158,10 @@ class Server:
     # --- Accepting --------------------------------------------------------------------------------------
 
     async def _accept(self, listening: socket.socket, listener_name: str, shared: Shared) -> None:
-        """Accept for ever. Errors of one connection are passed over; where there is no room, it is tried again.
+        """Accept connections until cancelled.
 
-        Any other error ends the server: a socket that no longer accepts does not come back by itself.
+        Ignore errors that concern one connection. If resources are lacking, retry after a pause. Any other error ends
+        the server, since a socket that no longer accepts does not recover.
         """
         while True:
             await self._limit.wait_below()
@@ -181,7 +183,7 @@ class Server:
 
     def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> None:
         sock.settimeout(0)
-        # Answers are written whole: waiting for more to come would only cost time.
+        # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = ServedConnection(sock, peer, listener_name, shared, self._ended)
         self._connections.add(connection)
@@ -197,7 +199,7 @@ class Server:
     # --- Clients that keep us waiting -------------------------------------------------------------------
 
     async def _sweep(self) -> None:
-        """Once a second, end what waits for clients that have gone, or that do nothing."""
+        """Every second, end overdue connections and waits of disconnected clients, and trim memory."""
         while True:
             await trio.sleep(self.sweep_interval_s)
             self._end_overdue()
@@ -219,14 +221,15 @@ class Server:
                 connection.end()
 
     async def _give_memory_back(self) -> None:
-        """Once the large requests and answers, or records in memory, are gone that there were."""
+        """Trim memory if much less is in use than before: by requests, responses, and records in memory."""
         requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
         highest = stored + requests.highest + answers.highest + DECODED.highest
         await self._heap.look(highest)
         requests.highest, answers.highest, DECODED.highest = requests.taken, answers.read, DECODED.taken
 
     def _wake_abandoned(self) -> None:
-        """End the waits of parked fetches whose clients have closed: nobody reads from their sockets meanwhile."""
+        """End the waits of parked fetches whose clients have disconnected."""
+        # No task reads from these sockets in the meantime, so only poll(2) reports the disconnect.
         parked = {each.sock.fileno(): each.parked for each in self._connections if each.parked is not None}
         if not parked:
             return
@@ -243,14 +246,14 @@ async def run(
     counters: Counters | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen, open the storage, and serve from it until a signal ends it. Reports the server once it answers.
+    """Listen, open the storage, and serve until a signal ends the broker. Report the server once it serves.
 
-    Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit for a signal
-    that came before.
+    Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit if a signal
+    arrives before the broker serves.
     """
     async with ended_by_signals() as ending:
-        # First of all, since whether a port is free is known at once, and storage may have to be waited for. Clients
-        # that come meanwhile wait, too.
+        # Listen first: a port in use is an immediate error, while opening storage may take long. Clients that connect
+        # in the meantime wait in the backlog.
         listeners = open_listeners(config)
         async with opened(config, listeners, counters=counters) as server, trio.open_nursery() as nursery:
 
@@ -267,13 +270,13 @@ async def run(
 async def open_server(
     config: Config | None = None, *, storage: Storage | None = None
 ) -> AsyncIterator[Server]:
-    """Run a broker inside another Trio program: it serves until the block ends, and is drained then.
+    """Run a broker inside another Trio program. It serves until the block ends, and then drains.
 
-    Without `config` the broker has the default settings and listens on a free port of this machine; port 0 in
-    `listeners` stands for a free port as well. A `storage` takes the place of the one that `config` names, and stays
-    open. Several brokers may run at the same time, in any thread. There are no signal handlers.
+    Without `config` the broker has the default settings and listens on a free loopback port. Port 0 in `listeners`
+    means a free port as well. A `storage` replaces the one that `config` names, and stays open after the block.
+    Several brokers may run concurrently, in any thread. No signal handlers are installed.
 
-    Raises ListenError and StorageUsageError. A fault of the broker itself cancels the block.
+    Raises ListenError and StorageUsageError. An error in the broker itself cancels the block.
     """
     config = config or Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))
     ended = trio.Event()
@@ -293,11 +296,12 @@ async def open_server(
 
 
 def keep_what_is_there() -> None:
-    """Have the garbage collector leave alone what a broker begins with, and look through the rest less often.
+    """Configure the garbage collector and malloc for a broker.
 
-    The thousands of objects that a large request is made of are no reason to look through all others for cycles: that
-    was a third of the time such a request took. Nor is what it took given back before the next one needs it again.
+    Exclude the objects that exist now from garbage collection, collect the others less often, and keep freed memory.
     """
+    # A large request creates thousands of objects. With the default thresholds, searching all other objects for cycles
+    # took a third of the time of such a request.
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     keep_what_is_free()
@@ -311,9 +315,9 @@ async def opened(
     storage: Storage | None = None,
     counters: Counters | None = None,
 ) -> AsyncIterator[Server]:
-    """Make a server that is ready to `serve`, and close its listeners with the block.
+    """Yield a server that is ready to `serve`, and close its listeners at the end of the block.
 
-    Without `storage`, the storage that the settings name is opened, and closed with the block.
+    Without `storage`, open the storage that the settings name, and close it at the end of the block.
 
     Raises StorageUsageError.
     """
@@ -327,7 +331,7 @@ async def opened(
 
 
 def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
-    """The storage that the settings name, opened by its block."""
+    """Return the storage that the settings name, as a context manager that opens it."""
     defaults = StorageDefaults(
         topic_config=TopicConfig(
             layout=StorageLayout(config.storage_layout),
@@ -359,7 +363,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
 
 @asynccontextmanager
 async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
-    """What is archived, where the settings say so. Raises StorageUsageError where it could not be read."""
+    """Yield the lake of `lake.url`, or None if it is not set. Raises StorageUsageError if deltalake is missing."""
     if config.lake_url is None:
         yield None
         return
@@ -369,11 +373,11 @@ async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
         yield cold
 
 
-# --- What the operator is told -------------------------------------------------------------------------------
+# --- Messages for the operator -------------------------------------------------------------------------------
 
 
 def start_lines(server: Server) -> list[str]:
-    """What to say once the broker is up: first who, where and what it promises, then what to beware of."""
+    """Return the log lines of a started broker: version, addresses, storage and durability, and then warnings."""
     storage = server.broker.storage
     told = ", ".join(
         bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
@@ -403,7 +407,7 @@ def _warnings(bound: BoundListener) -> Iterator[str]:
 
 
 async def check_advertised(listeners: Sequence[BoundListener]) -> None:
-    """Warn of names that clients are told and that mean nothing even here."""
+    """Log a warning for each advertised host name that this machine cannot resolve."""
     for bound in listeners:
         if bound.is_loopback and is_loopback(bound.advertised.host):
             continue
