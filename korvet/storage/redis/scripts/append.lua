@@ -57,8 +57,8 @@ end
 
 -- The producer as it is stored; nil if another client of this Redis wrote it.
 local function parse_producer(stored)
-  local epoch, time, rest = match(stored, '^(%d+) (%d+)( .+)$')
-  if not epoch or not is_within(epoch, 32767) then return end
+  local epoch, time, rest = match(stored, '^(%-?%d+) (%d+)( .+)$')
+  if not epoch or not (epoch == '-1' or is_within(epoch, 32767)) then return end
   local producer, size = {epoch = tonumber(epoch), time = tonumber(time), batches = {}}, 0
   for text, first, last, id, appended in string.gmatch(rest, '( (%d+):(%d+):(%d+%-%d+):(%-?%d+))') do
     if not (is_within(first, 2147483647) and is_within(last, 2147483647)) or #id > 41 or #appended > 19 then return end
@@ -325,7 +325,7 @@ if is_producer_new then
   local has_expired = false
   local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
   for i = 1, #scanned[2], 2 do
-    local time = tonumber(match(scanned[2][i + 1], '^%d+ (%d+)'))
+    local time = tonumber(match(scanned[2][i + 1], '^%-?%d+ (%d+)'))
     if not time then damaged = damaged + 1 end
     if not time or now - time >= expiration_ms then
       call('HDEL', producers_key, scanned[2][i])
