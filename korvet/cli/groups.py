@@ -239,7 +239,7 @@ def dashed(row: dict[str, Any]) -> dict[str, Any]:
     help="A topic, or some of its partitions; may be repeated.",
 )
 @click.option("--all-topics", is_flag=True, help="Every partition the group has a position in.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-earliest", is_flag=True, help="To the start of the log.")
 @click.option("--to-latest", is_flag=True, help="Behind the last record.")
 @click.option("--to-current", is_flag=True, help="To where it stands, or behind the last record.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To an offset.")
