@@ -51,7 +51,7 @@ class Ending:
                     self.number = signal.Signals(number)
                     self.scope.cancel()
                 else:
-                    logger.info("%s: ending; a second signal ends the broker immediately", name)
+                    logger.info("%s: ending; SIGTERM or SIGINT now ends the broker immediately", name)
                     await self.tell()
 
 
