@@ -1,4 +1,4 @@
-"""Appending: batches are packed, handed to their partitions' queues, and their results waited for."""
+"""Append batches: pack them, submit them to their partitions' queues, and wait for the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from korvet.storage.redis.append_queue import (
 from korvet.storage.redis.layouts import pack_batch
 from korvet.storage.redis.partition import Partition
 
-# By so many bytes may the batches of a request grow when they are packed; further ones are refused.
+# Bytes by which the batches of a request may grow when they are packed; further batches are refused.
 GROWN_BYTES = 16 * 1024 * 1024
 
 # A client's own time-out (`timeout_ms`) limits only the wait for replicas, as in Kafka. This many seconds limit the
@@ -33,7 +33,7 @@ APPEND_LIMIT_S = 25.0
 
 @define(eq=False)
 class Appender:
-    """`append`, and the queues that have something to do."""
+    """Implements `Storage.append`; owns the queues of partitions with unfinished appends."""
 
     context: AppendContext
     _queues: dict[Partition, AppendQueue] = field(factory=dict)
@@ -93,12 +93,12 @@ class Appender:
         acks: int,
         share: DecodedShare,
     ) -> list[Ticket]:
-        """Return the batches, packed. Other tasks get their turns meanwhile.
+        """Pack the batches in time slices; return one ticket for each batch that was not refused.
 
-        The share has the bytes by which packed batches are larger than they came, until these are stored.
+        Until they are stored, `share` holds the bytes by which packing has enlarged the batches.
         """
         tickets = []
-        grown = 0  # bytes by which packed batches are larger than they came
+        grown = 0  # bytes by which packing has enlarged the batches
         defaults = self.context.partitions.defaults
         turns = Turns()
         for tp, batch in batches.items():
@@ -146,7 +146,7 @@ class Appender:
                     self._give_up(ticket)
 
     def _give_up(self, ticket: Ticket) -> None:
-        """It took too long, or the caller was cancelled."""
+        """Withdraw a batch whose append has timed out or whose caller was cancelled, and resolve it with an error."""
         queue = self._queues.get(ticket.partition)
         if queue is not None:
             queue.withdraw(ticket)

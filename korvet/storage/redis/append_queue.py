@@ -1,15 +1,15 @@
-"""A queue of batches for each partition, from which one script call after the other is made.
+"""A queue of batches for each partition, and the script calls that append them, one after the other.
 
-While a call is under way, batches for its partition wait; then all of them go into the next one. So the order in which
-batches were handed over is the order in which they are appended, whatever happens between: a script that Redis
-has forgotten, a lost connection, a partition that must be brought up to date first.
+While a call is under way, batches for its partition wait; the next call takes all that fit. Batches are therefore
+appended in the order in which they were submitted, even if Redis has lost the script, the connection breaks, or the
+partition's state must be brought up to date first.
 
-Every call carries a number. The partition's state remembers the last one of each broker process with its answer, so
-a call whose outcome is unknown (the connection broke) is simply made again. One that was overtaken by a later call is
-refused by the script; that is why an unresolved call may be given up once nobody waits for it any more.
+Every call carries a number. The partition's state stores the last number of each broker process with its answer, so
+a call whose outcome is unknown (the connection broke) is sent again. The script refuses a call that a later call has
+overtaken; an unresolved call may therefore be dropped once no task waits for its result.
 
-With acks=all and min.insync.replicas above 1, the call goes out on a connection for such calls only, followed by
-WAIT, which holds up whatever comes behind it. The next call does not wait for that.
+With acks=all and min.insync.replicas above 1, the call uses a connection for such calls only, followed by WAIT, which
+blocks later commands of that connection. The partition's next call does not wait for WAIT's reply.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from korvet.storage.redis.scripts import APPEND, TRIM
 
 logger = logging.getLogger(__name__)
 
-# What goes into one call, unless a single batch is larger: Redis does nothing else while it runs, and so many
-# small records stay in its caches until they are in the append-only file.
+# Limits of one call, unless a single batch is larger: Redis executes nothing else during the call, and this many
+# small records stay in the processor's caches until they are in the append-only file.
 CALL_BYTES = 1 << 20
 CALL_RECORDS = 2_000
 
@@ -56,7 +56,7 @@ Result = AppendResult | KafkaError
 
 
 class Submission:
-    """One `append` with all its batches, and the task that waits for their results."""
+    """The batches of one `append`, and their results, for which one task waits."""
 
     __slots__ = ("appending", "done", "failed", "remaining", "replicas_limit_s", "results", "waiting")
 
@@ -69,11 +69,11 @@ class Submission:
         self.results: dict[TopicPartition, Result] = {}
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Expect a result of each of these."""
+        """Expect a result for each ticket."""
         self.appending = self.remaining = len(tickets)
 
     def settle(self) -> None:
-        """Count a batch that is appended, or failed. After the last one, wait for replicas only."""
+        """Count a batch that was appended or has failed; after the last one, set the deadline to that for replicas."""
         self.appending -= 1
         if self.appending == 0:
             self.waiting.deadline = trio.current_time() + self.replicas_limit_s
@@ -85,13 +85,13 @@ class Submission:
             self.done.set()
 
     def fail(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
-        """Set the result of a batch that no queue has taken."""
+        """Set the result of a batch that was not submitted to a queue."""
         self.failed.note(tp, batch, error)
         self.results[tp] = error
 
 
 class Ticket:
-    """A batch in a queue, from handing over to its result."""
+    """A batch that is submitted to a queue, until it has a result."""
 
     __slots__ = (
         "appended",
@@ -114,7 +114,7 @@ class Ticket:
         acks: int,
     ) -> None:
         self.partition = partition
-        self.config = config  # by which the batch was packed
+        self.config = config  # the settings under which the batch was packed
         self.packed = packed
         self.batch = batch
         self.submission = submission
@@ -129,7 +129,7 @@ class Ticket:
             self.submission.settle()
 
     def resolve(self, result: Result) -> None:
-        """Give the result to whoever waits; the first one counts."""
+        """Set the result, unless the ticket has one already."""
         if not self.is_resolved:
             self.is_resolved = True
             if isinstance(result, KafkaError):
@@ -141,11 +141,11 @@ class Ticket:
 
 @define(eq=False)
 class Call:
-    """One call of the append script; the same however often it is made."""
+    """One call of the append script; a repetition has the same number and batches."""
 
     number: int
     tickets: list[Ticket]
-    replicas: int  # how many have to confirm
+    replicas: int  # number of replicas that have to confirm the call
     may_have_happened: bool = False
     was_trimmed: bool = False
     connection: RedisConnection | None = None
@@ -165,7 +165,7 @@ class Call:
 
 @frozen
 class AppendContext:
-    """What all queues share."""
+    """Objects that all queues share."""
 
     writer_id: bytes
     redis: RedisCaller
@@ -180,7 +180,7 @@ class AppendContext:
 
 @define(eq=False)
 class AppendQueue:
-    """The batches of one partition that are to be appended. `ended` is called when none is left."""
+    """The batches of one partition that wait to be appended. The queue calls `ended` when it is empty."""
 
     partition: Partition
     context: AppendContext
@@ -189,20 +189,20 @@ class AppendQueue:
     _call: Call | None = None
 
     def submit(self, ticket: Ticket) -> None:
-        """Take a batch; it follows all that were taken before. It goes out at once where nothing is under way."""
+        """Add a batch to the end of the queue; send it immediately if no call is under way."""
         self._tickets.append(ticket)
         if self._call is None:
             self._next()
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Nobody waits for the batch any more: if it was not sent yet, it will not be."""
+        """Remove a batch that no task waits for, unless it was sent already."""
         if ticket in self._tickets:
             self._tickets.remove(ticket)
 
     # --- Calling ----------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Make the next call, if there is anything to append."""
+        """Make the next call; call `ended` if there is nothing to append."""
         self._call = None
         if self.context.failed:
             self._refuse_behind_failed()
@@ -217,7 +217,7 @@ class AppendQueue:
             self.ended(self.partition)
 
     def _refuse_behind_failed(self) -> None:
-        """Resolve the batches that follow a failed one of their producer."""
+        """Resolve the batches that follow a failed batch of their producer."""
         tickets, self._tickets = self._tickets, deque()
         for ticket in tickets:
             try:
@@ -228,7 +228,10 @@ class AppendQueue:
                 self._tickets.append(ticket)
 
     def _take_tickets(self) -> list[Ticket]:
-        """As many as go into one call: of one configuration, since the script has one for all."""
+        """Remove and return the tickets for the next call.
+
+        They have the same configuration, which the script takes once for all of them.
+        """
         waiting = self._tickets
         taken = [waiting.popleft()]
         size, records = taken[0].packed.size, taken[0].packed.records
@@ -241,7 +244,7 @@ class AppendQueue:
         return taken
 
     def _make(self, call: Call) -> None:
-        """Send the call. The answer comes to `_answered`."""
+        """Send the call; the connection passes the answer to `_answered`."""
         redis, waiting = self.context.redis, self.context.waiting_connections
         try:
             call.connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
@@ -278,7 +281,7 @@ class AppendQueue:
         if status == b"ok":
             self._appended(call, answer)
         elif status == b"stale":
-            # It was given up, and a later call made: nobody waits here.
+            # The call was dropped and a later one made: no task waits for this result.
             self._end(call, KafkaStorageError("the append was overtaken by a later one"))
         elif status == b"exhausted":
             message = f"{self.partition.tp}: the stream's last ID leaves no room for offsets behind it"
@@ -334,7 +337,7 @@ class AppendQueue:
         self._next()
 
     def _other_result(self, why: bytes, details: list[bytes], log_start_offset: int) -> Result:
-        """What became of a batch that was not appended."""
+        """Return the result for a batch that was not appended: a duplicate, or an error."""
         if why == b"duplicate":
             base_id, time_ms = details
             return AppendResult(self.partition.bound(base_id), int(time_ms), log_start_offset, duplicate=True)
@@ -344,7 +347,7 @@ class AppendQueue:
         return OutOfOrderSequenceNumber(f"sequence {int(known)} comes next")
 
     def _wait_for_replicas(self, call: Call) -> None:
-        """Ask how many replicas have it, on the connection that wrote it."""
+        """Send WAIT over the connection that wrote the call, since WAIT covers only that connection's writes."""
         waiting, connection = self.context.waiting_connections, cast(RedisConnection, call.connection)
         limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
         limit_ms = max(1, int(limit_s * 1000))
@@ -362,7 +365,7 @@ class AppendQueue:
         self._confirmed(call, connection, pending.reply)
 
     def _confirmed(self, call: Call, connection: RedisConnection, reply: Reply) -> None:
-        """WAIT's reply is the number of replicas."""
+        """Resolve the call's tickets by WAIT's reply, the number of replicas that have confirmed."""
         self.context.waiting_connections.ended(connection)
         error: KafkaError | None = None
         if isinstance(reply, ResponseError):
@@ -376,7 +379,10 @@ class AppendQueue:
     # --- Trouble ----------------------------------------------------------------------------------------
 
     def _not_sent(self, call: Call, error: NotConnected) -> None:
-        """Errors would not do: clients may retry behind what they have already sent after it."""
+        """Send a call that was not written once there is a connection.
+
+        An error would break the order: the client's retry would follow the batches that it has sent since.
+        """
         if call.may_have_happened:
             self._spawn(call, self._repeat, call)
         else:
@@ -388,7 +394,11 @@ class AppendQueue:
             self._next()
 
     def _load_and_repeat(self, call: Call) -> None:
-        """Nothing can come between: both are sent in one go, and the partition's next call waits for this one's."""
+        """Load the script and send the call again.
+
+        Both commands leave in one write, and the partition's next call waits for this one's answer, so the order of
+        calls is kept.
+        """
         try:
             if call.connection is not None:
                 call.connection.send((b"SCRIPT", b"LOAD", APPEND.source))
@@ -414,7 +424,7 @@ class AppendQueue:
         self._make(call)
 
     async def _repeat(self, call: Call) -> None:
-        """The outcome is unknown: ask again, unless there is nobody left to tell."""
+        """Repeat a call whose outcome is unknown, unless no task waits for its result."""
         await self._wait_connected(call)
         if call.is_waited_for:
             self._make(call)
@@ -422,7 +432,10 @@ class AppendQueue:
             self._next()
 
     async def _send_later(self, call: Call, error: NotConnected) -> None:
-        """It never went out. A connection that broke is usually back at once."""
+        """Send a call that was not written, after reconnecting; raise an error if that takes too long.
+
+        Reconnecting usually takes some milliseconds.
+        """
         with trio.move_on_after(self.context.redis.patience_s) as patience:
             await self._repeat(call)
         if patience.cancelled_caught:
@@ -435,14 +448,18 @@ class AppendQueue:
             await self.context.redis.connection.wait_connected()
 
     async def _trim_and_repeat(self, call: Call, error: OutOfMemoryError) -> None:
-        """Redis is full: drop what retention gives up, and try once more."""
+        """Apply retention because Redis is full, and repeat the call once."""
         _, _, _, dropped = await self.context.partitions.call(self.partition, TRIM, b"")
         if int(dropped) == 0:
             raise self.context.redis.failure(error)
         self._make(call)
 
     async def _trim_the_rest(self) -> None:
-        """Retention was lowered, or nobody wrote for long: there is more to drop than one append does."""
+        """Apply retention until nothing is left to drop.
+
+        One append drops a limited number of chunks. More are left if retention was lowered, or if the partition had
+        no appends for a long time.
+        """
         try:
             has_more = b"1"
             while has_more == b"1":

@@ -1,15 +1,14 @@
 """The catalogue of topics in Redis: one hash, name -> JSON, shared by all brokers.
 
-A broker keeps what it has read until an entry in the stream of changes names a topic that was altered. Then it reads
-that topic again, when it needs it. The broker that alters a topic adds that entry in the same write. If it dies in
-between, no entry follows. Other brokers then notice from the scripts, which refuse a topic id that is not the
-partition's, and from asking the store before they answer that a topic does not exist.
+A broker caches topics until an entry in the stream of changes names a topic that was altered. It reads that topic
+again when it needs it. The broker that alters a topic adds that entry in the same write. If it dies between the two
+commands, no entry follows. Other brokers then detect the change by the scripts, which refuse a topic id that is not the
+partition's, and because they read the store before they answer that a topic does not exist.
 
-What was known is kept beside for as long as the store cannot be asked: a topic that is there must not seem to be gone
-because Redis is away for a moment, since consumers would give up its partitions. Whatever is then done with such a
-topic goes to Redis itself, and waits, or fails, there.
+The last known topics are kept while Redis is unavailable: a short outage must not make a topic seem deleted, since
+consumers would give up its partitions. Every further operation on such a topic goes to Redis, and waits or fails there.
 
-Every creation gets a number, so that of two topics of one name the later can be told from the earlier.
+Every creation has a number, which orders topics that had the same name at different times.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from korvet.storage.redis.scripts import REPLACE
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
 # Fields of the hash beside the topics.
-CREATED = b"$created"  # how many were ever created
+CREATED = b"$created"  # number of topics ever created
 # When a topic was last deleted, in ms since 1970. Producers with ids given out earlier may have written to that topic.
 FORGOTTEN = b"$forgotten"
-# A broker that was away for longer than this many changes reads everything anew anyway.
+# Length of the stream of changes. A broker that was disconnected during more changes reads all topics again anyway.
 CHANGES_KEPT = 1000
 
-# More partitions than a broker can hold; it takes `max.partitions` from a client.
+# More partitions than a broker can hold; clients are limited by `max.partitions`.
 MOST_PARTITIONS = 1_000_000
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# Errors that decoding and structuring of foreign JSON raise.
+# Errors raised by decoding and structuring JSON that another client wrote.
 NONSENSE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, BaseValidationError)
 
 converter = make_converter()
@@ -61,7 +60,7 @@ converter = make_converter()
 
 @define
 class StoredTopic:
-    """A topic as JSON has it."""
+    """A topic's JSON document in the catalogue."""
 
     id: str
     created: int
@@ -80,7 +79,7 @@ class CataloguedTopic(NamedTuple):
 
 @define(eq=False)
 class Catalogue:
-    """The topics as this broker knows them, and the ways to know better."""
+    """The cache of topics, and the operations on the catalogue in Redis."""
 
     redis: RedisCaller
     keyspace: Keyspace
@@ -88,27 +87,27 @@ class Catalogue:
     damage: Damage = field(factory=Damage)
     _topics: dict[str, CataloguedTopic] = field(factory=dict)
     _opened_ms: int = field(factory=lambda: time.time_ns() // 1_000_000)
-    _is_complete: bool = False  # whether all topics are known, but for those in `_altered`
-    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # before they were forgotten
-    _was_complete: bool = False  # whether all topics were among those
-    # Names that this broker or another one altered, each with the number of its alteration. A reply to a command that
-    # was sent before that alteration is too old to be kept; tasks take up their replies in any order.
+    _is_complete: bool = False  # `_topics` has all topics, except those in `_altered`
+    _last_known: dict[str, CataloguedTopic] = field(factory=dict)  # cached until invalidated
+    _was_complete: bool = False  # `_last_known` has all topics
+    # Names that this broker or another broker altered, each with the number of its alteration. A reply to a command
+    # that was sent before that alteration is outdated and not cached; tasks process their replies in any order.
     _altered: dict[str, int] = field(factory=dict)
     _alterations: int = 0
     _forgotten: int = (
-        0  # how often all topics were forgotten, which makes all replies to earlier commands too old
+        0  # how often all topics were invalidated, which makes all replies to earlier commands outdated
     )
     _created: bytes | None = None  # number of creations when all topics were read
-    _listed: Mapping[str, Topic] | None = None  # the answer of `all`, until something changes
+    _listed: Mapping[str, Topic] | None = None  # the cached result of `all`, until a topic changes
 
     # --- Looking up -------------------------------------------------------------------------------------
 
     def cached(self, name: str) -> CataloguedTopic | None:
-        """A topic that is known; asks nobody."""
+        """Return the topic if it is cached, without a command to Redis."""
         return self._topics.get(name)
 
     def forget(self) -> None:
-        """Forget all topics: other brokers may have altered any of them."""
+        """Invalidate all topics, since other brokers may have altered any of them."""
         self._last_known = {**self._last_known, **self._topics}
         self._was_complete |= self._is_complete
         self._topics = {}
@@ -117,7 +116,7 @@ class Catalogue:
         self._forgotten += 1
 
     def forget_topic(self, name: str) -> None:
-        """Forget one topic, which was altered; it is read again when it is needed."""
+        """Invalidate one topic, which was altered; it is read again when it is needed."""
         if name in self._topics:
             self._last_known[name] = self._topics.pop(name)
         self._was_altered(name)
@@ -128,7 +127,7 @@ class Catalogue:
         self._listed = None
 
     async def all(self) -> Mapping[str, Topic]:
-        """All topics by name; as they were known last, where the store cannot be asked."""
+        """Return all topics by name; the last known ones if Redis is unavailable."""
         if self._is_complete and not self._altered:
             if self._listed is None:
                 self._listed = listed(self._topics)
@@ -136,7 +135,7 @@ class Catalogue:
         return listed(await self._loaded())
 
     async def find(self, name: str) -> CataloguedTopic | None:
-        """A topic by name; as known, else as the store has it, else as it was known last."""
+        """Return a topic by name: from the cache, else from Redis, else as last known if Redis is unavailable."""
         last_known = self._last_known.get(name)
         if name in self._topics:
             return self._topics[name]
@@ -150,7 +149,7 @@ class Catalogue:
             return last_known
 
     async def find_by_id(self, topic_id: UUID) -> Topic | None:
-        """A topic by its id; as `find`."""
+        """Return a topic by its id, from the same sources as `find`."""
         found = with_id(self._topics, topic_id)
         if found is None and not self.redis.connection.is_connected:
             found = with_id(self._last_known, topic_id)
@@ -159,14 +158,14 @@ class Catalogue:
         return found or with_id(await self._loaded(), topic_id)
 
     async def _look_for_creations(self) -> None:
-        """Have all topics read again if one was created whose announcement has not arrived."""
+        """Invalidate the cache if a topic was created whose entry in the stream of changes has not arrived yet."""
         created = await self.redis.execute(b"HGET", self.keyspace.topics, CREATED, repeatable=True)
         if created != self._created:
             self._was_complete |= self._is_complete
             self._is_complete = False
 
     async def _loaded(self) -> Mapping[str, CataloguedTopic]:
-        """All topics as the store has them, or as they were known last."""
+        """Return all topics from Redis, or the last known ones if Redis is unavailable."""
         was_complete = self._was_complete or self._is_complete
         try:
             if self.redis.connection.is_connected or not was_complete:
@@ -178,7 +177,7 @@ class Catalogue:
         return {**self._last_known, **self._topics}
 
     async def reload(self, name: str) -> CataloguedTopic | None:
-        """A topic as the store has it."""
+        """Read a topic from Redis, and cache it."""
         before = None
         while before != (self._forgotten, self._altered.get(name)):
             before = self._forgotten, self._altered.get(name)
@@ -186,7 +185,7 @@ class Catalogue:
         return self._take(name, cast(bytes | None, reply))
 
     async def load(self) -> None:
-        """Read all topics, or, where all others are known, those that were altered."""
+        """Read all topics, or only the altered ones if all others are cached."""
         while self._altered or not self._is_complete:
             if self._is_complete:
                 await self._read_altered()
@@ -205,7 +204,7 @@ class Catalogue:
                 self._take(name, stored)
 
     async def _read_all(self) -> None:
-        """Read all topics. Those that are altered meanwhile stay among the altered ones."""
+        """Read all topics. Topics that are altered meanwhile stay in `_altered`."""
         forgotten, alterations = self._forgotten, self._alterations
         fields = as_map(await self.redis.execute(b"HGETALL", self.keyspace.topics, repeatable=True))
         turns = Turns()
@@ -224,7 +223,7 @@ class Catalogue:
             found.pop(name, None)
             if name in self._topics:
                 found[name] = self._topics[name]
-        # The same objects as before where nothing about a topic has changed.
+        # Keep the same object for a topic that has not changed.
         self._topics = {
             name: known[name] if known.get(name) == each else each for name, each in found.items()
         }
@@ -234,7 +233,7 @@ class Catalogue:
         self._listed = None
 
     def _take(self, name: str, stored: bytes | None) -> CataloguedTopic | None:
-        """Remember what the store has under that name, which is newer than any alteration that is known."""
+        """Cache the topic that Redis stores under that name; the reply is newer than every known alteration."""
         self._altered.pop(name, None)
         self._listed = None
         found = None if stored is None else self._note(name, stored)
@@ -244,7 +243,7 @@ class Catalogue:
         return found
 
     def _note(self, name: str, stored: bytes) -> CataloguedTopic | None:
-        """Remember a topic, as the same object if it has not changed; return None for one that is damaged."""
+        """Cache a topic, as the same object if it has not changed; return None if its document is damaged."""
         found = self._topic(name, stored)
         if found is None:
             return None
@@ -255,7 +254,7 @@ class Catalogue:
         return known
 
     def _topic(self, name: str, stored: bytes) -> CataloguedTopic | None:
-        """Return the topic, or None if another client has written it and it makes no sense."""
+        """Parse a topic; return None if another client has overwritten it with invalid data."""
         try:
             content = converter.loads(stored, StoredTopic)
             config = topic_config(content.settings, self.defaults.topic_config)
@@ -279,12 +278,12 @@ class Catalogue:
     # --- Altering ---------------------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        """A new topic."""
+        """Create a topic. Raise TopicAlreadyExists if the catalogue has that name."""
         if await self.reload(name) is not None:
             raise TopicAlreadyExists
         settings = with_fixed_settings(settings, self.defaults.topic_config)
         topic_config(settings, self.defaults.topic_config)  # raises for nonsense before anything is stored
-        # A number that is given twice, since the first answer was lost, is one that nobody has.
+        # If the first answer is lost and the command repeated, one number is skipped.
         created, created_ms = await self._count_creation()
         if self._created == b"%d" % (created - 1):
             self._created = b"%d" % created
@@ -306,7 +305,7 @@ class Catalogue:
         return created, int(seconds) * 1000 + int(microseconds) // 1000
 
     async def alter(self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None) -> Topic:
-        """The topic with more partitions, or other settings."""
+        """Give the topic more partitions or other settings, and return it. See `Storage.alter_topic`."""
         present, stored = await self._stored(topic)
         if present.topic != topic:
             raise DocumentConflict
@@ -327,7 +326,7 @@ class Catalogue:
         return found.topic
 
     async def delete(self, topic: Topic) -> CataloguedTopic:
-        """Take the topic with that id out of the catalogue; as it was there last."""
+        """Remove the topic with that id from the catalogue; return its last version."""
         while True:
             present, stored = await self._stored(topic)
             if await self._replace(topic.name, stored, b""):
@@ -336,7 +335,7 @@ class Catalogue:
                 return present
 
     async def _stored(self, topic: Topic) -> tuple[CataloguedTopic, bytes]:
-        """The topic as it is now, and its JSON."""
+        """Read the topic and its JSON. Raise UnknownTopicOrPartition if that topic id is gone."""
         stored = cast(bytes | None, await self.redis.execute(b"HGET", self.keyspace.topics, topic.name))
         present = None if stored is None else self._topic(topic.name, stored)
         if stored is None or present is None or present.topic.topic_id != topic.topic_id:
@@ -344,9 +343,10 @@ class Catalogue:
         return present, stored
 
     async def _replace(self, name: str, expected: bytes, new: bytes) -> bool:
-        """Compare and set the JSON of one topic, and tell the other brokers."""
+        """Compare and set the JSON of one topic, and add an entry to the stream of changes; return True if set."""
         announcement = (b"XADD", self.keyspace.changes, b"MAXLEN", b"~", CHANGES_KEPT, b"*", b"topic", name)
-        # A full server takes deletions, and refuses to have them announced; those who are not told find out.
+        # A full Redis accepts the deletion and refuses the XADD. Other brokers then detect the change by themselves
+        # (see the module's docstring).
         replaced = await self.redis.run_then(
             REPLACE, [self.keyspace.topics], [name, expected, new], announcement, can_do_without=True
         )
@@ -360,7 +360,7 @@ def listed(topics: Mapping[str, CataloguedTopic]) -> Mapping[str, Topic]:
 
 
 def with_id(topics: Mapping[str, CataloguedTopic], topic_id: UUID) -> Topic | None:
-    """The topic with that id among some."""
+    """Return the topic with that id, or None."""
     return next((each.topic for each in topics.values() if each.topic.topic_id == topic_id), None)
 
 
@@ -369,5 +369,5 @@ def as_json(topic: StoredTopic) -> bytes:
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:
-    """All partitions of a topic."""
+    """Return all partitions of a topic."""
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]

@@ -1,8 +1,8 @@
-"""Entries that are all alike, packed as the records of one batch: column by column, with no loop over them in Python.
+"""Pack uniform entries as the records of one batch: column by column, without a Python loop over the entries.
 
-What a consumer reads is nearly always a run of entries with the same fields, under consecutive IDs, of one producer.
-Packing these takes half as long as looking at one after the other. Anything else is left to the loop of
-`rebuild`, which packs every entry there can be, and these to the same bytes.
+Consumers nearly always read runs of entries with the same fields, under consecutive IDs, of one producer.
+Packing such a run takes half as long as packing one entry after the other. The loop in `rebuild` packs all other
+entries; for uniform ones it produces the same bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY_AND_VALUE = (b"key", b"value", b"timestamp")
 
 
 class Prefixed(dict[int, bytes]):
-    """Varints with a byte before them; those of large numbers are not kept."""
+    """Varints after a prefix byte; varints of numbers from MAX_ENTRIES on are not cached."""
 
     def __init__(self, prefix: bytes) -> None:
         super().__init__((number, prefix + VARINTS[number]) for number in range(MAX_ENTRIES))
@@ -37,18 +37,18 @@ class Prefixed(dict[int, bytes]):
         return self._prefix + VARINTS[number]
 
 
-# A record's length, behind the number of headers of the one before: none.
+# A record's length, after the preceding record's number of headers, 0.
 LENGTHS = Prefixed(b"\0")
-# A value's length, behind the null that is the key.
+# A value's length, after the null key.
 NO_KEYS = Prefixed(b"\1")
 OFFSET_DELTAS = tuple(map(VARINTS.__getitem__, range(MAX_ENTRIES)))
-# The same behind attributes and no difference in time.
+# Offset deltas after the attributes and a timestamp delta of 0.
 STAMPED_DELTAS = tuple(b"\0\0" + delta for delta in OFFSET_DELTAS)
 NUMERALS = tuple(b"%d" % number for number in range(1024))
 
 
 class Run(NamedTuple):
-    """Packed records, and what the header of their batch says of them."""
+    """Packed records, and the header fields of their batch."""
 
     kind: Kind
     first_offset: int
@@ -59,7 +59,10 @@ class Run(NamedTuple):
 
 
 def pack_run(entries: Sequence[Entry], mapper: OffsetMapper, limit: int) -> Run | None:
-    """As many of the first entries as fit into `limit` bytes; None where they are not all alike, or not two fit."""
+    """Pack as many of the first entries as fit into `limit` bytes.
+
+    Return None if the entries are not uniform, or fewer than two fit.
+    """
     count = len(entries)
     if not 1 < count <= MAX_ENTRIES:
         return None
@@ -94,11 +97,11 @@ def pack_run(entries: Sequence[Entry], mapper: OffsetMapper, limit: int) -> Run 
 
 
 def are_in_a_row(ids: Column, first_offset: int, mapper: OffsetMapper) -> bool:
-    """Whether each ID has the offset after that of the one before."""
+    """Return True if the IDs have consecutive offsets."""
     count = len(ids)
     if mapper.offset(ids[-1]) != first_offset + count - 1:
         return False
-    # That far apart they may be also with gaps, and IDs between them that have no offset.
+    # The distance between first and last ID may be right even with gaps, if IDs between them have no offset.
     if not isinstance(mapper, TimestampOffsets):
         return list(ids) == [b"%d-0" % ms for ms in range(first_offset + 1, first_offset + 1 + count)]
     expected: list[bytes] = []
@@ -112,7 +115,7 @@ def are_in_a_row(ids: Column, first_offset: int, mapper: OffsetMapper) -> bool:
 
 
 def timestamps(texts: Column) -> dict[bytes, int] | None:
-    """The numbers that the texts are; None where one is none, or they lie too far apart for one batch."""
+    """Return text -> timestamp (ms), or None if a text is invalid or the range is too large for one batch."""
     times = {}
     for text in set(texts):
         time = timestamp_of(text)
@@ -123,7 +126,7 @@ def timestamps(texts: Column) -> dict[bytes, int] | None:
 
 
 def pieces_of(columns: Sequence[Column], times: dict[bytes, int], base_timestamp: int) -> list[Column]:
-    """What stands behind each record's length and before its number of headers."""
+    """Return the columns between each record's length and its number of headers."""
     texts, values = columns[-1], columns[-3]
     stamped: Column = STAMPED_DELTAS[: len(values)]
     if len(times) > 1:
@@ -140,7 +143,7 @@ def sizes_as_varints(column: Column) -> Column:
 
 
 def bodies(pieces: Sequence[Column]) -> Iterable[int]:
-    """Each record's length: all pieces, and one byte for no headers."""
+    """Return each record's length: its pieces, and one byte for the number of headers, 0."""
     sums: Iterable[int] = repeat(1)
     for piece in pieces:
         sums = map(add, map(len, piece), sums)
@@ -148,17 +151,17 @@ def bodies(pieces: Sequence[Column]) -> Iterable[int]:
 
 
 def join(pieces: Sequence[Column]) -> bytes:
-    """The packed records."""
+    """Return the packed records."""
     lengths = map(LENGTHS.__getitem__, bodies(pieces))
     parts = [b""] * ((len(pieces) + 1) * len(pieces[0]) + 1)
     for at, column in enumerate((list(lengths), *pieces)):
         parts[at : -1 : len(pieces) + 1] = column
-    parts[0] = parts[0][1:]  # there is none before
+    parts[0] = parts[0][1:]  # no record precedes it, so there is no number of headers
     parts[-1] = b"\0"
     return b"".join(parts)
 
 
 def fitting(pieces: Sequence[Column], limit: int) -> int:
-    """How many of the records fit into `limit` bytes."""
+    """Return the number of records that fit into `limit` bytes."""
     sizes = [size + len(VARINTS[size]) for size in bodies(pieces)]
     return bisect_right(list(accumulate(sizes)), limit)

@@ -1,20 +1,20 @@
-"""Compaction in Redis: a new stream is built beside the old one, and put into its place.
+"""Compaction in Redis: build a new stream beside the old one, then replace the old one.
 
-An entry cannot be altered under its ID, and deleting entries frees almost nothing as long as others of their node are
-there. So what stays is copied to a new stream, under the IDs it has, in steps of some milliseconds:
+Redis cannot change an entry under its ID, and deleting entries frees almost no memory as long as others remain in their
+node. Compaction therefore copies the retained entries to a new stream, under their IDs, in steps of some milliseconds:
 
-    begin     the run's token is written into the state; what an earlier run left is removed
-    copy      a list of entries at a time: IDs of those that stay as they are, and, in the batch layout, batches
+    begin     write the run's token into the state; remove what an earlier run left
+    copy      a list of entries at a time: IDs of those that stay unchanged, and, in the batch layout, batches
               that have become smaller
-    copy      then the tail, everything behind the part that is compacted, as it is
-    finish    in one script: the last of the tail, the stream's last ID, its groups with positions and pending entries,
-              the state's counters; the new stream takes the old one's name
+    copy      then the tail: all entries after the part that is compacted, unchanged
+    finish    in one script: the last of the tail, the stream's last ID, its groups with last-delivered IDs and pending
+              entries, the state's counters; rename the new stream to the old one's name
 
-Every step names the topic's id and the run's token, and is refused when the topic was deleted, when another run has
-begun, or when somebody has removed entries by hand, which copies would bring back. Until `finish` the old stream is all
-there is for everybody else; `finish` is all or nothing. A step whose connection was lost is repeated with its number.
+Every step names the topic's id and the run's token. Redis refuses it if the topic was deleted, if another run has
+begun, or if another client has removed entries, which copies would restore. Until `finish` all other readers and
+writers use the old stream; `finish` is atomic. A step whose connection was lost is repeated with its number.
 
-The index is built anew with the stream: what it counts, begins with what compaction left.
+The index is rebuilt with the stream: its counters begin with the entries that compaction retained.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ from korvet.storage.redis.scripts import COMPACT_BEGIN, COMPACT_COPY, COMPACT_EN
 
 logger = logging.getLogger(__name__)
 
-# What is read at once, and what a step copies at most.
+# Limits of one read, and of one copy step.
 SLICE_ENTRIES = 1000
 SLICE_BYTES = 1 << 19
 WORST_SLICE_BYTES = 32 << 20
 STEP_ENTRIES = 200  # a script takes some 25 us for each
 STEP_BYTES = 1 << 18
-# What may be left of the tail for the last step, some milliseconds' work, and what a step before it copies: more of it
-# while others write faster than it shrinks.
+# Limits of the tail for the last step, some milliseconds' work, and of one copy step before it. The limits grow while
+# producers append faster than the tail shrinks.
 FINISH_ENTRIES = 200
 FINISH_BYTES = 1 << 18
-MOST_AT_ONCE = 2  # times as much
-# With several who write it may not shrink even so. From then on there is no limit to what a step copies.
+MOST_AT_ONCE = 2  # the factor up to which they grow
+# With several producers the tail may not shrink even then. After this time the factor has no upper limit.
 PATIENCE_S = 30.0
 END_LIMIT_S = 1.0
 
 
 @define
 class Plan:
-    """A partition as it is found."""
+    """The state of a partition when a round of compaction begins."""
 
     partition: Partition
     cleaned: Cleaned
@@ -96,7 +96,7 @@ class Plan:
         return EntryReader(self.partition.mapper, self.partition.is_batch_layout, self.skips)
 
     def next_round(self, max_keys: int) -> Round:
-        """A round that has noted nothing yet."""
+        """Return a round without keys."""
         return Round(
             max_keys,
             start=self.start,
@@ -106,17 +106,17 @@ class Plan:
         )
 
     def first_offset(self, entry: Entry) -> int:
-        """Where an entry begins, or, without an offset of its own, the next one can."""
+        """Return the entry's first offset, or the next possible offset if its ID has none."""
         keyed = self.reader.keyed(entry)
         return offset_from(self.partition.mapper, entry[0]) if keyed is None else keyed.first_offset
 
     def before(self, entries: Sequence[Entry], offset: int) -> Sequence[Entry]:
-        """Those of the entries that end below an offset."""
+        """Return the entries that end below an offset."""
         mapper = self.partition.mapper
         return [entry for entry in entries if offset_from(mapper, entry[0]) < offset]
 
     def is_due(self, dirty_size: int, oldest_dirty_ms: int) -> bool:
-        """Whether so many bytes are dirty enough."""
+        """Return True if the dirty bytes or the age of the oldest dirty record require compaction."""
         return is_due(
             self.config,
             clean_bytes=self.clean_size,
@@ -126,7 +126,7 @@ class Plan:
         )
 
     def entries_at_once(self) -> int:
-        """How many entries to read at once, by how large they are on average and at most."""
+        """Return how many entries to read at once, given their average and largest size."""
         average = self.size / max(1, self.length)
         safe = WORST_SLICE_BYTES // max(1, self.largest)
         return max(1, min(SLICE_ENTRIES, int(SLICE_BYTES / max(1.0, average)) + 1, safe))
@@ -134,7 +134,7 @@ class Plan:
 
 @define
 class Slices:
-    """The entries of a partition from one offset up to before another."""
+    """The entries of a partition from one offset up to another, which is excluded, a slice at a time."""
 
     redis: RedisCaller
     plan: Plan
@@ -143,7 +143,7 @@ class Slices:
     _is_at_end: bool = False
 
     async def next(self) -> Sequence[Entry]:
-        """The next slice; empty at the end."""
+        """Return the next slice, which is empty at the end."""
         if self._is_at_end:
             return ()
         count = self.plan.entries_at_once()
@@ -158,7 +158,7 @@ class Slices:
 
 @define(eq=False)
 class Run:
-    """One new stream in the making."""
+    """One attempt to build a new stream, with its token and the number of its last step."""
 
     partition: Partition
     token: bytes = field(factory=lambda: secrets.token_hex(8).encode())
@@ -167,7 +167,7 @@ class Run:
 
 @define(eq=False)
 class Compactor:
-    """`compact`; see `korvet.storage.interface`."""
+    """Implements `Storage.compact`."""
 
     redis: RedisCaller
     partitions: Partitions
@@ -198,10 +198,10 @@ class Compactor:
                 return result
             plan = await self._plan(partition)
 
-    # --- What there is ----------------------------------------------------------------------------------
+    # --- The partition's state --------------------------------------------------------------------------
 
     async def _plan(self, partition: Partition) -> Plan:
-        """The partition as it is, once its state covers what the stream holds, and nothing of another run is left."""
+        """Return the partition's state, after settling it and removing what another run left."""
         await self.partitions.call(partition, SETTLE)
         state, time, has_leavings = await self.redis.pipeline(
             [
@@ -250,7 +250,7 @@ class Compactor:
         )
 
     async def _oldest_dirty_ms(self, plan: Plan) -> int:
-        """The time of the first dirty record, where anybody wants to know; else -1."""
+        """Return the timestamp of the first dirty record, or -1 if there is none or max.compaction.lag.ms is unset."""
         partition = plan.partition
         if plan.config.max_compaction_lag_ms >= plan.now_ms:
             return -1
@@ -270,7 +270,7 @@ class Compactor:
     # --- One round --------------------------------------------------------------------------------------
 
     async def _noted(self, plan: Plan) -> tuple[Round, int]:
-        """A round with the keys of the dirty part, as far as there is room, and the bytes of that part."""
+        """Return a round with the keys of the dirty part, up to its limit of keys, and the bytes of that part."""
         limit = lag_limit(plan.config, plan.now_ms)
         round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
         reader = plan.reader
@@ -292,7 +292,7 @@ class Compactor:
         return round_, size
 
     async def _rebuild(self, plan: Plan, round_: Round) -> int:
-        """Put a new stream, with what is left, in the old one's place; the bytes of that."""
+        """Replace the stream by a new one with the retained entries; return its size in bytes."""
         run = Run(plan.partition)
         try:
             await self._call(run, COMPACT_BEGIN)
@@ -305,7 +305,7 @@ class Compactor:
             raise
 
     async def _copy(self, run: Run, plan: Plan, round_: Round) -> None:
-        """Copy what is left of the part that is compacted."""
+        """Copy the retained entries of the part that is compacted."""
         reader = plan.reader
         slices = self._slices(plan, plan.start, round_.end)
         turns = Turns()
@@ -329,13 +329,13 @@ class Compactor:
             await self._copy_step(run, b"list", *items)
 
     async def _copy_step(self, run: Run, *arguments: Argument) -> tuple[bytes, bool]:
-        """Have something copied; from where a tail goes on, and whether it is known to."""
+        """Call the copy script; return where the tail continues, and True if more of it is left."""
         run.step += 1
         position, *more = await self._call(run, COMPACT_COPY, run.step, *arguments)
         return position, more == [b"1"]
 
     async def _finish(self, run: Run, position: bytes, cleaned: Cleaned) -> int:
-        """Copy the tail until it is short enough to come to the end; the bytes that are left."""
+        """Copy the tail until the rest fits into the last step; return the size of the new stream in bytes."""
         factor = 1.0
         limits = FINISH_ENTRIES, FINISH_BYTES
         began_s = monotonic()
@@ -359,7 +359,7 @@ class Compactor:
                 limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
 
     async def _call(self, run: Run, script: Script, *own: Argument) -> Answer:
-        """A step's answer, without its first word. Raises KafkaStorageError where the run cannot go on."""
+        """Call a step's script; return its answer without the status. Raise KafkaStorageError if the run must end."""
         status, *answer = await self.partitions.call(
             run.partition, script, run.token, *own, more_keys=run.partition.keys.compaction
         )
@@ -380,7 +380,7 @@ class Compactor:
         return answer
 
     async def _try_to_end(self, run: Run) -> None:
-        """Remove what there is of the new stream; what cannot be reached now, the next run will."""
+        """Remove the unfinished new stream. If Redis is unavailable, the next run removes it."""
         try:
             await self._end(run)
         except KafkaError as error:
@@ -391,5 +391,5 @@ class Compactor:
 
 
 def size_of(entries: Sequence[Entry]) -> int:
-    """Bytes of the fields and values of entries."""
+    """Return the bytes of the entries' fields and values."""
     return sum(sum(map(len, fields)) for _, fields in entries)

@@ -1,10 +1,10 @@
-"""Stream entries as compaction sees them: the keys in them, and what is left of them.
+"""Stream entries for compaction: their keys, and the parts of them that are retained.
 
-In the record layout an entry is a record, and its ID the place that a round knows it by. In the batch layout an entry
-holds many, whose places are their offsets; a single record that was added by hand is one of them, too.
+In the record layout an entry is a record, and a round identifies it by its ID. In the batch layout an entry holds many
+records, identified by their offsets; so is a single record that was added with a plain XADD.
 
-Most entries of the record layout are a key, a value and a timestamp. They are looked at in place, since there may be
-millions, and anything more costs several times as much.
+Most entries of the record layout are a key, a value and a timestamp. They are read in place, without parsing, since
+there may be millions and parsing costs several times as much.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from korvet.storage.redis.entries import (
 )
 
 CONTROL = b"$control"
-# As many as take about half a millisecond.
+# Entries that take about half a millisecond.
 PART_ENTRIES = 250
 
 
 class Left(NamedTuple):
-    """An entry of which something is left."""
+    """An entry that is retained, whole or in part."""
 
     entry_id: bytes
-    fields: Fields | None  # None: all of it, as it is
+    fields: Fields | None  # None: the entry is unchanged
     size: int
 
 
 class KeyedEntry(NamedTuple):
-    """What compaction looks at of an entry: the record that it is, or the batch that it holds."""
+    """The record or the batch of an entry, with the numbers that compaction needs."""
 
     first_offset: int
     max_timestamp: int
@@ -51,9 +51,9 @@ class KeyedEntry(NamedTuple):
 
 @frozen
 class EntryReader:
-    """Reads the entries of one stream.
+    """Reader for the entries of one stream.
 
-    `skips` says that some of its entries have IDs without offset, which nobody reads and compaction leaves alone.
+    `skips` is True if some entries have IDs without offset. Consumers cannot read those; compaction retains them.
     """
 
     mapper: OffsetMapper
@@ -61,7 +61,7 @@ class EntryReader:
     skips: bool
 
     def parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-        """Cut a slice into what may be looked at without a pause: a batch, or some hundred records."""
+        """Cut a slice into parts that are processed without a checkpoint: one batch, or PART_ENTRIES records."""
         step = 1 if self.is_batch_layout else PART_ENTRIES
         for at in range(0, len(entries), step):
             yield entries[at : at + step]
@@ -69,7 +69,10 @@ class EntryReader:
     # --- Noting -----------------------------------------------------------------------------------------
 
     def note(self, part: Sequence[Entry], round_: Round, limit: int | None) -> Steps[int | None]:
-        """Note the keys of entries; where the first begins whose timestamp is above `limit`, which ends it."""
+        """Note the keys of entries up to the first whose timestamp is above `limit`.
+
+        Return that entry's first offset, or None if there is no such entry.
+        """
         latest = round_.latest
         is_plain = limit is None and not self.is_batch_layout and not self.skips
         for entry in part:
@@ -90,7 +93,7 @@ class EntryReader:
         return None
 
     def keyed(self, entry: Entry) -> KeyedEntry | None:
-        """The entry's record or batch; None for one whose ID has no offset."""
+        """Return the entry's record or batch, or None if its ID has no offset."""
         entry_id, fields = entry
         offset = self.mapper.offset(entry_id)
         if offset is None:
@@ -105,7 +108,7 @@ class EntryReader:
     # --- Leaving out ------------------------------------------------------------------------------------
 
     def left(self, part: Sequence[Entry], round_: Round) -> Steps[list[Left]]:
-        """What is left of entries that were noted, or lie before those that were."""
+        """Return the retained entries, given a round that has noted these entries or later ones."""
         if self.is_batch_layout:
             return (yield from self._left_of_batches(part, round_))
         latest = round_.latest
@@ -151,7 +154,7 @@ class EntryReader:
 
 
 def is_usual(fields: Fields) -> bool:
-    """Whether the entry is a record with key, value and timestamp, and perhaps an idempotent producer."""
+    """Return True if the entry is a record with only key, value and timestamp, and possibly `$producer`."""
     return (
         (len(fields) == 6 or (len(fields) == 8 and fields[6] == b"$producer"))
         and fields[0] == b"key"
@@ -161,7 +164,7 @@ def is_usual(fields: Fields) -> bool:
 
 
 def batch_of(fields: Fields, last_offset: int) -> RecordBatch | None:
-    """The batch that an entry holds, with the offsets that are its own; None for a single record."""
+    """Return an entry's batch with its own offsets, or None if the entry is a single record."""
     data = whole_batch(fields)
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""Data under the broker's own keys that the broker did not write: counted, and logged once per topic."""
+"""Count and log data under the broker's own keys that the broker did not write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ logger = logging.getLogger(__name__)
 
 @define(eq=False)
 class Damage:
-    """Counts and logs what another client of the same Redis has overwritten."""
+    """Counter and log of keys that another client of the same Redis has overwritten."""
 
     found: Counter[str] = field(factory=Counter)  # by topic
 
     def note(self, topic: str, message: str, count: int = 1) -> None:
-        """Count findings, and log the first one of each topic."""
+        """Count damaged items, and log the first of each topic."""
         self.found[topic] += count
         if self.found[topic] == count:
             logger.error("topic %s: %s; other topics are not affected", topic, message)

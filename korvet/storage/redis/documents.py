@@ -1,8 +1,8 @@
-"""Small documents with compare-and-set: a hash each, of version and value; and for each kind the set of its keys.
+"""Small documents with compare-and-set: each is a hash of version and value; a set for each kind has the keys.
 
-The set lies in another slot of a cluster than the documents, so no script can keep it. A key is put into it before
-and after the document is made, and after its deletion only taken out for as long as the document stays away.
-Whatever two brokers do at the same time, the set then names every document, and at worst some that are gone.
+In a cluster the set is in another slot than the documents, so no script can update both. `save` adds a key before
+and after it creates the document. After a deletion it removes the key, and adds it again if the document exists by
+then. When two brokers save concurrently, the set therefore names every document, and at worst some deleted ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from korvet.storage.redis.scripts import SAVE
 
 @define(eq=False)
 class Documents:
-    """`load` and `save`."""
+    """Implements `Storage.load`, `save` and `documents`."""
 
     redis: RedisCaller
     keyspace: Keyspace
@@ -41,7 +41,8 @@ class Documents:
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """See `Storage.save`.
 
-        A deletion whose answer is lost cannot be told from another broker's: then it may be answered with a conflict.
+        A deletion whose answer is lost cannot be distinguished from another broker's deletion, so it may raise
+        DocumentConflict.
         """
         name = self.keyspace.document(kind, key)
         names = self.keyspace.documents(kind)

@@ -1,12 +1,12 @@
-"""Single stream entries: the record, or the batch, that one of them holds.
+"""Parse single stream entries into the record or the batch that they hold.
 
-Entries that others added with a plain XADD are a record each, in both layouts:
+An entry that another client added with a plain XADD is one record, in both layouts:
 
     key, value, header.<name>    as in the record layout (see `layouts`)
-    timestamp                    decimal milliseconds; missing (or nonsense), the milliseconds of the entry's ID
-    other fields                 where there is no `value`, it is a JSON object of them
+    timestamp                    decimal milliseconds; if missing or invalid, the milliseconds of the entry's ID
+    other fields                 without a field `value`, the value is a JSON object of them
 
-Fields that begin with `$` are ours.
+Fields that begin with `$` are reserved for korvet.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INT16_MAX = 2**15 - 1
 
 
 class Kind(NamedTuple):
-    """What the records of one batch have in common."""
+    """The attributes that all records of one batch share."""
 
     timestamp_type: TimestampType
     is_transactional: bool
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 @lru_cache(maxsize=64)
 def kind_of(timestamp_type: TimestampType, producer: bytes, *, is_transactional: bool = False) -> Kind:
-    """The kind, so that equal ones are usually the same object, which is faster to compare."""
+    """Return the kind from a cache: equal kinds are usually the same object, which is faster to compare."""
     found = PRODUCER.fullmatch(producer)
     producer_id, epoch = map(int, found.groups()) if found is not None else (-1, -1)
     if producer_id > INT64_MAX or epoch > INT16_MAX:  # written by hand: no batch header can hold it
@@ -74,7 +74,7 @@ class Parsed(NamedTuple):
 
 
 def timestamp_of(text: bytes) -> int | None:
-    """What a `timestamp` field says, where it says a 64-bit number."""
+    """Return the number in a `timestamp` field, or None if it is not a 64-bit number."""
     if TIMESTAMP.fullmatch(text) is None:
         return None
     number = int(text)
@@ -82,7 +82,7 @@ def timestamp_of(text: bytes) -> int | None:
 
 
 def parse(fields: Fields, entry_ms: int) -> Parsed:
-    """A record out of an entry's fields, whoever wrote them."""
+    """Parse an entry's fields as one record, whichever client wrote them."""
     timestamp: int | None = None
     key = value = None
     headers: list[tuple[str, bytes | None]] = []
@@ -119,7 +119,7 @@ def parse(fields: Fields, entry_ms: int) -> Parsed:
 
 
 def as_json(fields: dict[bytes, bytes]) -> bytes:
-    """A JSON object of fields that have no meaning to Kafka."""
+    """Return a JSON object of the fields that have no counterpart in a Kafka record."""
     texts = {
         name.decode(errors="replace"): content.decode(errors="replace") for name, content in fields.items()
     }
@@ -129,7 +129,7 @@ def as_json(fields: dict[bytes, bytes]) -> bytes:
 def whole_batch(fields: Fields) -> bytes | None:
     """Return the batch in an entry of the batch layout, or None if another Redis client wrote the entry.
 
-    The header must agree with itself and with the number of bytes. The records are the producer's, and not looked into.
+    The header's counts must be consistent, and its length must match the number of bytes. The records are not decoded.
     """
     if fields[0] != b"$batch":
         return None
@@ -147,7 +147,7 @@ def log_append_time(fields: Fields) -> int | None:
 
 
 def stamped_batch(data: bytes, fields: Fields, last_offset: int, leader_epoch: int) -> RecordBatch:
-    """The batch of an entry, as consumers are to see it, in a buffer of its own."""
+    """Return the batch of an entry as consumers receive it, in a new buffer."""
     batch = RecordBatch(bytearray(data))
     stamp(batch, last_offset - batch.last_offset_delta, leader_epoch)
     time = log_append_time(fields)

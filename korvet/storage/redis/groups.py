@@ -1,18 +1,18 @@
-"""Positions of groups: a hash per group, and the consumer groups of the streams kept in step with it.
+"""Committed offsets: a hash per group, and the Redis consumer groups that follow it.
 
-A position in `korvet:$group:<group>`, field `offset:<topic>:<partition>`:
+A committed offset in `korvet:$group:<group>`, field `offset:<topic>:<partition>`:
 
     "1264197008485889 0 1763666000123 0f7c4a3e-… processed batch 123"
 
-is the next offset to read, its leader epoch (or -1), when it was committed (ms), the topic's id, and the committer's
-metadata. A position of another topic id belongs to a topic that is gone. The field `generation` fences: a member that
-the group has left behind is refused. The field `writer`, a broker process and the number of its connection, fences
-commands that the network delayed until after the connection was replaced.
+The value has the next offset to read, its leader epoch (or -1), the commit time (ms), the topic's id, and the client's
+metadata. An offset with another topic id belongs to a topic that was deleted. The field `generation` fences: commits of
+members of an earlier generation are refused. The field `writer`, a broker process and the number of its connection,
+fences commands that the network delayed until after the connection was replaced.
 
-Each commit also moves the Redis consumer group of the same name on each stream, so that `XINFO GROUPS` shows where
-a Kafka group stands, and acknowledges what plain Redis consumers had pending below. The other way round, a group
-without a stored position goes on where its Redis consumer group stands. So whatever deletes a position deletes the
-Redis consumer group first.
+Each commit also sets the last-delivered ID of the Redis consumer group of the same name on each stream, so that
+`XINFO GROUPS` shows the progress of a Kafka group, and acknowledges entries up to there that plain Redis consumers had
+pending. Conversely, a group without a committed offset continues at its Redis consumer group's lowest pending entry, or
+after its last-delivered ID. Deleting a committed offset therefore deletes the Redis consumer group first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def new_writer_id() -> bytes:
 
 @define(eq=False)
 class Groups:
-    """`ack`, `committed` and `forget`; see `korvet.storage.interface`."""
+    """Implements `Storage.ack`, `committed` and `forget`."""
 
     redis: RedisCaller
     keyspace: Keyspace
@@ -69,7 +69,7 @@ class Groups:
     async def ack(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Store positions, then let the Redis consumer groups follow, each with one write for all."""
+        """See `Storage.ack`. Store the offsets in one write, then update the Redis consumer groups in another."""
         results: dict[TopicPartition, KafkaError | None] = {}
         found: dict[Partition, OffsetAndMetadata] = {}
         for tp, offset in offsets.items():
@@ -137,7 +137,7 @@ class Groups:
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Stored positions; where there is none, those of the Redis consumer groups."""
+        """See `Storage.committed`. Without a stored offset, derive it from the Redis consumer group."""
         if tps is None:
             stored, others = await self._all_stored(group_id)
             return stored | await self._derived(group_id.encode(), await self._find(others))
@@ -159,7 +159,7 @@ class Groups:
     async def _all_stored(
         self, group_id: str
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[TopicPartition]]:
-        """Every stored position, and all partitions without one; in steps of some milliseconds."""
+        """Return all stored offsets, and all partitions without one; work in steps of some milliseconds."""
         topics = await self.partitions.catalogue.all()
         key = self.keyspace.group(group_id)
         fields = as_map(await self.redis.execute(b"HGETALL", key, repeatable=True))
@@ -181,7 +181,7 @@ class Groups:
         return found, without
 
     async def _find(self, tps: Collection[TopicPartition]) -> list[Partition]:
-        """Those of these partitions that exist."""
+        """Return the partitions that exist."""
         found = []
         for tp in tps:
             with suppress(UnknownTopicOrPartition):
@@ -191,7 +191,7 @@ class Groups:
     async def _derived(
         self, group: bytes, partitions: Sequence[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return where the Redis consumer groups stand: at the lowest pending entry, else behind the last delivered.
+        """Return the offset of the Redis consumer group's lowest pending entry, else the one after its last delivered.
 
         XPENDING finds a missing group in constant time. XINFO GROUPS, which lists every group of the stream, is
         sent only for a group that exists.
@@ -214,7 +214,7 @@ class Groups:
         return offsets
 
     async def _log_start(self, partition: Partition, fields: Sequence[bytes | None]) -> int:
-        """Return the log start offset from fields of the state, which is made first if it is missing."""
+        """Return the log start offset from fields of the state; create the state first if it is missing."""
         topic_id, start, earliest = fields
         if topic_id != partition.topic_id or start is None:
             await self.partitions.revive(partition)
@@ -245,7 +245,7 @@ class Groups:
         return offset_from(mapper, b"%b-%d" % (milliseconds, int(sequence) + 1))
 
     async def _records_before(self, partition: Partition, entry_id: bytes) -> int:
-        """How many records an entry holds before the one whose ID it bears, the last."""
+        """Return the number of records in an entry before its last one, whose ID is the entry's."""
         if not partition.is_batch_layout:
             return 0
         key = partition.keys.stream
@@ -256,7 +256,7 @@ class Groups:
         return 0
 
     def _checked(self, reply: Reply, but: str = "") -> Reply:
-        """The reply; raises an error reply, but for the one with that text, which stands for nothing."""
+        """Return the reply; raise an error reply, but return an empty list for one that contains the text `but`."""
         if isinstance(reply, Exception):
             if but and but in str(reply):
                 return []
@@ -266,7 +266,7 @@ class Groups:
     # --- Forget -----------------------------------------------------------------------------------------
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
-        """Delete positions, and before them what could be taken for one."""
+        """See `Storage.forget`. Delete Redis consumer groups first, from which offsets could be derived again."""
         if tps is None:
             topics = await self.partitions.catalogue.all()
             streams = [self.keyspace.stream(tp) for topic in topics.values() for tp in partitions_of(topic)]
@@ -303,17 +303,17 @@ class Groups:
 
 
 def prefix_of(topic: str) -> bytes:
-    """Return what the fields of a topic's committed offsets begin with; the partition's number follows."""
+    """Return the prefix of the fields of a topic's committed offsets; the partition's number follows it."""
     return f"offset:{topic}:".encode()
 
 
 def field_of(tp: TopicPartition) -> bytes:
-    """The field of a position."""
+    """Return the field of a partition's committed offset."""
     return b"%b%d" % (prefix_of(tp.topic), tp.partition)
 
 
 def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
-    """A stored position; None for one in another topic, or what is none at all."""
+    """Parse a committed offset; return None if it belongs to another topic id or is invalid."""
     parts = value.split(b" ", 4)
     if len(parts) != 5 or parts[3] != topic_id:
         return None
@@ -333,13 +333,13 @@ def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:
 
 
 def find_group(reply: Reply, group: bytes) -> Mapping[bytes, Reply] | None:
-    """What XINFO GROUPS says of one group."""
+    """Return one group's fields in the reply to XINFO GROUPS, or None."""
     infos = map(as_map, cast(Iterable[Reply], reply))
     return next((info for info in infos if info[b"name"] == group), None)
 
 
 def offset_from(mapper: OffsetMapper, entry_id: bytes) -> int:
-    """The offset of that ID, or of the lowest one above that has any."""
+    """Return the offset of that ID, or of the next ID that has an offset."""
     offset = mapper.offset(entry_id)
     if offset is None:
         offset = mapper.offset_of_pair(int(entry_id.partition(b"-")[0]) + 1, 0)

@@ -1,8 +1,9 @@
-"""The state of the server that makes acknowledged records vanish: eviction, an append-only file that fails, FLUSHALL.
+"""Detect that the server loses acknowledged records: eviction, a failing append-only file, FLUSHALL.
 
 Redis evicts keys without notice if `maxmemory` is set and its policy covers all keys. korvet's keys have no expiry, so
-the `volatile-` policies leave them alone. The broker refuses to start on a server that may evict; a server that is
-reconfigured later makes it refuse produces until the policy is mended. A user without the right to INFO goes unchecked.
+the `volatile-` policies do not evict them. The broker refuses to start on a server that may evict. If a server is
+reconfigured later, the broker refuses produces until the policy is corrected. Without permission for INFO the broker
+cannot check the server.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Info = Mapping[bytes, bytes]
 
 @define(eq=False)
 class Guard:
-    """Watches one server. `refusal` is why produces are refused at present, or None."""
+    """Monitor of one server. `refusal` is the error with which produces are refused at present, or None."""
 
     allows_eviction: bool
     evicted_keys: int = 0
@@ -51,7 +52,7 @@ class Guard:
             )
 
     async def run(self, redis: RedisCaller, keyspace: Keyspace, emptied: Callable[[], None]) -> None:
-        """Check the server every few seconds, until cancelled. Calls `emptied` after FLUSHALL."""
+        """Check the server every few seconds, until cancelled. Call `emptied` after FLUSHALL."""
         while True:
             await trio.sleep(CHECK_EVERY_S)
             try:
@@ -75,7 +76,7 @@ class Guard:
         self._judge(self._info(replies), where)
 
     def _info(self, replies: list[Reply]) -> Info:
-        """Return all fields of the replies to INFO; none if the user has no right to them."""
+        """Return all fields of the replies to INFO; none if the Redis user has no permission for INFO."""
         fields: dict[bytes, bytes] = {}
         for reply in replies:
             if isinstance(reply, NoPermissionError) and self.can_ask:
@@ -104,7 +105,7 @@ class Guard:
 
 
 def is_volatile(info: Info) -> bool:
-    """Return True if only keys with an expiry can be evicted, which korvet has none of."""
+    """Return True if Redis evicts only keys with an expiry; korvet's keys have none."""
     return info.get(b"maxmemory_policy", b"").startswith(b"volatile-")
 
 

@@ -1,23 +1,23 @@
-"""From record batches to stream entries: what of a batch the append script is given.
+"""Convert record batches to stream entries: the arguments of the append script.
 
 Record layout: an entry for each record.
 
     key                 absent for null
     value               absent for null
     timestamp           decimal milliseconds
-    $timestamp.type     "1" where the timestamp is the broker's (LogAppendTime)
-    header.<name>       the headers in their order, also several of one name
+    $timestamp.type     "1" if the timestamp is the broker's (LogAppendTime)
+    header.<name>       the headers in their order; a name may repeat
     $header.<name>      a header whose value is null; empty
-    $transactional      "1" where the record is part of a transaction
-    $producer           "producer id:epoch" where the producer has an id
+    $transactional      "1" if the record is part of a transaction
+    $producer           "producer id:epoch" if the producer has an id
 
 Batch layout: an entry for each batch, under the ID of its last record.
 
     $batch              the batch as the producer sent it
-    $time               log append time in milliseconds, where that counts
+    $time               log append time in milliseconds, under LogAppendTime
 
-The usual records have no headers, and all of a batch have a key, or none has, and so for values. Of these only
-the columns are handed over, which costs a third of the Python and less Lua than fields record by record.
+Most records have no headers, and either all or none of a batch have a key; the same holds for values. Such batches are
+passed to the script as columns, which costs a third of the Python time, and less Lua, than fields record by record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from korvet.protocol.steps import Steps
 from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
 from korvet.storage.redis.client.replies import Argument, pack_arguments, pack_column
 
-# What a call of a script may have is 1,048,576 arguments (Redis 6.2), and `unpack` in Lua gives up near 8,000 values.
+# A command may have 1,048,576 arguments (Redis 6.2), and `unpack` in Lua fails near 8,000 values.
 MAX_ARGUMENTS = 1_000_000
 
 # Fields and values that take about half a millisecond to pack.
@@ -49,7 +49,7 @@ Column = tuple[bytes | None, ...]
 
 
 class Packed(NamedTuple):
-    """A batch as the append script takes it: bytes already, since Redis may be waiting when their turn comes."""
+    """A batch as arguments of the append script, packed in advance so that sending a call takes no time."""
 
     argument_count: int
     buffers: list[Buffer]
@@ -61,7 +61,7 @@ Packing = Steps[Packed]
 
 
 class Piece(NamedTuple):
-    """Some of a batch's records, as the time index sees them."""
+    """The numbers that the time index stores of consecutive records of a batch."""
 
     records: int
     size: int
@@ -71,7 +71,7 @@ class Piece(NamedTuple):
 def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_records: int) -> Packing:
     """Pack the batch in the topic's layout.
 
-    Raises InvalidRecord for records that cannot be stored, MessageTooLarge for more than one call may add.
+    Raise InvalidRecord for records that cannot be stored, MessageTooLarge for more records than one call may add.
     """
     if batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecord(
@@ -89,14 +89,14 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_re
 
 
 def pack_whole(batch: RecordBatch) -> Packed:
-    """Batch layout."""
+    """Pack a batch in the batch layout."""
     size = batch.size + len(b"$batch")
     piece = Piece(batch.record_count, size, batch.max_timestamp)
     return joined(batch, b"batch", b"", size, [piece], 1, pack_arguments((batch.buffer,)))
 
 
 def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
-    """Record layout. Between two steps lies what takes half a millisecond for a megabyte of small records."""
+    """Pack a batch in the record layout. A step takes about half a millisecond for a megabyte of small records."""
     records: list[RawRecord] = []
     yield from decode_in_steps(batch, records.extend)
     _, times, keys, values, headers = zip(*records, strict=True)
@@ -108,13 +108,13 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
         return (yield from pack_fields(batch, records, config, max_headers))
 
     data: list[Sequence[bytes]] = []
-    # Under LogAppendTime the script has the time.
+    # Under LogAppendTime the script sets the timestamps.
     timestamp: Argument = times[0] if by_broker or times.count(times[0]) == len(times) else b""
     if timestamp == b"":
         texts = {time: b"%d" % time for time in set(times)}
         data.append(list(map(texts.__getitem__, times)))
     yield None
-    # Names, and the timestamp's 13 digits.
+    # The bytes of the field names, and of the timestamp's 13 digits.
     extra = 22 + 3 * (b"k" in shape) + 5 * (b"v" in shape) + 16 * by_broker
     extra += 9 + len(producer) if producer else 0
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
@@ -134,12 +134,12 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
 
 
 def producer_of(batch: RecordBatch) -> bytes:
-    """What `$producer` says; "" without one."""
+    """Return the value of `$producer`, or "" for a batch without producer id."""
     return b"%d:%d" % (batch.producer_id, batch.producer_epoch) if batch.is_idempotent else b""
 
 
 def shape_of(keys: Column, values: Column) -> bytes | None:
-    """Which columns there are, or None where some records lack what others have."""
+    """Return the letters of the batch's columns, or None if only some of its records have a key, or a value."""
     letters = []
     for column, letter in ((keys, b"k"), (values, b"v")):
         nulls = column.count(None)
@@ -153,7 +153,7 @@ def shape_of(keys: Column, values: Column) -> bytes | None:
 def pack_fields(
     batch: RecordBatch, records: list[RawRecord], config: TopicConfig, max_headers: int
 ) -> Packing:
-    """Record layout, each record with all its fields and values."""
+    """Pack a batch in the record layout, each record with all its fields and values."""
     data: list[Argument] = []
     buffers: list[Buffer] = []
     count = 0
@@ -189,7 +189,7 @@ def pack_fields(
 
 
 def header_fields(headers: Headers, max_headers: int) -> Iterator[bytes]:
-    """Field and value for each header."""
+    """Yield field and value of each header."""
     if len(headers) > max_headers:
         raise InvalidRecord(f"A record has {len(headers)} headers; record.max.headers={max_headers}.")
     for name, value in headers:
@@ -202,7 +202,7 @@ def header_fields(headers: Headers, max_headers: int) -> Iterator[bytes]:
 
 
 def pieces_of(sizes: Sequence[int], times: Times, config: TopicConfig) -> list[Piece]:
-    """Cut a batch for the index, in pieces of about equally many records."""
+    """Divide a batch into index pieces of about the same number of records."""
     count = len(sizes)
     total = sum(sizes)
     wanted = CHUNK_BYTES
@@ -226,7 +226,7 @@ def joined(
     data_count: int,
     data: Iterable[Buffer],
 ) -> Packed:
-    """The arguments for one batch, in the script's order."""
+    """Return the arguments for one batch, in the script's order."""
     if data_count + 3 * len(pieces) > MAX_ARGUMENTS:
         raise MessageTooLarge(f"A batch of {batch.record_count} records is more than can be stored at once.")
     arguments: list[Argument] = [

@@ -1,4 +1,4 @@
-"""Meeting a server for the first time: which one it is, what it promises, whether its keyspace is ours to use."""
+"""Open the connections to a server, and check its version, its durability and the format of its keyspace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FSYNC = {
 
 @frozen
 class Server:
-    """Which server it is, and what it promises, a phrase each."""
+    """The server's name and version, and its durability, a phrase each for the start line."""
 
     name: str
     durability: str
@@ -39,7 +39,10 @@ class Server:
 
 @asynccontextmanager
 async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
-    """A connection for everything, and one that blocks; StorageUsageError for what the server goes on refusing."""
+    """Open a connection for commands, and one for the blocking XREAD, until the block ends.
+
+    Raise StorageUsageError if the server refuses them for a reason that a later attempt would meet again.
+    """
     address = address_of(where)
     async with AsyncExitStack() as stack:
         try:
@@ -52,7 +55,7 @@ async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConne
 
 @contextmanager
 def refused(connection: RedisConnection) -> Iterator[None]:
-    """Make a StorageUsageError of what the server refuses in the block."""
+    """Convert a RedisError raised in the block into a StorageUsageError."""
     try:
         yield
     except RedisError as error:
@@ -61,7 +64,7 @@ def refused(connection: RedisConnection) -> Iterator[None]:
 
 
 async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
-    """Find out all that has to be right before the first verb; StorageUsageError for what is not."""
+    """Check the server and its keyspace, and load the scripts. Raise StorageUsageError if the server is unsuitable."""
     with refused(connection):
         server = await meet_server(connection)
         await check_keyspace(connection, keyspace)
@@ -70,7 +73,7 @@ async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iter
 
 
 async def meet_server(connection: RedisConnection) -> Server:
-    """Ask the server what it is. Raises StorageUsageError for one that is too old."""
+    """Return the server's version and durability. Raise StorageUsageError if it is too old."""
     hello = as_map(await connection.execute(b"HELLO", repeatable=True))
     name, version = (cast(bytes, hello[key]).decode() for key in (b"server", b"version"))
     if name == "redis" and tuple(map(int, version.split(".")[:2])) < OLDEST_REDIS:
@@ -81,7 +84,7 @@ async def meet_server(connection: RedisConnection) -> Server:
 
 
 async def durability(connection: RedisConnection) -> str:
-    """What an acknowledgement is worth when Redis ends unexpectedly."""
+    """Return a phrase for the records that can be lost when Redis ends unexpectedly."""
     commands = [(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync", b"save")]
     replies = await connection.pipeline(commands, repeatable=True)
     if any(isinstance(reply, Exception) for reply in replies):
@@ -93,7 +96,7 @@ async def durability(connection: RedisConnection) -> str:
 
 
 async def check_keyspace(connection: RedisConnection, keyspace: Keyspace) -> None:
-    """Note the version of what we store, or see that we understand what is there."""
+    """Store the version of the format, or raise StorageUsageError if the stored version is not supported."""
     where = f"the keyspace {keyspace.namespace}: at {connection.address.description}"
     await connection.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
     stored = cast(bytes, await connection.execute(b"GET", keyspace.format, repeatable=True))

@@ -1,4 +1,4 @@
-"""One partition in Redis: its keys, its state as Redis has it, and what this broker remembers of it."""
+"""One partition in Redis: its keys, its stored state, and the part of it that this broker caches."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from korvet.storage.redis.keys import (
 )
 from korvet.storage.redis.rebuild import CODECS, Epoch
 
-# Numbers in Lua are doubles. Milliseconds beyond them, or beyond what an offset can hold, have no offset.
+# Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
 HIGHEST_MS = 2**53 - 1
 
 
 class PartitionState(NamedTuple):
-    """What one MULTI read of a partition: bounds as offsets, and what tells whether others wrote."""
+    """A partition's state as read in one MULTI: bounds as offsets, and whether another client changed the stream."""
 
     log_start_offset: int
     trimmed_before: int  # retention and DeleteRecords removed everything below
     next_offset: int
     next_id: bytes
     epochs: Sequence[Epoch]
-    is_settled: bool  # the stream is as long as our scripts left it
-    size: int  # bytes of what is there, pieces of the index at a time
+    is_settled: bool  # the stream is as long as korvet's scripts left it
+    size: int  # bytes of the present entries; trimmed bytes are counted in whole chunks of the index
 
     @property
     def leader_epoch(self) -> int:
@@ -54,7 +54,7 @@ class PartitionState(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
-        """Nothing is undecided before there are transactions: the last stable offset is the high watermark."""
+        """The log's bounds; without transactions the last stable offset is the high watermark."""
         return LogOffsets(
             self.log_start_offset,
             self.next_offset,
@@ -65,7 +65,7 @@ class PartitionState(NamedTuple):
 
 
 class Known(NamedTuple):
-    """How far the log reached when this broker last heard of it: what Redis must not forget."""
+    """The log's end as this broker last read it. If Redis has an earlier end, it has lost acknowledged records."""
 
     leader_epoch: int
     next_offset: int
@@ -77,7 +77,7 @@ class Known(NamedTuple):
 
 @define(eq=False)
 class Partition:
-    """One partition of a topic with that id; made anew when the topic is."""
+    """One partition of the topic with that id; a topic that is created again gets new objects."""
 
     tp: TopicPartition
     topic: Topic
@@ -89,7 +89,7 @@ class Partition:
     topic_id: bytes = field(init=False)
     known: Known | None = None
     is_being_trimmed: bool = False
-    entry_bytes: float = 0.0  # of an entry, on average; 0 while unknown
+    entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0
     _head: tuple[Argument, ...] = ()
     _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
@@ -109,11 +109,11 @@ class Partition:
 
     @property
     def codec(self) -> Codec:
-        """What batches made anew are compressed with."""
+        """The codec for batches that are built from records."""
         return CODECS.get(self.config.compression_type, Codec.NONE)
 
     def configure(self, topic: Topic) -> None:
-        """Go by the topic's settings as they are now."""
+        """Apply the topic's present settings."""
         self.topic = topic
         config = topic.config
         mapper = self.mapper
@@ -128,14 +128,14 @@ class Partition:
         )
 
     def arguments(self, *own: Argument) -> tuple[Argument, ...]:
-        """What a partition script is given: what all of them take, and its own."""
+        """Return the arguments of a partition script: the common ones, then its own."""
         known = b"" if self.known is None else self.known.argument()
         return (*self._head, known, *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
     def state_commands(self) -> tuple[Command, Command]:
-        """What `state` needs the replies of, in one MULTI."""
+        """Return the two commands whose replies `state` takes; they have to be sent in one MULTI."""
         return (
             (
                 b"HMGET",
@@ -154,9 +154,9 @@ class Partition:
         )
 
     def state(self, fields: Sequence[bytes | None], length: int) -> PartitionState | None:
-        """Return the state, or None if there is none or it is that of another topic of this name.
+        """Return the state, or None if there is none or it belongs to another topic of this name.
 
-        Raises ValueError for a state that another client has overwritten.
+        Raise ValueError if another client has overwritten the state.
         """
         if fields[0] != self.topic_id:
             return None
@@ -179,7 +179,7 @@ class Partition:
         )
 
     def bound(self, entry_id: bytes) -> int:
-        """The offset of an ID in the state; always one that has an offset."""
+        """Return the offset of an ID in the state, which always has one."""
         ms, _, sequence = entry_id.partition(b"-")
         if isinstance(self.mapper, DenseOffsets):
             return int(ms) - 1
@@ -190,7 +190,7 @@ class Partition:
         return max(self.bound(start), self.bound(earliest or start))
 
     def epochs(self, text: bytes) -> Sequence[Epoch]:
-        """Leader epochs; parsed anew only when they have changed."""
+        """Parse leader epochs; the result is cached until they change."""
         if text != self._epochs[0]:
             pairs = (each.split(b":") for each in text.split(b" "))
             self._epochs = text, tuple(Epoch(int(epoch), self.bound(start)) for epoch, start in pairs)
@@ -199,14 +199,14 @@ class Partition:
     # --- What this broker remembers -----------------------------------------------------------------------
 
     def note(self, leader_epoch: int, next_id: bytes) -> None:
-        """Remember how far the log reaches. Answers of two connections may come in the wrong order."""
+        """Cache the log's end, if it is later: answers of two connections may arrive in the wrong order."""
         next_offset = self.bound(next_id)
         known = self.known
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
 
     def has_lost(self, state: PartitionState) -> bool:
-        """Whether acknowledged records are gone that Redis had in the same leader epoch."""
+        """Return True if Redis has lost acknowledged records of the present leader epoch."""
         known = self.known
         return (
             known is not None
@@ -223,5 +223,5 @@ def make_partition(
     created_ms: int,
     tp: TopicPartition,
 ) -> Partition:
-    """The partition, about which nothing is known yet."""
+    """Return a partition without cached state."""
     return Partition(tp, topic, created, created_ms, keyspace.partition(tp), defaults)

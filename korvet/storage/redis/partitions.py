@@ -1,7 +1,7 @@
-"""The partitions a broker has to do with: found by name, brought up to date, called by script.
+"""The partitions that a broker uses: find them by name, bring their state up to date, call their scripts.
 
-The scripts refuse a topic id that is not the partition's, so nothing crosses a deletion and recreation, however
-late this broker learns of it.
+The scripts refuse a topic id that is not the partition's. An operation on a deleted topic therefore never affects a new
+topic of the same name, however late this broker detects the deletion.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 Answer = Sequence[bytes]
 
-# How often in a row a script may find that somebody deleted the state, or wrote by hand.
+# Attempts in a row that may find the state deleted, or entries that another client added, before an error.
 ATTEMPTS = 10
-# How many partitions are deleted in one write: Redis and the broker are busy with them for about a millisecond.
+# Partitions deleted in one write, which keeps Redis and the broker busy for about a millisecond.
 DROPPED_AT_ONCE = 32
 
 
 @define(eq=False)
 class Partitions:
-    """All partitions that were asked for, as long as their topics are there."""
+    """The partitions used so far, and the calls of their scripts."""
 
     redis: RedisCaller
     catalogue: Catalogue
@@ -45,14 +45,14 @@ class Partitions:
     _partitions: dict[TopicPartition, Partition] = field(factory=dict)
 
     def known(self, tp: TopicPartition) -> Partition | None:
-        """The partition, if the catalogue as this broker knows it has it; asks nobody."""
+        """Return the partition if the cached catalogue has it, without a command to Redis."""
         catalogued = self.catalogue.cached(tp.topic)
         if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
             return None
         return self._partition(catalogued, tp)
 
     async def find(self, tp: TopicPartition) -> Partition:
-        """The partition. Raises UnknownTopicOrPartition, after a look at the store itself."""
+        """Return the partition. Raise UnknownTopicOrPartition only after reading the catalogue in Redis."""
         partition = self.known(tp)
         if partition is not None:
             return partition
@@ -73,7 +73,7 @@ class Partitions:
         return partition
 
     async def has_stream(self, partition: Partition) -> bool:
-        """Whether there is anything to look after: where nobody ever wrote, no state shall be made for it."""
+        """Return True if the partition has a stream; without one, maintenance must not create a state."""
         return bool(await self.redis.execute(b"EXISTS", partition.keys.stream, repeatable=True))
 
     # --- Scripts ----------------------------------------------------------------------------------------
@@ -81,9 +81,9 @@ class Partitions:
     async def call(
         self, partition: Partition, script: Script, *own: Argument, more_keys: Sequence[bytes] = ()
     ) -> Answer:
-        """A partition script's answer, after whatever had to be done first. All of them may be repeated.
+        """Call a partition script until it has done its work, and return its answer. The scripts are repeatable.
 
-        Raises UnknownTopicOrPartition when the topic with the partition's id is gone.
+        Raise UnknownTopicOrPartition if the topic with the partition's id is gone.
         """
         for _ in range(ATTEMPTS):
             answer = cast(
@@ -97,7 +97,7 @@ class Partitions:
         raise KafkaStorageError(f"{partition.tp} does not come to rest")
 
     async def prepare(self, partition: Partition, status: bytes) -> bool:
-        """Do what a script demands before it can do its work; False if it was done already."""
+        """Create or settle the state if the script's status requires it; return True if the script must be repeated."""
         if status in (b"nostate", b"othertopic"):
             await self.revive(partition)
             return True
@@ -117,7 +117,7 @@ class Partitions:
         return KafkaStorageError(f"{key} is damaged")
 
     async def revive(self, partition: Partition) -> None:
-        """Make a partition's state, where the topic is still in the catalogue."""
+        """Create a partition's state. Raise UnknownTopicOrPartition if the topic is not in the catalogue any more."""
         await self._check_catalogued(partition)
         forgotten = await self.catalogue.forgotten_ms()
         arguments = partition.arguments(partition.created, forgotten, partition.created_ms)
@@ -125,7 +125,7 @@ class Partitions:
         try:
             if answer[0] == b"deleted":
                 raise UnknownTopicOrPartition
-            # Deleted in the meantime, by somebody who found no state to delete yet?
+            # Another broker may have deleted the topic in the meantime, when there was no state to delete yet.
             await self._check_catalogued(partition)
         except UnknownTopicOrPartition:
             await self.drop(partition)
@@ -137,7 +137,7 @@ class Partitions:
             raise UnknownTopicOrPartition
 
     async def settle(self, partition: Partition) -> None:
-        """Account for what others wrote or deleted, in steps of some milliseconds."""
+        """Update the state for entries that other clients added or deleted, in steps of some milliseconds."""
         status = b"rescan"
         while status == b"rescan":
             (status,) = cast(
@@ -148,12 +148,12 @@ class Partitions:
             raise KafkaStorageError(f"{partition.tp} cannot be settled")
 
     async def drop(self, partition: Partition) -> None:
-        """Delete a partition's keys, unless a later topic has them."""
+        """Delete a partition's keys, unless they belong to a later topic."""
         call = drop_call(partition)
         await self.redis.run(call.script, call.keys, call.args, repeatable=True)
 
     async def drop_topic(self, deleted: CataloguedTopic) -> None:
-        """Delete the keys of all partitions of a topic that is out of the catalogue, some in one write."""
+        """Delete the keys of all partitions of a topic that was removed from the catalogue, several in one write."""
         tps = partitions_of(deleted.topic)
         for first in range(0, len(tps), DROPPED_AT_ONCE):
             calls = [self._drop_call(deleted, tp) for tp in tps[first : first + DROPPED_AT_ONCE]]
@@ -168,6 +168,6 @@ class Partitions:
 
 
 def drop_call(partition: Partition) -> ScriptCall:
-    """What deletes a partition's keys, unless a later topic has them."""
+    """Return the call that deletes a partition's keys, unless they belong to a later topic."""
     keys = (*partition.keys.all, *partition.keys.compaction)
     return ScriptCall(DROP, keys, (partition.topic_id, partition.created))

@@ -1,11 +1,11 @@
-"""Reading: slices of a stream, each with the partition's state in one MULTI, made into batches.
+"""Read slices of a stream, each with the partition's state in one MULTI, and build batches from them.
 
 A slice is small enough that neither Redis nor this process is busy with it for long: some thousand entries, or a
-megabyte. While one is made into batches, Redis already looks for the next. How many entries that is, is reckoned
-from their average size; and the largest there ever was bounds what can arrive when the average misleads.
+megabyte. While this process builds batches from one slice, Redis reads the next one. The number of entries follows from
+their average size. The size of the largest entry ever stored limits the reply if the average is wrong.
 
-What is read is bounded by the state's next ID. Entries behind it, or a stream that is not as long as the state says,
-are somebody else's doing: they are accounted for (`settle`) before anything is answered.
+A read ends at the state's next ID. If there are entries after it, or the length of the stream differs from the state,
+another client has changed the stream: `settle` brings the state up to date before the read is answered.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ logger = logging.getLogger(__name__)
 
 SLICE_ENTRIES = 2000
 SLICE_BYTES = 1 << 20
-# Where nothing is known of a partition's entries, or nothing new is expected.
+# Entries of a slice if the average size is unknown, or no new entries are expected.
 CAUTIOUS_ENTRIES = 16
-# What a slice may have at most, if all its entries were as large as the largest.
+# Limit of a slice, computed as if all its entries were as large as the largest.
 WORST_SLICE_BYTES = 32 << 20
-# What is asked for in one write.
+# Limit of the slices that are requested in one write.
 WAVE_BYTES = 8 << 20
-# What is made into batches, and compressed, without a pause.
+# Entries made into batches, and bytes compressed, without a checkpoint.
 REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
-# Below this size batches are copied to lie together.
+# Batches smaller than this are copied into a shared buffer.
 SMALL_BATCH_BYTES = 4096
-# Partitions whose state is asked for in one write.
+# Partitions whose state is requested in one write.
 STATES_AT_ONCE = 250
-# Others write by hand all the time: how often to settle before answering with what there is.
+# Calls of `settle` before a read is answered as it stands, since other clients may add entries all the time.
 SETTLING_ATTEMPTS = 3
 
 
 @define(eq=False)
 class PartitionRead:
-    """How far the read of one partition has come."""
+    """The read of one partition, and its progress."""
 
     partition: Partition
     offset: int
     limit: int
     at_least_one: bool = False
     position: bytes = b""  # where the next slice begins
-    # Bytes of an entry, by those seen last, or by all there are; 0 while nothing is known.
+    # Bytes of an entry: the average of the last slice, or of the whole stream; 0 while it is unknown.
     average: float = 0.0
-    asked: int = 0  # entries of the last slice
+    asked: int = 0  # entries requested for the last slice
     attempts: int = 0
     size: int = 0
     batches: list[Buffer] = field(factory=list)
     offsets: LogOffsets | None = None
-    taken: bytes = b""  # the ID of the last entry that is part of it
+    taken: bytes = b""  # the ID of the last entry in `batches`
     is_cut: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -79,12 +79,12 @@ class PartitionRead:
 
     @property
     def expects_nothing(self) -> bool:
-        """Whether the end, as last heard of, is where the read begins: a consumer that has caught up."""
+        """True if the read begins at the last known end of the log: the consumer has caught up."""
         known = self.partition.known
         return known is not None and self.offset >= known.next_offset
 
     def commands(self) -> list[Command]:
-        """The next slice, and the state, as five commands."""
+        """Return the commands for the next slice and the state: five, or four if no entries are requested."""
         partition = self.partition
         state, length = partition.state_commands()
         if self.limit <= 0 and not self.at_least_one:
@@ -95,7 +95,7 @@ class PartitionRead:
         return [(b"MULTI",), state, length, entries, (b"EXEC",)]
 
     def _entries_to_ask_for(self) -> int:
-        """As many as can be expected to fit: what does not was read by Redis, and sent, for nothing."""
+        """Return how many entries probably fit. Redis would read and send any more of them in vain."""
         if self.average == 0:
             return CAUTIOUS_ENTRIES
         fitting = int(min(self.limit, SLICE_BYTES) / self.average)
@@ -105,16 +105,19 @@ class PartitionRead:
 
     @property
     def expected_bytes(self) -> float:
-        """Of the slice that is asked for."""
+        """Expected bytes of the requested slice."""
         return self.asked * self.average
 
     def wants_more(self, behind: int = 0) -> bool:
-        """Whether another entry can be expected to fit, `behind` more of those seen last; or none was found yet."""
+        """Return True if another entry probably fits after `behind` more entries of average size.
+
+        Return True as well while the read still lacks its first batch.
+        """
         room = self.limit - behind * self.average
         return room >= max(self.average, 1) or (self.at_least_one and not behind)
 
     def rebuild(self, entries: Sequence[Entry], state: PartitionState) -> Rebuilt:
-        """The slice as batches, as far as the limit allows."""
+        """Return batches of the slice's entries, up to the limit."""
         partition = self.partition
         if partition.is_batch_layout:
             return rebuild_batches(
@@ -130,15 +133,15 @@ class PartitionRead:
         )
 
     def entries_at_once(self) -> int:
-        """How many entries are made into batches in one go: as many as take some half a millisecond."""
+        """Return how many entries are made into batches without a checkpoint: about half a millisecond's work."""
         partition = self.partition
         if partition.codec is Codec.NONE or partition.is_batch_layout:
             return REBUILT_AT_ONCE
         return max(1, min(REBUILT_AT_ONCE, int(COMPRESSED_AT_ONCE / max(partition.entry_bytes, 1.0))))
 
     def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
-        """Add what was made of the first of these entries, as many as it says."""
-        # Tens of thousands of little objects would leave the interpreter's memory full of holes, not to be given back.
+        """Add batches that were built from the first `rebuilt.entries` of these entries."""
+        # Tens of thousands of small objects would fragment the interpreter's memory, which could not be released.
         self.batches += join_small(rebuilt.batches, SMALL_BATCH_BYTES)
         self.size += rebuilt.size
         self.limit -= rebuilt.size
@@ -149,7 +152,7 @@ class PartitionRead:
         self.at_least_one = self.at_least_one and not self.batches
 
     def is_short_of(self, end: int) -> bool:
-        """Whether there can be an entry between what was taken and that offset."""
+        """Return True if there can be an entry between the last one in `batches` and that offset."""
         last = self.partition.mapper.offset(self.taken) if self.taken else None
         return last is None or last + 1 < end
 
@@ -160,11 +163,11 @@ class PartitionRead:
 
 @define(eq=False)
 class Reader:
-    """`read`, and a partition's bounds."""
+    """Implements `Storage.read` and `Storage.sizes`, and reads the state of partitions."""
 
     redis: RedisCaller
     partitions: Partitions
-    ends_at: Callable[[bytes, bytes], None]  # told a stream's key and next ID
+    ends_at: Callable[[bytes, bytes], None]  # called with a stream's key and next ID
     _topics_told_of: set[UUID] = field(factory=set)
 
     async def read(
@@ -187,7 +190,7 @@ class Reader:
             try:
                 slices = await self._first_slices(wave)
             except KafkaError as error:
-                # Redis is away: asking for the remaining partitions would only wait once more.
+                # Redis is unavailable: the remaining partitions would only wait again.
                 results |= {read.partition.tp: error for read in (*wave, *waiting)}
                 break
             for read, first in zip(wave, slices, strict=True):
@@ -205,7 +208,7 @@ class Reader:
     def _next_wave(
         waiting: list[PartitionRead], left: int, *, is_first: bool
     ) -> tuple[list[PartitionRead], list[PartitionRead]]:
-        """Those that are asked for together: as many as can be expected to fit into one wave."""
+        """Return the reads whose slices are requested in one write, up to WAVE_BYTES, and the remaining reads."""
         size = 0
         for index, read in enumerate(waiting):
             read.limit = min(read.limit, left)
@@ -216,7 +219,7 @@ class Reader:
         return waiting, []
 
     async def _first_slices(self, wave: Sequence[PartitionRead]) -> list[Reply]:
-        """The replies of each one's EXEC."""
+        """Request the next slice of each read in one write; return the replies to their EXECs."""
         commands = [read.commands() for read in wave]
         size = sum(read.expected_bytes for read in wave)
         replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True, size=size)
@@ -226,14 +229,14 @@ class Reader:
             own = list(islice(rest, len(each)))
             executed.append(own[-1])
             if isinstance(own[-1], Exception) and not isinstance(own[-1], ExecAbortError):
-                # Where MULTI itself was refused, EXEC only says that it is missing.
+                # If Redis refused MULTI itself, EXEC fails only with "EXEC without MULTI".
                 executed[-1] = next(reply for reply in own if isinstance(reply, Exception))
         return executed
 
     # --- One partition ----------------------------------------------------------------------------------
 
     async def _finish(self, read: PartitionRead, first: Reply) -> None:
-        """Make batches of the first slice, and of those after it until the limit is reached."""
+        """Build batches from the first slice, then from later slices until the limit is reached."""
         executed: Reply | None = first
         while executed is not None:
             state, entries = await self._checked(read, executed)
@@ -255,7 +258,7 @@ class Reader:
                 await trio.lowlevel.checkpoint()
 
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
-        """Make batches of a slice, some entries at a time; whether there is room for more."""
+        """Build batches from a slice, some entries at a time; return True if there is room for more."""
         step = read.entries_at_once()
         turns = Turns()
         for at in range(0, len(entries), step):
@@ -269,7 +272,7 @@ class Reader:
         return True
 
     def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
-        """Ask for the slice after this one, where there can be one."""
+        """Request the slice after this one; return None if there can be none, or Redis is unavailable."""
         if not entries or len(entries) < read.asked:
             return None
         read.position = b"(" + entries[-1][0]
@@ -290,7 +293,7 @@ class Reader:
         return None if isinstance(executed, Exception) and read.batches else executed
 
     async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
-        """State and entries, once the state covers what the stream holds."""
+        """Return state and entries, after `settle` if other clients have changed the stream."""
         while True:
             if isinstance(executed, ExecAbortError):
                 executed = await self._without_multi(read)
@@ -320,9 +323,9 @@ class Reader:
             (executed,) = await self._first_slices([read])
 
     async def _without_multi(self, read: PartitionRead) -> Reply:
-        """The slice once more, when Redis refused the MULTI: a full one (6.2, 7.0) does so whatever is in it.
+        """Read the slice again without MULTI, which Redis 6.2 and 7.0 refuse if they are full.
 
-        Asking for the state on both sides of the entries shows that nobody altered them in between.
+        Read the state before and after the entries, to detect changes in between.
         """
         _multi, state, *others, _exec = read.commands()
         for _ in range(ATTEMPTS):
@@ -341,7 +344,8 @@ class Reader:
 
     @staticmethod
     def _check_bounds(read: PartitionRead, state: PartitionState) -> None:
-        # Below the log start nothing was removed but by hand, or nothing ever was: the first record comes next.
+        # Between `trimmed_before` and the log start there are no records to miss: other clients removed them, or there
+        # never were any. A read from there returns the first record.
         if not state.trimmed_before <= read.offset <= state.next_offset:
             raise OffsetOutOfRange(
                 f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
@@ -362,7 +366,7 @@ class Reader:
     # --- Bounds -----------------------------------------------------------------------------------------
 
     async def state(self, tp: TopicPartition) -> PartitionState:
-        """A partition's state, once it covers what the stream holds."""
+        """Return a partition's state, after `settle` if other clients have changed the stream."""
         partition = self.partitions.known(tp) or await self.partitions.find(tp)
         read = PartitionRead(partition, 0, 0)
         (executed,) = await self._first_slices([read])
@@ -370,7 +374,7 @@ class Reader:
         return state
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-        """See `Storage.sizes`. Some hundred partitions are asked for in one write."""
+        """See `Storage.sizes`. Request the state of up to STATES_AT_ONCE partitions in one write."""
         results: dict[TopicPartition, int | KafkaError] = dict.fromkeys(tps, 0)
         reads = []
         for tp in results:
@@ -406,7 +410,7 @@ def is_before(entry_id: bytes, next_id: bytes) -> bool:
 
 
 def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The entries that are accounted for."""
+    """Return the entries before the state's next ID."""
     if not entries or is_before(entries[-1][0], state.next_id):
         return entries
     return [entry for entry in entries if is_before(entry[0], state.next_id)]

@@ -1,8 +1,8 @@
-"""From stream entries to record batches, as consumers are sent them.
+"""Convert stream entries to the record batches that consumers receive.
 
-In the record layout batches are made anew, as large as what was read; in the batch layout they are as the
-producer sent them, but for what a broker stamps. An ID that has no offset (see `korvet.storage.offsets`) hides its
-entry.
+In the record layout new batches are built, as large as the read; in the batch layout batches are as the producer sent
+them, except for the fields that a broker stamps. Entries whose ID has no offset (see `korvet.storage.offsets`) are
+skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from korvet.storage.redis.entries import (
     whole_batch,
 )
 
-# Batches larger than this leave as two buffers, so that their records are not copied once more.
+# Batches larger than this are sent as two buffers, so that their records are not copied again.
 JOINED_BYTES = 16_384
 
 CODECS = {
@@ -57,19 +57,19 @@ CODECS = {
 
 
 class Epoch(NamedTuple):
-    """A leader epoch, and the offset where it began."""
+    """A leader epoch and its first offset."""
 
     leader_epoch: int
     start_offset: int
 
 
 class Rebuilt(NamedTuple):
-    """Some of the entries a read got, as batches."""
+    """Batches that were built from the first entries of a read."""
 
     batches: list[Buffer]
     size: int
-    entries: int  # how many were used: where fewer than were given, the limit was reached
-    skipped: int  # of these, those that have no offset
+    entries: int  # number of entries used; fewer than given if the limit was reached
+    skipped: int  # number of used entries that have no offset
 
 
 # --- Batch layout -----------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Rebuilt(NamedTuple):
 def rebuild_batches(
     entries: Sequence[Entry], mapper: OffsetMapper, epochs: Sequence[Epoch], limit: int, *, at_least_one: bool
 ) -> Rebuilt:
-    """Batches of whole entries, as many as fit into `limit` bytes."""
+    """Return the batches of as many entries as fit into `limit` bytes."""
     batches: list[Buffer] = []
     size = skipped = used = 0
     for entry_id, fields in entries:
@@ -100,7 +100,7 @@ def rebuild_batches(
 def buffers_of_entry(
     entry_id: bytes, fields: Fields, offset: int, epochs: Sequence[Epoch]
 ) -> tuple[Buffer, ...]:
-    """One entry of the batch layout as a batch."""
+    """Return the buffers of the batch in one entry of the batch layout."""
     data = whole_batch(fields)
     if data is None:
         return (single_record_batch(entry_id, fields, offset, epoch_at(epochs, offset)),)
@@ -122,7 +122,7 @@ def single_record_batch(entry_id: bytes, fields: Fields, offset: int, leader_epo
 
 
 def epoch_at(epochs: Sequence[Epoch], offset: int) -> int:
-    """The leader epoch an offset belongs to."""
+    """Return the leader epoch of an offset."""
     for epoch in reversed(epochs):
         if epoch.start_offset <= offset:
             return epoch.leader_epoch
@@ -141,7 +141,7 @@ def rebuild_records(
     codec: Codec = Codec.NONE,
     at_least_one: bool,
 ) -> Rebuilt:
-    """Batches made of records, as many as fit into `limit` bytes (before they are compressed)."""
+    """Build batches from as many records as fit into `limit` bytes (before compression)."""
     run = pack_run(entries, mapper, limit - HEADER_BYTES)
     if run is not None and (whole := batch_of(run, epochs, codec)) is not None:
         return whole
@@ -149,7 +149,7 @@ def rebuild_records(
 
 
 def batch_of(run: Run, epochs: Sequence[Epoch], codec: Codec) -> Rebuilt | None:
-    """The batch that a run is; None where another leader epoch begins in it."""
+    """Return the batch of a run, or None if another leader epoch begins within it."""
     batch = OpenBatch(run.kind, run.first_offset, run.base_timestamp, epochs)
     last_offset = run.first_offset + run.records - 1
     if last_offset > batch.last_possible:
@@ -169,11 +169,11 @@ def rebuild_one_by_one(
     codec: Codec,
     at_least_one: bool,
 ) -> Rebuilt:
-    """As `rebuild_records`, for entries of all kinds.
+    """Build batches as `rebuild_records` does, from entries of all kinds.
 
-    A record that the batch begun cannot take (see `OpenBatch`) begins another. This loop is what reading costs where
-    entries are not alike, about a microsecond each, so nothing in it is called that need not be.
+    A record that does not fit into the open batch (see `OpenBatch`) begins another batch.
     """
+    # This loop is the cost of reading entries that are not uniform, about a microsecond each, so it avoids calls.
     varints = VARINTS
     batches: list[Buffer] = []
     batch = OpenBatch(PLAIN, -1, 0, epochs)
@@ -255,9 +255,9 @@ def rebuild_one_by_one(
 
 
 class OpenBatch:
-    """A batch being made: of records of one kind and one leader epoch, whose deltas fit.
+    """A batch that is being built from records of one kind and one leader epoch, whose deltas are in range.
 
-    Under LogAppendTime they have one time, too: the batch's header holds it.
+    Under LogAppendTime the records also share one timestamp, which the batch's header contains.
     """
 
     __slots__ = (
@@ -281,7 +281,7 @@ class OpenBatch:
                 self.last_possible = min(self.last_possible, epoch.start_offset - 1)
 
     def takes(self, timestamp: int) -> bool:
-        """Whether a record with this time can join."""
+        """Return True if a record with this timestamp fits into the batch."""
         delta = timestamp - self.base_timestamp
         if not -INT64_MAX <= delta <= INT64_MAX:
             return False
@@ -290,7 +290,7 @@ class OpenBatch:
     def finish(
         self, last_offset: int, max_timestamp: int, count: int, codec: Codec, batches: list[Buffer]
     ) -> None:
-        """Add the batch to the finished ones, if anything is in it."""
+        """Append the batch to `batches`, unless it is empty."""
         if not count:
             return
         parts = self.parts
@@ -321,7 +321,7 @@ class OpenBatch:
 
 
 def offsets_of(mapper: OffsetMapper, ms: int) -> tuple[int, int]:
-    """The offset of the entry `ms-0`, and up to which sequence the entries of that millisecond have one."""
+    """Return the offset of the entry `ms-0`, and the highest sequence of that millisecond that has an offset."""
     first = mapper.offset_of_pair(ms, 0)
     if first is None:
         return 0, -1
@@ -329,7 +329,7 @@ def offsets_of(mapper: OffsetMapper, ms: int) -> tuple[int, int]:
 
 
 def encode_rest(record: Parsed) -> tuple[int, bytes, bytes, bytes, Kind]:
-    """A record's timestamp, what stands before its value, the value, the headers, and its kind."""
+    """Return a record's timestamp, the bytes before its value, its value, its encoded headers, and its kind."""
     timestamp, key, value, headers, kind = record
     start = NULL if key is None else VARINTS[len(key)] + key
     start += NULL if value is None else VARINTS[len(value)]

@@ -1,8 +1,8 @@
-"""Finding records by time: a chunk from the index, then the record in it.
+"""Find records by time: first a chunk in the index, then the record in it.
 
-The index says of every 64 kB or so what the largest timestamp in it is, exactly, so the first chunk whose largest
-is at or after the target holds the record; unless that was deleted by hand, or lies before the log start. Then the
-search goes on behind the chunk.
+The index has the exact largest timestamp of every chunk of about 64 kB. The first chunk whose largest timestamp is at
+or after the target contains the record, unless another client deleted it, or it lies before the log start. Then the
+search continues after the chunk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Found = OffsetAndTimestamp | None
 
 
 class Chunk(NamedTuple):
-    """Some entries in a row, as the index has them: those behind one ID, up to another (or `+`)."""
+    """Consecutive entries that one index entry covers: those after one ID, up to another (or `+`)."""
 
     before: bytes
     last: bytes
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
 
 @define(eq=False)
 class Seeker:
-    """`earliest`, `seek_ts`, `seek_max_ts`."""
+    """Implements `Storage.earliest`, `seek_ts` and `seek_max_ts`."""
 
     redis: RedisCaller
     partitions: Partitions
@@ -77,7 +77,7 @@ class Seeker:
         base_offset = cast(int, partition.mapper.offset(entry_id)) - batch.last_offset_delta
         if base_offset >= log_start_offset:
             return int(time) if time else batch.base_timestamp
-        # The batch begins before the log does: which of its records is the first one, only the batch says.
+        # The batch begins before the log start, so its first readable record has to be found in the batch.
         reply = await self.redis.execute(
             b"XRANGE", partition.keys.stream, entry_id, entry_id, repeatable=True
         )
@@ -99,7 +99,7 @@ class Seeker:
                 return found
 
     async def _first_in(self, partition: Partition, answer: Answer, timestamp: int) -> Found:
-        """The record in a chunk that the script named."""
+        """Return the first record at or after the timestamp in the chunk that the script returned."""
         before, last, start, _, epochs = answer
         slices = Slices(self.redis, partition, before, last)
         while (entries := await slices.next()) is not None:
@@ -117,13 +117,16 @@ class Seeker:
         found = await self._first_in(partition, answer, int(answer[3]))
         if found is not None:
             return found
-        # That record is not there any more, so what the index says are upper bounds only.
+        # That record was deleted, so the timestamps in the index are only upper bounds.
         _, _, start, _, epochs = answer
         found = await self._largest(partition, partition.bound(start))
         return found and evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
 
     async def _largest(self, partition: Partition, log_start_offset: int) -> Found:
-        """Look into chunks, those that promise most first, until the others promise less than what was found."""
+        """Return the record with the largest timestamp.
+
+        Search chunks by descending upper bound, until the remaining bounds are below the timestamp found.
+        """
         chunks = await self._chunks(partition)
         best: Found = None
         for chunk in sorted(chunks, key=lambda each: each.max_timestamp, reverse=True):
@@ -137,7 +140,7 @@ class Seeker:
         return best
 
     async def _chunks(self, partition: Partition) -> list[Chunk]:
-        """The whole index; the chunk that is still open, last."""
+        """Return all chunks of the index, and last the chunk that is still open."""
         chunks = []
         before = BEGINNING
         entries: Sequence[Entry] | None = None
@@ -147,17 +150,17 @@ class Seeker:
             )
             entries = cast(Sequence[Entry], reply)
             for entry_id, fields in entries:
-                # A chunk without a time was added by another client: only a look into it says what it holds.
+                # Another client added an index entry without a timestamp: its chunk must be searched.
                 time = timestamp_of(fields[1])
                 chunks.append(Chunk(before, entry_id, 2**63 if time is None else time))
                 before = entry_id
-        # Whether it holds anything, and what, is found out by looking.
+        # The open chunk has no index entry yet, so it must be searched.
         return [*chunks, Chunk(before, b"+", 2**63)]
 
 
 @define
 class Slices:
-    """The entries behind one ID, up to another, a slice at a time."""
+    """The entries after one ID, up to another, a slice at a time."""
 
     redis: RedisCaller
     partition: Partition
@@ -166,7 +169,7 @@ class Slices:
     _is_at_end: bool = False
 
     async def next(self) -> Sequence[Entry] | None:
-        """The next of them; None behind the last."""
+        """Return the next slice, or None after the last one."""
         if self._is_at_end:
             return None
         average = self.partition.entry_bytes or 1000.0
@@ -183,17 +186,17 @@ class Slices:
 
 
 def is_better(found: OffsetAndTimestamp, best: OffsetAndTimestamp) -> bool:
-    """Whether it has the larger timestamp, or the same earlier."""
+    """Return True if `found` has a larger timestamp, or the same timestamp at a lower offset."""
     return (found.timestamp, -found.offset) > (best.timestamp, -best.offset)
 
 
 def first_in(
     partition: Partition, entries: Sequence[Entry], log_start_offset: int, timestamp: int
 ) -> Steps[Found]:
-    """Offset and time of the first readable record with at least that timestamp."""
+    """Return offset and timestamp of the first readable record with at least that timestamp."""
     mapper = partition.mapper
     is_batch_layout = partition.is_batch_layout
-    too_early: set[bytes] = set()  # texts of timestamps; most records bear that of the one before
+    too_early: set[bytes] = set()  # texts of timestamps; most records have the same one as their predecessor
     for entry_id, fields in entries:
         text = time_text(fields)
         if text in too_early:
@@ -216,7 +219,7 @@ def first_in(
 
 
 def largest_in(partition: Partition, entries: Sequence[Entry], log_start_offset: int) -> Steps[Found]:
-    """Offset and time of the first readable record with the largest timestamp."""
+    """Return offset and timestamp of the first readable record with the largest timestamp."""
     best: Found = None
     for entry_id, fields in entries:
         offset = partition.mapper.offset(entry_id)
@@ -234,13 +237,13 @@ def largest_in(partition: Partition, entries: Sequence[Entry], log_start_offset:
 
 
 def time_text(fields: Fields) -> bytes:
-    """What the `timestamp` field says, where it stands at its usual place."""
+    """Return the text of the `timestamp` field at its usual place, or "" if it is not there."""
     at = -4 if fields[-2] == b"$producer" and len(fields) > 4 else -2
     return fields[at + 1] if fields[at] == b"timestamp" else b""
 
 
 def time_of(entry_id: bytes, fields: Fields) -> int:
-    """The timestamp of the record that an entry is."""
+    """Return the timestamp of the record in an entry."""
     time = timestamp_of(time_text(fields))
     return parse(fields, milliseconds_of(entry_id)).timestamp if time is None else time
 
@@ -251,7 +254,7 @@ def max_timestamp_of(data: bytes, fields: Fields) -> int:
 
 
 def batch_at(data: bytes, fields: Fields, last_offset: int) -> RecordBatch:
-    """The batch of an entry with its own offsets and times, over the bytes that were read."""
+    """Return the batch of an entry with its own offsets and times, without copying its bytes."""
     batch = RecordBatch(data)
     batch.base_offset = last_offset - batch.last_offset_delta
     time = log_append_time(fields)
@@ -262,7 +265,7 @@ def batch_at(data: bytes, fields: Fields, last_offset: int) -> RecordBatch:
 
 
 def first_of(batch: RecordBatch, log_start_offset: int, timestamp: int) -> Steps[Found]:
-    """Offset and time of the first readable record of a batch with at least that timestamp."""
+    """Return offset and timestamp of a batch's first readable record with at least that timestamp."""
     if batch.base_offset < log_start_offset:
         records = yield from readable_of(batch, log_start_offset)
         return next((each for each in records if each.timestamp >= timestamp), None)
@@ -274,7 +277,7 @@ def first_of(batch: RecordBatch, log_start_offset: int, timestamp: int) -> Steps
 
 
 def readable_of(batch: RecordBatch, log_start_offset: int) -> Steps[list[OffsetAndTimestamp]]:
-    """Offset and time of the readable records of a batch."""
+    """Return offset and timestamp of the readable records of a batch."""
     found: list[OffsetAndTimestamp] = []
     first_delta = log_start_offset - batch.base_offset
 
@@ -293,5 +296,8 @@ def readable_of(batch: RecordBatch, log_start_offset: int) -> Steps[list[OffsetA
 
 
 def unreadable(batch: RecordBatch, log_start_offset: int) -> OffsetAndTimestamp:
-    """It was never looked into when it came, and cannot be. Its header is all there is to answer with."""
+    """Return offset and timestamp from the header of a batch whose records cannot be decoded.
+
+    The broker does not decode records on append, so it may have stored such a batch.
+    """
     return OffsetAndTimestamp(max(batch.base_offset, log_start_offset), batch.max_timestamp)

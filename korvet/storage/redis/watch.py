@@ -1,20 +1,19 @@
-"""Wakes those who wait for streams to grow, whoever writes them: this broker, another one, or redis-cli.
+"""Wake tasks that wait for streams to grow, whether this broker, another broker or redis-cli appends to them.
 
-One connection blocks in one XREAD over all streams that somebody waits for, and over the stream of changes to the
-catalogue. Growth through this broker wakes its waiters at once, without that detour.
+One connection blocks in one XREAD over all streams that tasks wait for, and over the stream of changes to the
+catalogue. An append through this broker wakes its waiters immediately, without a reply from Redis.
 
-XREAD wants to know where each stream ends, so as to answer only what comes behind. Whoever reads a stream, or
-appends to it, tells (`note`, `grew`) the lowest ID that its next entry can have; between two such messages nothing
-is asked. Where they contradict each other somebody has read something older than somebody else, and all who watch
-that stream are woken: reading once too often does no harm, and once too seldom costs a consumer its whole
-max.wait.
+XREAD requires the last ID of each stream, and returns only later entries. Readers and appenders report (`note`,
+`grew`) the lowest ID that a stream's next entry can have; between two reports the watcher sends no command for it. Two
+different reports mean that one reader has seen an older state than another. The watcher then wakes all watches of that
+stream: a needless read does no harm, and a missed one costs a consumer its whole max.wait.
 
-A stream stays in the XREAD when its waiters have given up, until it grows without any, or another XREAD is needed and
-nobody has come back to it for a while: polls that follow each other cost Redis nothing. A stream that is to be added
-while the XREAD blocks has CLIENT UNBLOCK sent for it from the other connection, and all that came up by then is asked
-for together.
+A stream stays in the XREAD after its waiters have given up. It is removed when it grows without a waiter, or when a new
+XREAD is sent and no task has watched the stream for a while. Successive polls therefore cost Redis nothing. To add a
+stream while the XREAD blocks, the watcher sends CLIENT UNBLOCK over the other connection; the next XREAD covers all
+streams that were added by then.
 
-After a lost connection everybody is woken, since nobody knows what was missed.
+After a lost connection the watcher wakes all watches, since it cannot determine which entries it missed.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ from korvet.storage.redis.client.replies import Argument, Command, Reply, as_pai
 
 logger = logging.getLogger(__name__)
 
-# Every so often the XREAD is answered even if nothing grows, so that a connection which has silently died (a
-# firewall forgot it, say) is noticed.
+# Redis answers the XREAD after this time even if no stream grows, so that the broker detects a connection that was
+# dropped silently (by a firewall, for example).
 BLOCK_MS = 20_000
 ANSWER_LIMIT_S = 10.0
-# For a user who may not CLIENT UNBLOCK: how long it takes at most until a new stream is watched, too.
+# Longest delay before a new stream is part of the XREAD, if the Redis user has no permission for CLIENT UNBLOCK.
 BLOCK_WITHOUT_UNBLOCK_MS = 20
-# XREAD fails as a whole when one of its keys is no stream, or not ours to read.
+# XREAD fails as a whole if one of its keys is not a stream, or the Redis user may not read it.
 AFTER_REFUSAL_S = 1.0
-# CLIENT UNBLOCK may overtake the XREAD, which then blocks all the same.
+# CLIENT UNBLOCK may arrive before the XREAD, which then blocks; it is sent again after this time.
 UNBLOCK_AGAIN_S = 0.001
 
 HIGHEST_SEQUENCE = 2**64 - 1
 
-# After growth, so long for who was woken to read and to wait again: then one XREAD covers them too. Else each wake
-# costs two and an UNBLOCK, half a millisecond of Redis' time when a thousand streams are watched.
+# Pause after growth, in which the woken tasks read and wait again, so that one XREAD covers them too. Without it each
+# wake costs two XREADs and an UNBLOCK: half a millisecond of Redis's time if a thousand streams are watched.
 PAUSE_S = 0.001
 
-# After so long nobody is expected to wait for a stream again.
+# A stream that had no watch for this long leaves the XREAD.
 DESERTED_AFTER_S = 1.0
 
 Change = Mapping[bytes, bytes]
@@ -60,23 +59,23 @@ Change = Mapping[bytes, bytes]
 
 @define(eq=False)
 class WatchedStream:
-    """A stream that somebody watches, or did."""
+    """A stream that is watched, or was until a short time ago."""
 
     key: bytes
-    next_id: bytes = b""  # the lowest ID its next entry can have, as far as anybody told; "" while nobody did
+    next_id: bytes = b""  # the lowest ID its next entry can have, as last reported; "" if unknown
     watches: set[StreamWatch] = field(factory=set)
-    is_awaited: bool = False  # to be part of the XREAD
-    left_at: float = math.inf  # when the last of the watches went, on Trio's clock
+    is_awaited: bool = False  # the next XREAD includes it
+    left_at: float = math.inf  # when the last watch ended, on Trio's clock
 
     def wake(self) -> None:
-        """Wake everybody who watches it."""
+        """Wake all watches of the stream."""
         for watch in self.watches:
             watch.wake(self.key)
 
 
 @define(eq=False)
 class StreamWatch:
-    """As `Watch` (see `korvet.storage.interface`), on some streams by their keys."""
+    """A `Watch` (see `korvet.storage.interface`) of streams by their keys."""
 
     watcher: Watcher
     streams: Sequence[WatchedStream]
@@ -84,7 +83,7 @@ class StreamWatch:
     parked: trio.Event | None = None
 
     async def wait(self) -> set[bytes]:
-        """Return the streams that have grown since the watch was made, or since the last return; one at least."""
+        """Wait for growth; return the keys that have grown since the watch began or last returned, at least one."""
         if self.grown:
             await trio.lowlevel.checkpoint()
         else:
@@ -95,7 +94,7 @@ class StreamWatch:
         return grown
 
     def wake(self, key: bytes) -> None:
-        """That stream has grown."""
+        """Note that the stream has grown, and wake the waiting task."""
         self.grown.add(key)
         if self.parked is not None:
             self.parked.set()
@@ -104,24 +103,24 @@ class StreamWatch:
 
 @define(eq=False)
 class Round:
-    """One XREAD, from before it is sent until its reply is there."""
+    """One XREAD, from before it is sent until its reply arrives."""
 
-    asked: Mapping[bytes, bytes] = field(factory=dict)  # stream -> the next ID it was known by
+    asked: Mapping[bytes, bytes] = field(factory=dict)  # stream -> its next ID when the XREAD was sent
     is_under_way: bool = False
-    is_lacking: bool = False  # somebody waits for a stream that it does not cover
+    is_lacking: bool = False  # a task waits for a stream that this XREAD does not cover
     is_answered: trio.Event = field(factory=trio.Event)
 
     def covers(self, stream: WatchedStream) -> bool:
-        """Whether growth behind the stream's next ID will be answered; the ID asked for may be lower."""
+        """Return True if the XREAD returns on growth at the stream's next ID; its own ID may be lower."""
         asked = self.asked.get(stream.key)
         return asked is not None and stream.next_id != b"" and not is_lower(stream.next_id, asked)
 
 
 class Watcher:
-    """Owns the blocking connection. `run` it in a nursery for as long as watches are made.
+    """Owner of the blocking connection; its `run` has to be active as long as watches are made.
 
-    `blocking` is a connection that nobody else uses, `other` any other one. `changed` is called with each entry of
-    the stream `changes` as it is added, and with None when some may have been missed.
+    `blocking` is a connection for this watcher alone, `other` any other connection. The watcher calls `changed` with
+    each new entry of the stream `changes`, and with None if it may have missed some.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class Watcher:
     def __repr__(self) -> str:
         return f"<Watcher watched={len(self._streams)} asked={len(self._round.asked)}>"
 
-    # --- For those who wait ----------------------------------------------------------------------------
+    # --- For tasks that wait ---------------------------------------------------------------------------
 
     @contextmanager
     def watch(self, keys: Collection[bytes]) -> Iterator[StreamWatch]:
@@ -169,17 +168,20 @@ class Watcher:
                 self._drop_unneeded(stream)
 
     def await_growth(self, streams: Iterable[WatchedStream]) -> None:
-        """Have the XREAD cover these streams."""
+        """Include these streams in the XREAD; interrupt the present one if it does not cover them."""
         for stream in streams:
             stream.is_awaited = True
             if self._round.is_under_way and not self._round.covers(stream):
                 self._round.is_lacking = True
                 self._lacking.set()
 
-    # --- For those who know ----------------------------------------------------------------------------
+    # --- For readers and appenders ---------------------------------------------------------------------
 
     def note(self, key: bytes, next_id: bytes) -> None:
-        """Somebody has read the stream: its next entry can have this ID at the lowest."""
+        """Note the lowest ID that the stream's next entry can have, as a reader has found it.
+
+        Wake the stream's watches if an earlier report differs.
+        """
         stream = self._streams.get(key)
         if stream is None or stream.next_id == next_id:
             return
@@ -189,14 +191,14 @@ class Watcher:
             stream.wake()
 
     def grew(self, key: bytes, next_id: bytes) -> None:
-        """Somebody has appended to the stream, through this broker, up to below this ID."""
+        """Note an append to the stream through this broker, which ends before this ID, and wake its watches."""
         stream = self._streams.get(key)
         if stream is not None:
             stream.next_id = next_id
             stream.wake()
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """The streams are gone, or were replaced: wake who watches them, and take nothing for known."""
+        """Wake the watches of streams that were deleted or replaced, and discard their next IDs."""
         for key in keys:
             stream = self._streams.get(key)
             if stream is not None:
@@ -206,16 +208,16 @@ class Watcher:
                 self._drop_unneeded(stream)
 
     def watched(self) -> list[bytes]:
-        """The keys of the streams that are watched, or still part of the XREAD."""
+        """Return the keys of the streams that are watched, or still part of the XREAD."""
         return list(self._streams)
 
     # --- The XREAD -------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Wait for growth, through lost connections, until cancelled.
+        """Wait for growth until cancelled, and reconnect after lost connections.
 
-        Has started once no change can be missed any more. Raises NoPermissionError at once, for a user who may
-        not read streams.
+        Call `task_status.started()` when no later change can be missed. Raise NoPermissionError immediately if the
+        Redis user may not read streams.
         """
         for command in (new_entries({self._changes: b"0-0"}), last_entry(self._changes)):
             await self._blocking.execute(*command, repeatable=True)
@@ -236,7 +238,10 @@ class Watcher:
                     await trio.sleep(AFTER_REFUSAL_S)
 
     async def _begin(self) -> None:
-        """On a new connection: from here on nothing is missed, but whatever came before may have been."""
+        """Prepare a new connection, and wake all watches.
+
+        No later entry is missed. Earlier ones may have been, so `changed` is called with None.
+        """
         self._block_ms = BLOCK_MS if await self._may_unblock() else BLOCK_WITHOUT_UNBLOCK_MS
         (last_change,) = await self._blocking.pipeline([last_entry(self._changes)])
         self._last_change = id_of_last(last_change)
@@ -244,11 +249,14 @@ class Watcher:
         self.forget(self.watched())
 
     async def _unblock(self) -> bool:
-        """Whether the XREAD was cut short; not if it had not begun to block yet, or was answered anyway."""
+        """Send CLIENT UNBLOCK; return True if it ended the XREAD.
+
+        Return False if the XREAD did not block yet, or Redis had answered it already.
+        """
         return await self._other.execute(b"CLIENT", b"UNBLOCK", self._client_id, repeatable=True) == 1
 
     async def _may_unblock(self) -> bool:
-        """Try it while the connection does not block."""
+        """Return True if the Redis user may send CLIENT ID and CLIENT UNBLOCK; try both while nothing blocks."""
         try:
             self._client_id = cast(int, await self._blocking.execute(b"CLIENT", b"ID"))
             await self._unblock()
@@ -263,7 +271,7 @@ class Watcher:
         return True
 
     async def _read(self) -> None:
-        """One XREAD, over everything that somebody waits for."""
+        """Send one XREAD over all awaited streams, and process its reply."""
         self._drop_deserted()
         await self._learn_unknown()
         this = self._round
@@ -285,7 +293,7 @@ class Watcher:
             await trio.sleep(PAUSE_S)
 
     def _take(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
-        """An entry was added."""
+        """Process one entry of the XREAD's reply: wake its stream's watches, or call `changed`."""
         if key == self._changes:
             self._last_change = entry_id
             self._changed(dict(zip(fields[::2], fields[1::2], strict=True)))
@@ -294,23 +302,23 @@ class Watcher:
         if stream is None:
             return
         if is_lower(entry_id, stream.next_id):
-            # They were told when it was appended; who waits now has seen it.
+            # An append through this broker: `grew` has woken its watches, and tasks that wait now have read it.
             stream.is_awaited = any(watch.parked is not None for watch in stream.watches)
         else:
-            stream.next_id = b""  # there may be more behind this entry; whoever reads it will know
+            stream.next_id = b""  # more entries may follow this one; the next reader reports the end
             stream.is_awaited = False
             stream.wake()
         self._drop_unneeded(stream)
 
     async def _learn_unknown(self) -> None:
-        """Find the end of streams that somebody waits for, and nobody has told of having read.
+        """Read the last ID of every awaited stream whose end no reader has reported yet.
 
-        Who waits is woken once, since we cannot know what they have seen.
+        Wake the watches of these streams once, since what their tasks have read is unknown.
         """
         unknown = [stream for stream in self._streams.values() if stream.is_awaited and not stream.next_id]
         replies = await self._blocking.pipeline([last_entry(stream.key) for stream in unknown])
         for stream, reply in zip(unknown, replies, strict=True):
-            if isinstance(reply, RedisError):  # no stream any more; its readers will meet the same error
+            if isinstance(reply, RedisError):  # not a stream any more; its readers get the same error
                 stream.is_awaited = False
             elif not stream.next_id:
                 stream.next_id = id_after(id_of_last(reply))
@@ -318,7 +326,7 @@ class Watcher:
             self._drop_unneeded(stream)
 
     async def _interrupt_rounds(self) -> None:
-        """Cut short each XREAD that turns out not to cover all that is waited for."""
+        """Interrupt each XREAD that does not cover all awaited streams."""
         while True:
             await self._lacking.wait()
             self._lacking = trio.Event()
@@ -328,7 +336,10 @@ class Watcher:
                     await this.is_answered.wait()
 
     def _drop_deserted(self) -> None:
-        """Each of a thousand would otherwise cost an XREAD over all the others, when it grows."""
+        """Remove streams without watches from the XREAD after a while.
+
+        Otherwise growth of each such stream would end an XREAD over all the others.
+        """
         limit = trio.current_time() - DESERTED_AFTER_S
         for stream in list(self._streams.values()):
             if not stream.watches and stream.left_at < limit:
@@ -341,18 +352,18 @@ class Watcher:
 
 
 def new_entries(after: Mapping[bytes, bytes], *, block_ms: int = -1) -> Command:
-    """The command for the first entry of each stream behind an ID; waits for any, up to that long."""
+    """Return an XREAD for the first entry of each stream after an ID, which blocks up to `block_ms` if that is set."""
     block: tuple[Argument, ...] = (b"BLOCK", block_ms) if block_ms >= 0 else ()
     return (b"XREAD", *block, b"COUNT", 1, b"STREAMS", *after, *after.values())
 
 
 def last_entry(key: bytes) -> Command:
-    """The command for a stream's last entry."""
+    """Return the command for a stream's last entry."""
     return (b"XREVRANGE", key, b"+", b"-", b"COUNT", 1)
 
 
 def id_of_last(reply: Reply) -> bytes:
-    """Its ID, from the command's reply; 0-0 where the stream is empty."""
+    """Return the ID in the reply to `last_entry`, or 0-0 if the stream is empty."""
     if isinstance(reply, Exception):
         raise reply
     entries = cast(Sequence[tuple[bytes, Reply]], reply)
@@ -360,26 +371,26 @@ def id_of_last(reply: Reply) -> bytes:
 
 
 def is_lower(entry_id: bytes, other: bytes) -> bool:
-    """Whether an ID comes before another; the unknown one, "", before all."""
+    """Return True if an ID is lower than another; the unknown ID, "", is lower than all others."""
     return numbers(entry_id) < numbers(other)
 
 
 def numbers(entry_id: bytes) -> tuple[int, int]:
-    """The two numbers of an ID."""
+    """Return milliseconds and sequence of an ID."""
     milliseconds, _, sequence = entry_id.partition(b"-")
     return int(milliseconds or -1), int(sequence or 0)
 
 
 def id_after(entry_id: bytes) -> bytes:
-    """The lowest ID that is higher, but for the last within its millisecond."""
+    """Return the ID with the next sequence; it is not valid after the last sequence of a millisecond."""
     milliseconds, sequence = numbers(entry_id)
     return b"%d-%d" % (milliseconds, sequence + 1)
 
 
-# Of a thousand streams in an XREAD few have grown since the last one: the others' IDs are asked for again.
+# Of a thousand streams in an XREAD few have grown since the last one; the others repeat their IDs.
 @lru_cache(maxsize=1 << 14)
 def id_before(entry_id: bytes) -> bytes:
-    """The highest ID that is lower; there is none below 0-0."""
+    """Return the highest ID that is lower; 0-0 for 0-0."""
     milliseconds, sequence = numbers(entry_id)
     if sequence:
         return b"%d-%d" % (milliseconds, sequence - 1)

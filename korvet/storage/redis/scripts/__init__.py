@@ -1,4 +1,4 @@
-"""The Lua scripts, as files beside this module; those of one partition begin with what they share."""
+"""The Lua scripts, which are files beside this module; partition and group scripts begin with a shared part."""
 
 from __future__ import annotations
 
