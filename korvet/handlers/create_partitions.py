@@ -1,14 +1,15 @@
 """CreatePartitions: v0-3.
 
-Behaviour: `count` is how many partitions the topic shall have in all. INVALID_PARTITIONS unless these are more than
-there are and no more than `max.partitions`; INVALID_REPLICA_ASSIGNMENT unless there is one assignment for each new
-one, naming this broker alone; INVALID_REQUEST for a topic that stands twice, UNKNOWN_TOPIC_OR_PARTITION.
-POLICY_VIOLATION if the request adds more than 10,000 partitions in all (`max.partitions` if that is more), this topic's
-included, or if they would pass `max.broker.partitions`. `validate_only` answers the same and adds nothing.
+Behaviour: `count` is the new total number of partitions of the topic. Errors: INVALID_PARTITIONS unless it is larger
+than the current number and at most `max.partitions`; INVALID_REPLICA_ASSIGNMENT unless each new partition has one
+assignment, to this broker alone; INVALID_REQUEST for a topic that appears twice; UNKNOWN_TOPIC_OR_PARTITION;
+POLICY_VIOLATION if the request, up to this topic, adds more than 10,000 partitions in total (or `max.partitions`, if
+that is larger), or if they would exceed `max.broker.partitions`. With `validate_only`, the response is the same and no
+partitions are added.
 
-Versions: they differ in encoding alone; nothing is ever throttled.
+Versions: they differ only in encoding. Requests are never throttled.
 
-Declined: `timeout_ms`; the partitions are there when it is answered.
+Declined: `timeout_ms`. The partitions exist when the broker responds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ async def handle(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     asked = Counter(topic.name for topic in request.topics)
-    # A topic that stands several times is answered once.
+    # A topic that appears several times has one entry in the response.
     topics = {topic.name: topic for topic in request.topics}
     results = []
     added = 0
@@ -55,7 +56,7 @@ async def handle(
 async def _create(
     broker: Broker, context: RequestContext, topic: CreatePartitionsTopic, before: int, *, validate_only: bool
 ) -> int:
-    """Add partitions to a topic and return their number; `before` is how many the request added to other topics."""
+    """Add partitions to a topic and return their number. `before` is the number that the request added before."""
     assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
 
     def altered(there: Topic) -> Topic:

@@ -1,16 +1,17 @@
 """CreateTopics: v2-7.
 
-Behaviour: each topic is created under a new random id, or says why not: INVALID_TOPIC_EXCEPTION (also for a name that
-differs from another in '.' and '_' alone), TOPIC_ALREADY_EXISTS, INVALID_CONFIG naming every wrong setting and what is
-accepted, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, and INVALID_REQUEST for
-a topic that stands twice in the request. POLICY_VIOLATION for all topics of a request with more than 10,000 partitions
-(`max.partitions` if that is more), and for a topic that would pass `max.broker.partitions`. -1 asks for the broker's
-default. `validate_only` answers the same, and creates nothing. Every replication factor is accepted, and reported as 1,
-unless `replication.factor.policy=strict`. Partitions assigned by hand may only name this broker.
+Behaviour: the broker creates each topic with a new random id, or returns an error: INVALID_TOPIC_EXCEPTION (also for a
+name that differs from another only in '.' and '_'), TOPIC_ALREADY_EXISTS, INVALID_CONFIG with every invalid setting and
+the accepted values, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, or INVALID_REQUEST for
+a topic that appears twice in the request. It returns POLICY_VIOLATION for all topics of a request with more than 10,000
+partitions (or `max.partitions`, if that is larger), and for a topic that would exceed `max.broker.partitions`. -1
+means the broker's default. With `validate_only`, the response is the same and nothing is created. The broker accepts
+every replication factor and reports 1, unless `replication.factor.policy=strict`. Manual assignments may only contain
+this broker.
 
-Versions: settings, partitions and replication factor are in the answer from v5, the topic's id from v7.
+Versions: settings, partitions and replication factor are in the response from v5, the topic's id from v7.
 
-Declined: `timeout_ms`; a topic is there when it is answered.
+Declined: `timeout_ms`. The topics exist when the broker responds.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ async def handle(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     asked = Counter(topic.name for topic in request.topics)
-    # A topic that stands several times is answered once, where it stands first.
+    # A topic that appears several times has one entry in the response, in the place of its first appearance.
     topics = {topic.name: topic for topic in reversed(request.topics)}
     partitions = sum(requested_partitions(_wanted(topic), broker.config) for topic in request.topics)
     try:

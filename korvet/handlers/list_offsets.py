@@ -1,20 +1,20 @@
 """ListOffsets: v1-11.
 
-Behaviour, by the timestamp asked for:
+Behaviour, by the requested timestamp:
 
-    -1  latest            the next offset to be written; the last stable one under read_committed; timestamp -1
-    -2  earliest          the log start offset, with the timestamp of the first record still there
-    -3  maximum (v7)      the first record that bears the largest timestamp (KIP-734)
-    -4  earliest local (v8)             the log start in storage: what lies below is in the lake alone
-    -5  latest tiered (v9)              the last offset that is archived (KIP-1005); -1 when nothing is
-    -6  earliest pending upload (v11)   the first offset not archived yet (KIP-1023); -1 without tiers
-    a time                the first record, in offset order, whose own timestamp is at or after it
+    -1  latest            the high watermark, or under read_committed the last stable offset; timestamp -1
+    -2  earliest          the log start offset, with the timestamp of the first record that is left
+    -3  maximum (v7)      the first record that has the largest timestamp (KIP-734)
+    -4  earliest local (v8)             the log start offset in storage; lower offsets are only in the lake
+    -5  latest tiered (v9)              the last archived offset (KIP-1005); -1 if nothing is archived
+    -6  earliest pending upload (v11)   the first offset that is not archived (KIP-1023); -1 without tiers
+    a time                the first record, in offset order, whose timestamp is at or after it
 
-Where no record is found the answer is offset -1, timestamp -1, which Kafka's clients expect. For a time,
-`list.offsets.unknown=zero` answers offset 0 instead.
+If no record is found, the broker returns offset -1 and timestamp -1, as Kafka's clients expect. With
+`list.offsets.unknown=zero` it returns offset 0 for a time instead.
 
-Versions: isolation level from v2, leader epochs from v4. A special timestamp that the version does not know is
-UNSUPPORTED_VERSION. A partition that stands twice in a request is INVALID_REQUEST.
+Versions: isolation level from v2, leader epochs from v4. Errors: UNSUPPORTED_VERSION for a special timestamp that the
+version does not have, INVALID_REQUEST for a partition that appears twice in a request.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _find(
     tp: TopicPartition,
     asked: ListOffsetsPartition,
 ) -> OffsetAndTimestamp:
-    """The offset asked for. Raises the KafkaError that stands in its way."""
+    """Return the requested offset. Raises KafkaError."""
     timestamp = asked.timestamp
     if timestamp < 0 and context.version < KNOWN_FROM_VERSION.get(timestamp, context.version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} means nothing in version {context.version}")
@@ -121,7 +121,7 @@ async def _find(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return await _archived(broker, tp, bounds, timestamp)
     found = await _search(broker, tp, timestamp)
-    # What is not decided yet cannot be read, so it is not found either.
+    # Records of undecided transactions cannot be read, so the search must not find them either.
     if found is not None and found.offset < end:
         return found
     if timestamp >= 0 and broker.config.list_offsets_unknown == "zero":
@@ -130,7 +130,7 @@ async def _find(
 
 
 def _end(bounds: LogOffsets, isolation_level: IsolationLevel) -> int:
-    """How far the asker may read."""
+    """Return the offset before which a client may read at this isolation level."""
     if isolation_level is IsolationLevel.READ_COMMITTED:
         return bounds.last_stable_offset
     return bounds.high_watermark
@@ -139,7 +139,7 @@ def _end(bounds: LogOffsets, isolation_level: IsolationLevel) -> int:
 async def _archived(
     broker: Broker, tp: TopicPartition, bounds: LogOffsets, timestamp: int
 ) -> OffsetAndTimestamp:
-    """The end of what is archived, as the last offset that is or the first that is not."""
+    """Return the last archived offset, or the first offset that is not archived."""
     if not await broker.log.is_tiered(tp):
         return NOTHING
     archived = await broker.log.archived(tp)

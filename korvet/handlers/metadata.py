@@ -1,19 +1,19 @@
 """Metadata: v0-12.
 
-Behaviour: the brokers, at the address meant for the listener that was asked; a controller, always; topics with
-their partitions, each led by this broker and replicated once. A topic that is not there is created, with the
-broker's defaults, where both sides allow it, and is in this very answer; otherwise UNKNOWN_TOPIC_OR_PARTITION, or
-INVALID_TOPIC_EXCEPTION where no topic could have that name.
+Behaviour: return the brokers, with the addresses advertised on the client's listener; a controller, always; and topics
+with their partitions, each of which has this broker as leader and only replica. If both the broker and the client allow
+it, a topic that does not exist is created with the broker's defaults, and is in the same response. Otherwise the error
+is UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for an invalid name.
 
-Versions: null asks for all topics (in v0 an empty list does), an empty list for none. Clients may forbid creation
-from v4. Authorized operations from v8, of topics and (up to v10) the cluster, only when asked for. By id from v12:
-UNKNOWN_TOPIC_ID; a request with ids is about these alone, as in Kafka. In v10 and v11 a null name, or an id, is
+Versions: null requests all topics (in v0 an empty list), an empty list none. Clients may forbid creation from v4.
+Authorized operations from v8, for topics and (up to v10) the cluster, only on request. Topics by id from v12:
+UNKNOWN_TOPIC_ID. If a request has ids, its names are ignored, as in Kafka. In v10 and v11 a null name or an id is
 INVALID_REQUEST.
 
-Large answers are encoded piece by piece, so that other clients are served meanwhile. They count against
-`queued.max.response.bytes`, and wait while it is used up.
+Large responses are encoded in pieces, so that other clients are served in between. They count against
+`queued.max.response.bytes`, and wait while no bytes are left.
 
-Declined: topics that Kafka keeps for itself (`__consumer_offsets`) are never created on demand.
+Declined: Kafka's internal topics (`__consumer_offsets`) are never created automatically.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from korvet.protocol.messages.metadata import (
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import Topic, TopicPartition
 
-# Objects that are encoded in half a millisecond.
+# Numbers of objects that are encoded in about half a millisecond.
 TOPICS_AT_ONCE = 64
 PARTITIONS_AT_ONCE = 64
-# Sizes in an answer of the newest version, names not included.
+# Sizes in a response of the newest version, in bytes, without names.
 TOPIC_BYTES, ERROR_BYTES, PARTITION_BYTES = 28, 26, 26
 
 Leader = tuple[int, int]  # node id, epoch
@@ -96,7 +96,7 @@ async def _topics(
 
 @frozen
 class MetadataError:
-    """The answer for a topic that cannot be described."""
+    """The response's entry for a topic that cannot be described."""
 
     code: ErrorCode
     name: str | None
@@ -109,7 +109,7 @@ class MetadataError:
 async def _found(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> Sequence[Topic | MetadataError]:
-    """Return the topics of the request; those that are missing and may be created are."""
+    """Return the topics of the request, and create those that do not exist and may be created."""
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
         return await _all_topics(broker, context)
@@ -133,7 +133,7 @@ async def _all_topics(broker: Broker, context: RequestContext) -> Sequence[Topic
     try:
         return await broker.topics(context, Operation.DESCRIBE)
     except KafkaError as error:
-        # The answer has no place for an error of its own, and fewer topics would be taken for the truth.
+        # The response has no field for an error of the whole request, and clients would trust an incomplete list.
         raise Disconnect(f"the topics cannot be listed: {error}") from error
 
 
@@ -166,7 +166,7 @@ def _may_create(broker: Broker, request: MetadataRequest, name: str) -> bool:
 
 @define
 class Answer:
-    """The topics of an answer: objects, or if they are many their encodings, which take a fortieth of the memory."""
+    """The topics of a response: objects, or if there are many, encodings, which take a fortieth of the memory."""
 
     broker: Broker
     request: MetadataRequest
@@ -234,10 +234,9 @@ class Answer:
 
 @lru_cache(maxsize=1024)
 def _encoded(version: int, first: int, leaders: tuple[Leader, ...], count: int) -> bytes:
-    """Return the encodings of `count` partitions; `leaders` holds one leader for all of them, or one for each.
+    """Return the encodings of `count` partitions. `leaders` contains one leader for all of them, or one for each.
 
-    Partitions of the same numbers look the same in every topic unless their leaders differ, so the cache needs no
-    invalidation.
+    The encoding depends only on the arguments, and is the same for all topics, so the cache needs no invalidation.
     """
     write = element_writer(MetadataResponse, MetadataResponsePartition, version)
     pieces: list[Buffer] = []

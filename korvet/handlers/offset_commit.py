@@ -1,17 +1,17 @@
 """OffsetCommit: v2-9.
 
-Behaviour: positions of a group's members, in the generation they are in; where a group has no members, those of anybody
-who names no generation (-1). A commit N means that N is the next offset to read. The text that comes with it is kept,
-up to `offset.metadata.max.bytes` characters (OFFSET_METADATA_TOO_LARGE). It counts as a heartbeat, too. Errors:
-UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS while a generation waits for its
-assignments; UNKNOWN_TOPIC_OR_PARTITION for what is not there. While the store is away: COORDINATOR_NOT_AVAILABLE,
-which clients retry.
+Behaviour: store offsets that a member of a group commits in its current generation. If a group has no members, any
+client may commit without a generation (-1). A committed offset N means that N is the next offset to read. Its metadata
+is stored, up to `offset.metadata.max.bytes` characters (OFFSET_METADATA_TOO_LARGE). A commit counts as a heartbeat.
+Errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID; REBALANCE_IN_PROGRESS while a generation waits for
+its assignments; UNKNOWN_TOPIC_OR_PARTITION; COORDINATOR_NOT_AVAILABLE, which clients retry, while the store is
+unavailable.
 
-Versions: leader epochs from v6, static members from v7. A member of a group that is not there: GROUP_ID_NOT_FOUND from
-v9, ILLEGAL_GENERATION before.
+Versions: leader epochs from v6, static members from v7. For a member of a group that does not exist: GROUP_ID_NOT_FOUND
+from v9, ILLEGAL_GENERATION before.
 
-Declined: `retention_time_ms` (up to v4) is passed over: a group's positions expire together, as in Kafka since 2.1
-unless a client asks for something else.
+Declined: `retention_time_ms` (up to v4) is ignored. All offsets of a group expire together, as in Kafka since 2.1
+unless a client requests another retention time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def _sort(
     positions: dict[TopicPartition, OffsetAndMetadata],
     outcomes: Outcomes,
 ) -> None:
-    """Sort a topic's partitions into positions to be committed, and errors."""
+    """Sort a topic's partitions into offsets to commit, and errors."""
     topic: Topic | KafkaError
     try:
         topic = await broker.topic(context, data.name, Operation.READ)
@@ -88,7 +88,8 @@ async def _commit(
     positions: dict[TopicPartition, OffsetAndMetadata],
     too_large: list[TopicPartition],
 ) -> Outcomes:
-    """Commit what can be. Who may not commit at all is told so, whatever the texts of its positions."""
+    """Commit the offsets, and return the outcome of each partition."""
+    # If the client may not commit at all, that error also replaces OFFSET_METADATA_TOO_LARGE.
     asked = [*positions, *too_large]
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)

@@ -1,18 +1,19 @@
 """Produce: v3-11, advertised from v0.
 
-Behaviour: exactly one record batch per partition, checked without decoding its records
-(`record_batch.validate_produced`), and appended to all partitions in one write of the store. Each partition has its
-own answer; nothing about one fails another. acks=0 gets no answer: where a partition met an error the connection is
-closed, as Kafka does, since that alone makes the client look again. acks is -1, 0 or 1; else INVALID_REQUIRED_ACKS.
+Behaviour: the broker validates exactly one record batch per partition, without decoding its records
+(`record_batch.validate_produced`), and appends all batches in one write to the store. Each partition has its own
+result, and an error in one does not affect another. A request with acks=0 has no response. If one of its partitions
+failed, the broker closes the connection, as Kafka does, because only that makes the client refresh its metadata. acks
+must be -1, 0 or 1, otherwise INVALID_REQUIRED_ACKS.
 
-Versions: zstd from v7. Which records were refused, and why, from v8. Versions 0 to 2 are refused by
-`korvet.protocol.connection` with UNSUPPORTED_VERSION.
+Versions: zstd from v7. The refused records and the reasons from v8. `korvet.protocol.connection` refuses versions 0 to
+2 with UNSUPPORTED_VERSION.
 
-Where a topic limits how far timestamps may lie in the past or future, its batches are decoded to look at them:
-INVALID_TIMESTAMP; and where it is compacted, to look at their keys: a record without one is INVALID_RECORD. A batch of
-more records than `batch.max.records` is MESSAGE_TOO_LARGE, upon which clients send it again in parts.
+If a topic limits timestamps (`message.timestamp.*.max.ms`), the broker decodes its batches to validate the timestamps:
+INVALID_TIMESTAMP. If a topic is compacted, the broker decodes them to validate the keys: a record without a key is
+INVALID_RECORD. A batch with more records than `batch.max.records` is MESSAGE_TOO_LARGE; clients then split it.
 
-Declined: transactions, with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Topics that Kafka keeps for itself.
+Declined: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and Kafka's internal topics.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, Topic, TopicPartition
 
 NO_TIMESTAMP = -1
-# Of all the records that were refused, so many are named.
+# Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
 Outcome = AppendResult | KafkaError
 
 
 class TimestampsRefused(InvalidTimestamp):
-    """Records whose timestamps are out of bounds, by their index in the batch."""
+    """Records of a batch have timestamps out of range. `indexes` are their indexes in the batch."""
 
     def __init__(self, message: str, indexes: Sequence[int]) -> None:
         super().__init__(message)
@@ -70,7 +71,7 @@ class TimestampsRefused(InvalidTimestamp):
 
 
 class KeysMissing(InvalidRecord):
-    """Records without key that go to a compacted topic, by their index in the batch."""
+    """Records for a compacted topic have no key. `indexes` are their indexes in the batch."""
 
     def __init__(self, message: str, indexes: Sequence[int]) -> None:
         super().__init__(message)
@@ -107,7 +108,7 @@ async def _take(
     batches: dict[TopicPartition, RecordBatch],
     outcomes: dict[TopicPartition, Outcome],
 ) -> None:
-    """Sort a topic's partitions into batches to be appended, and errors."""
+    """Sort a topic's partitions into batches to append, and errors."""
     topic: Topic | KafkaError
     try:
         _check_request(request, data)
@@ -130,7 +131,7 @@ async def _take(
 
 
 def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
-    """Keep the producer's later batches from overtaking one that failed before the storage had it."""
+    """Record a batch that failed before it reached storage, so that its producer's later batches do not overtake it."""
     buffer = data.records[0] if data.records else b""
     if len(buffer) >= HEADER_BYTES and len(tp.topic) <= MAX_NAME_LENGTH:
         broker.storage.failed_sequences.note(tp, ProducerBatch.of(RecordBatch(buffer)), error)
@@ -148,7 +149,7 @@ def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
 async def _checked(
     broker: Broker, context: RequestContext, topic: Topic, partition: PartitionProduceData
 ) -> RecordBatch:
-    """The batch that was sent for a partition. Raises the KafkaError that it deserves."""
+    """Validate and return the batch that was sent for a partition. Raises KafkaError."""
     rules = broker.rules(topic)
     batch = validate_produced(
         partition.records, api_version=context.version, max_message_bytes=rules.max_message_bytes

@@ -1,4 +1,4 @@
-"""A partition's log as clients see it: the storage, and before it the lake's tables.
+"""A partition's log as clients see it: the records in storage, and before them the records in the lake's tables.
 
-`remote` must not import what reads tables: a process of its own does that.
+This package must not import libraries that read tables. A separate process does that.
 """

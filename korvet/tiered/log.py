@@ -1,12 +1,12 @@
-"""A partition's log as clients see it: what is in storage, and before that what is archived in the lake.
+"""A partition's log as clients see it: the records in storage, and before them the records archived in the lake.
 
-A topic with `remote.storage.enable=true` has two tiers (KIP-405). The archive (`korvet lake archive`) copies records to
-a table; the retention worker then drops from storage what is archived and older than `local.retention.*` wants. Offsets
-below the local log start are served from the table, so the log starts with the table's first offset. Topics without it,
-and brokers without `lake.url`, are not touched by any of this.
+A topic with `remote.storage.enable=true` has two tiers (KIP-405). `korvet lake archive` copies records to a table. The
+retention worker then trims archived records that exceed `local.retention.*` from storage. The broker serves offsets
+below the local log start from the table, so the log starts with the table's first offset. Nothing changes for other
+topics, or for brokers without `lake.url`.
 
-What DeleteRecords has deleted stays in the table until `korvet lake` removes it, but nobody is given it any more: how
-far was deleted is a document in the store, looked up at every read of the table.
+Records that DeleteRecords has deleted stay in the table until `korvet lake` removes them, but the broker does not serve
+them any more. A document in the store holds the deleted-before offset. Every read of the table looks it up.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from korvet.tiered.remote import ColdStore
 logger = logging.getLogger(__name__)
 
 OFFSET = re.compile(rb"[0-9]{1,19}")
-DELETED = "deleted-before"  # documents: what DeleteRecords has deleted of archived partitions
+# Documents: the offset before which DeleteRecords has deleted, by archived partition.
+DELETED = "deleted-before"
 
 
 @frozen
 class ArchivedPart:
-    """The offsets of a partition that are in the lake alone: from `start` to before `end`, where storage begins."""
+    """The offsets of a partition that are only in the lake: [start, end), where `end` is the local log start."""
 
     cold: ColdStore
     topic: Topic
     start: int
-    offsets: LogOffsets  # storage's
+    offsets: LogOffsets  # those of the part in storage
 
     @property
     def end(self) -> int:
@@ -59,7 +60,7 @@ class ArchivedPart:
 
 @define(eq=False)
 class Tiers:
-    """The log of every partition. Without `cold` it is storage's."""
+    """The logs of all partitions. Without `cold`, they are the logs in storage."""
 
     storage: Storage
     config: Config
@@ -77,7 +78,7 @@ class Tiers:
         max_bytes: int,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
-        """As `Storage.read`; positions below a log's local start are read from the lake."""
+        """Read as `Storage.read` does, and read offsets below the local log start from the lake."""
         results = await self.storage.read(requests, max_bytes=max_bytes, isolation_level=isolation_level)
         if self.cold is None:
             return results
@@ -97,7 +98,7 @@ class Tiers:
     async def _read_archived(
         self, tp: TopicPartition, request: ReadRequest, refused: OffsetOutOfRange
     ) -> ReadResult:
-        """Records that storage has no more. Raises `refused` when they are not archived either."""
+        """Return records that storage does not have any more. Raises `refused` if they are not archived either."""
         archived = await self._archived_part(tp)
         if archived is None or not archived.start <= request.offset < archived.end:
             raise refused
@@ -109,7 +110,7 @@ class Tiers:
             if data:
                 offsets = evolve(archived.offsets, log_start_offset=archived.start)
                 return ReadResult([data], len(data), offsets, is_cut=True)
-        # Nothing is left between the position and what storage has: reading goes on there.
+        # The archive has no records between the offset and the local log start, so read on from there.
         local = ReadRequest(end, request.max_bytes)
         result = (await self.storage.read({tp: local}, max_bytes=request.max_bytes))[tp]
         if isinstance(result, KafkaError):
@@ -117,14 +118,14 @@ class Tiers:
         return self._with_start(tp, result)
 
     def _with_start(self, tp: TopicPartition, result: ReadResult) -> ReadResult:
-        """The result with the whole log's start, as it was last seen: it is for clients' displays only."""
+        """Return the result with the log start of both tiers, as last computed. Clients only display it."""
         start = self._starts.get(tp)
         if start is None or start >= result.offsets.log_start_offset:
             return result
         return evolve(result, offsets=evolve(result.offsets, log_start_offset=start))
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
-        """As `Storage.earliest`, of both tiers."""
+        """Return `Storage.earliest` for both tiers."""
         if archived := await self._archived_part(tp):
             found = await archived.cold.first(archived.topic, tp.partition, archived.start, archived.end)
             if found is not None:
@@ -132,7 +133,7 @@ class Tiers:
         return await self.storage.earliest(tp)
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
-        """As `Storage.latest`, of both tiers."""
+        """Return `Storage.latest` for both tiers."""
         topic = await self._tiered(tp)
         offsets = await self.storage.latest(tp)
         if topic is None:
@@ -140,7 +141,7 @@ class Tiers:
         return evolve(offsets, log_start_offset=await self._start(topic, tp, offsets))
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
-        """As `Storage.seek_ts`, of both tiers."""
+        """Return `Storage.seek_ts` for both tiers."""
         if archived := await self._archived_part(tp):
             found = await archived.cold.seek_ts(
                 archived.topic, tp.partition, timestamp, archived.start, archived.end
@@ -150,7 +151,7 @@ class Tiers:
         return await self.storage.seek_ts(tp, timestamp)
 
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
-        """As `Storage.seek_max_ts`, of both tiers."""
+        """Return `Storage.seek_max_ts` for both tiers."""
         local = await self.storage.seek_max_ts(tp)
         archived = await self._archived_part(tp)
         if archived is None:
@@ -161,11 +162,11 @@ class Tiers:
         return found
 
     async def is_tiered(self, tp: TopicPartition) -> bool:
-        """Whether the partition's records are archived."""
+        """Return True if the partition has two tiers."""
         return await self._tiered(tp) is not None
 
     async def archived(self, tp: TopicPartition) -> ArchivedLog | None:
-        """What the lake has of a partition by now; None for nothing, as of a topic that is not tiered."""
+        """Return the partition's archived log, or None if nothing is archived or the topic is not tiered."""
         topic = await self._tiered(tp)
         if topic is None or self.cold is None:
             return None
@@ -174,7 +175,7 @@ class Tiers:
     # --- Deleting ---------------------------------------------------------------------------------------
 
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
-        """As `Storage.truncate_before`, of both tiers: what was deleted is not served from the lake either."""
+        """Do `Storage.truncate_before` for both tiers: deleted records are not served from the lake either."""
         topic = await self._tiered(tp)
         if topic is None:
             return await self.storage.truncate_before(tp, offset)
@@ -186,7 +187,7 @@ class Tiers:
         return (await self.latest(tp)).log_start_offset
 
     async def forget(self, topic: Topic) -> None:
-        """Remove what is remembered of a topic that was deleted. Its table stays where it is."""
+        """Remove the state of a deleted topic, cached and stored. Its table remains."""
         self._archived.pop(topic.topic_id, None)
         if not topic.config.is_tiered:
             return
@@ -210,17 +211,20 @@ class Tiers:
                 continue
             return
 
-    # --- What is archived -------------------------------------------------------------------------------
+    # --- Archived offsets -------------------------------------------------------------------------------
 
     async def refresh(self, topic: Topic) -> Mapping[int, ArchivedLog]:
-        """Look into a tiered topic's table. Raises KafkaStorageError when it cannot be read."""
+        """Return the archived log of each partition of a tiered topic, read from its table.
+
+        Raises KafkaStorageError if the table cannot be read.
+        """
         if self.cold is None:
             return {}
         found = self._archived[topic.topic_id] = await self.cold.refresh(topic)
         return found
 
     async def trimmable(self, topic: Topic) -> Mapping[int, int]:
-        """Up to which offset each partition of a tiered topic may be trimmed; none when the lake cannot tell."""
+        """Return the offset before which each partition may be trimmed; an empty dict if the lake cannot be read."""
         try:
             archived = await self.refresh(topic)
         except KafkaError as error:
@@ -231,7 +235,7 @@ class Tiers:
         return {partition: log.chained for partition, log in archived.items()}
 
     async def _archived_part(self, tp: TopicPartition) -> ArchivedPart | None:
-        """What of a partition's log is in the lake alone; None where there is no such part."""
+        """Return the part of a partition's log that is only in the lake, or None if there is no such part."""
         topic = await self._tiered(tp)
         if topic is None or self.cold is None:
             return None
@@ -240,20 +244,20 @@ class Tiers:
         return ArchivedPart(self.cold, topic, start, offsets) if start < offsets.log_start_offset else None
 
     async def _start(self, topic: Topic, tp: TopicPartition, local: LogOffsets) -> int:
-        """Return where the log starts, given the bounds of the part that is in storage."""
+        """Return the log start offset of both tiers, given the bounds of the part in storage."""
         local_start = local.log_start_offset
         if self.cold is None or local.trimmed_before <= 0:
             return local_start
         archived = self._archived.get(topic.topic_id, {}).get(tp.partition)
         if archived is None or archived.end < local_start:
-            # Another broker may have trimmed what was archived since we looked.
+            # Another broker may have trimmed records that were archived since the last refresh.
             archived = (await self.refresh(topic)).get(tp.partition)
         if archived is None or archived.start >= local_start:
             return local_start
         document = await self.storage.load(DELETED, _key(topic, tp))
         deleted = 0 if document is None else _offset_in(document)
         if deleted is None:
-            # Deleted records must not come back, so that none are served from the table.
+            # Deleted records must not reappear, so no records are served from the table.
             deleted = local_start
             self.damage.note(
                 topic.name,
@@ -263,7 +267,7 @@ class Tiers:
         return start
 
     async def _tiered(self, tp: TopicPartition) -> Topic | None:
-        """The partition's topic, if it has two tiers."""
+        """Return the partition's topic if it has two tiers, otherwise None."""
         if self.cold is None:
             return None
         topic = await self.storage.topic(tp.topic)
@@ -272,7 +276,7 @@ class Tiers:
     # --- In the background ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look into all tiered topics' tables now and then. Goes on for ever."""
+        """Refresh the archived logs of all tiered topics periodically, until cancelled."""
         while self.cold is not None:
             topics = [topic for topic in (await self.storage.topics()).values() if topic.config.is_tiered]
             ids = {topic.topic_id for topic in topics}
