@@ -1,14 +1,14 @@
-"""The broker's settings: one class, with Kafka's names where Kafka has the setting.
+"""The broker's settings: one class, with Kafka's name for each setting that Kafka has.
 
-Outside, names are dotted as Kafka writes them (`log.retention.ms`); inside, they are attributes
-(`config.log_retention_ms`). Values come from, each overruling the one before: the defaults, a TOML file, the
-environment (`KORVET_LOG_RETENTION_MS`), the command line. Which one it was is remembered: `config.source_of(name)`.
+Users write the names with dots, as in Kafka (`log.retention.ms`). In the code they are attributes
+(`config.log_retention_ms`). Values come from the defaults, a TOML file, the environment (`KORVET_LOG_RETENTION_MS`) and
+the command line; each source overrides the previous ones. `config.source_of(name)` returns the source of a value.
 
-In the file a name may be written as tables (`[log.retention]`, then `ms = …`) or in quotes (`"log.retention.ms" =
-…`). Whatever is wrong is reported at once, all of it, one line for each fault: its path, where it came from, and
-what is accepted. A name nobody knows is a fault too, for a misspelt setting is one that does not hold.
+In the file, a name may be written as tables (`[log.retention]`, then `ms = …`) or in quotes (`"log.retention.ms" =
+…`). All faults are reported together, one line for each: the setting's path, the source of the value, and the accepted
+values. An unknown name is a fault as well, because a misspelt setting would have no effect.
 
-The kinds of values (`integer`, `one_of`, …) serve the topics' settings as well (`korvet.broker.topics`).
+The topic settings use the same kinds of values (`integer`, `one_of`, …), see `korvet.broker.topics`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ T = TypeVar("T")
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 ENVIRONMENT_PREFIX = "KORVET_"
-# What Kubernetes puts into the environment of every container beside a service that is called korvet, and the name
-# of the file itself. No settings, and no misspelt ones either.
+# Environment variables that are not settings, not even misspelt ones: those that Kubernetes sets in every container of
+# a namespace with a service called korvet, and the path of the configuration file.
 NO_SETTINGS = re.compile(r"KORVET_(CONFIG|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
-# Listener names that promise clients an encryption, or a log-in, which is not there yet.
+# Listener names that would promise clients encryption or authentication, which korvet does not have yet.
 SECURE_NAMES = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
 LISTENER = re.compile(
@@ -43,7 +43,7 @@ DEFAULT_PORT = 9092
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used: `errors` holds one line for each fault."""
+    """Settings are invalid. `errors` contains one line for each fault."""
 
     def __init__(self, errors: Iterable[str]) -> None:
         self.errors = tuple(errors)
@@ -55,15 +55,15 @@ class ConfigError(Exception):
 
 @frozen
 class Kind(Generic[T]):
-    """What a setting may be: `parse` reads a string, or the value a TOML file has, or raises ValueError."""
+    """The kind of a setting's value. `parse` converts a string or a value of a TOML file, or raises ValueError."""
 
-    type: str  # Kafka's word for it: boolean, int, long, double, string, list
+    type: str  # Kafka's name: boolean, int, long, double, string, list
     accepted: str
     parse: Callable[[Any], T]
 
 
 def integer(*, at_least: int = -MAX_INT - 1, at_most: int = MAX_INT) -> Kind[int]:
-    """A whole number; of Kafka's type long where it may exceed 32 bits."""
+    """Return the kind of whole numbers in a range. Its type is long if the range exceeds 32 bits, otherwise int."""
 
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(value)):
@@ -77,12 +77,12 @@ def integer(*, at_least: int = -MAX_INT - 1, at_most: int = MAX_INT) -> Kind[int
 
 
 def long(*, at_least: int = -MAX_LONG - 1, at_most: int = MAX_LONG) -> Kind[int]:
-    """A whole number of 64 bits."""
+    """Return the kind of whole numbers of 64 bits."""
     return attrs.evolve(integer(at_least=at_least, at_most=at_most), type="long")
 
 
 def double(*, at_least: float, at_most: float) -> Kind[float]:
-    """A number between two others."""
+    """Return the kind of numbers in a range, which includes its bounds."""
 
     def parse(value: Any) -> float:
         try:
@@ -97,7 +97,7 @@ def double(*, at_least: float, at_most: float) -> Kind[float]:
 
 
 def boolean() -> Kind[bool]:
-    """Yes or no."""
+    """Return the kind of true and false."""
 
     def parse(value: Any) -> bool:
         word = str(value).strip().lower()
@@ -109,7 +109,7 @@ def boolean() -> Kind[bool]:
 
 
 def one_of(*values: str) -> Kind[str]:
-    """One of a few words."""
+    """Return the kind of strings that are one of `values`."""
 
     def parse(value: Any) -> str:
         if value not in values:
@@ -120,7 +120,7 @@ def one_of(*values: str) -> Kind[str]:
 
 
 def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
-    """A string of a certain form."""
+    """Return the kind of strings that match `pattern`, which `accepted` describes to users."""
 
     def parse(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -131,7 +131,7 @@ def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
 
 
 def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
-    """Some of another kind: an array in the file, separated by commas elsewhere."""
+    """Return the kind of lists of another kind: an array in the file, separated by commas elsewhere."""
 
     def parse(value: Any) -> tuple[T, ...]:
         if isinstance(value, str):
@@ -144,7 +144,7 @@ def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
-    """The same, or not set at all, which no value can say: only leaving it out does."""
+    """Return the kind of another kind's values, and of None for a setting that is not set."""
 
     def parse(value: Any) -> T | None:
         return None if value is None else kind.parse(value)
@@ -163,20 +163,20 @@ def _range(at_least: int, at_most: int) -> str:
 
 @frozen
 class Listener:
-    """An address, and the name that ties what is listened on to what clients are told."""
+    """An address that the broker listens on or advertises. Equal names associate these two addresses."""
 
     name: str
-    host: str  # "" is every address there is
+    host: str  # "" means all addresses of the machine
     port: int
 
     @property
     def address(self) -> str:
-        """`host:port`, as clients take it."""
+        """The address as clients accept it: `host:port`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for every address of the machine, which no client can connect to."""
+        """True if it means all addresses of the machine. Clients cannot connect to such an address."""
         return self.host in WILDCARD_HOSTS
 
     def __str__(self) -> str:
@@ -202,7 +202,7 @@ def _is_address(match: re.Match[str]) -> bool:
 
 
 def _parse_listeners(value: Any) -> tuple[Listener, ...]:
-    """Listeners under names that differ: those without one are PLAINTEXT, PLAINTEXT2, … in order."""
+    """Parse listeners with unique names. Those without a name get PLAINTEXT, PLAINTEXT2, … in order."""
     address: Kind[Listener] = Kind("string", "", _parse_listener)
     listeners = []
     for number, listener in enumerate(list_of(address).parse(value), 1):
@@ -223,20 +223,20 @@ LISTENERS: Kind[tuple[Listener, ...]] = Kind(
 
 @frozen
 class Setting:
-    """What is known of a setting beside its value."""
+    """The definition of a setting."""
 
     kind: Kind[Any]
     help: str
     unit: str = ""  # of a number: ms, bytes
     aliases: tuple[str, ...] = ()
-    name: str = ""  # filled in by `settings`, as is the default
+    name: str = ""  # `settings` fills in the name and the default
     default: Any = None
 
 
 def _setting(
     kind: Kind[T], default: T, description: str, *, unit: str = "", aliases: tuple[str, ...] = ()
 ) -> T:
-    """An attribute of Config. Its value is checked the same way wherever it comes from."""
+    """Return an attribute of Config. Its validator checks values from all sources."""
 
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value == default or isinstance(value, tuple):
@@ -260,9 +260,9 @@ def _bytes(default: int, description: str, *, at_least: int = 0, at_most: int = 
 
 @frozen(kw_only=True)
 class Config:
-    """All settings. Read from the outside by `load_config`; tests construct it."""
+    """All settings. `load_config` reads them from their sources; tests construct them."""
 
-    # Where, and who
+    # Storage, listeners, identity
     storage: str = _setting(
         text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH"),
         "memory://",
@@ -445,7 +445,7 @@ class Config:
     batch_max_records: int = _setting(
         integer(at_least=1), 1_000_000, "records in a batch; producers send larger ones again in parts"
     )
-    # 3,000 headers are 6,000 fields and values, and Lua unpacks no more than about 8,000.
+    # 3,000 headers are 6,000 fields and values. Lua's unpack is limited to about 8,000.
     record_max_headers: int = _setting(
         integer(at_least=0, at_most=3_000), 1_000, "headers of a record in the record layout on Redis"
     )
@@ -509,12 +509,12 @@ class Config:
             raise ConfigError(errors)
 
     def source_of(self, name: str) -> str:
-        """Where a setting's value comes from: "default", a file, an environment variable, "command line"."""
+        """Return the source of a setting's value: "default", a file, an environment variable, or "command line"."""
         return self._sources.get(name, "default")
 
     @property
     def retention_ms(self) -> int:
-        """How long records are kept, by Kafka's order: milliseconds, then minutes, then hours. -1 for ever."""
+        """Retention time in milliseconds, by Kafka's precedence: milliseconds, minutes, hours. -1 is unlimited."""
         if self.log_retention_ms is not None:
             return self.log_retention_ms
         if self.log_retention_minutes is not None:
@@ -523,11 +523,11 @@ class Config:
 
     @property
     def default_offset_mapping(self) -> str:
-        """The mapping of new topics: memory counts densely unless it is told otherwise."""
+        """The offset mapping of new topics. If it is not set: dense in memory, timestamp on Redis."""
         return self.offset_mapping or ("dense" if self.storage.startswith("memory:") else "timestamp")
 
     def advertised(self, listener: Listener) -> Listener | None:
-        """What the operator wants clients of `listener` to be told; None when nothing was said about it."""
+        """Return the configured advertised listener of `listener`, or None."""
         return next((told for told in self.advertised_listeners if told.name == listener.name), None)
 
 
@@ -536,7 +536,7 @@ def _milliseconds(value: int, unit_ms: int) -> int:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """What is wrong with settings that are right each by itself."""
+    """Yield a line for each contradiction between settings that are valid separately."""
     if not config.listeners:
         yield f"$.listeners: there is none; accepted: {LISTENERS.accepted}"
     names = [listener.name for listener in config.listeners]
@@ -560,7 +560,7 @@ def _contradictions(config: Config) -> Iterator[str]:
 
 
 def settings() -> dict[str, Setting]:
-    """All settings by name, in the order in which they should be shown."""
+    """Return all settings by name, in the order in which to show them."""
     described = {}
     for attribute in attrs.fields(Config):
         if "setting" in attribute.metadata:
@@ -579,7 +579,7 @@ def _dotted(attribute_name: str) -> str:
 
 @frozen
 class _Given:
-    """A value as it was found, and where."""
+    """A raw value and its source."""
 
     value: Any
     source: str
@@ -591,7 +591,7 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The settings from all sources. Raises ConfigError with every fault there is, in one piece."""
+    """Return the settings from all sources. Raises one ConfigError with all faults."""
     known = settings()
     names = {alias: name for name, setting in known.items() for alias in (name, *setting.aliases)}
     errors: list[str] = []
@@ -651,8 +651,8 @@ def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
 
 
 def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors: list[str]) -> Config:
-    """Config of what was given; every field's fault is collected before anything is raised."""
-    # Imported here, and not by whoever only wants the class: it takes longer than all the rest.
+    """Return the Config of the given values. Raises ConfigError after collecting the faults of all fields."""
+    # Imported here, because importing cattrs takes longer than all the rest, and users of the class do not need it.
     from cattrs import ClassValidationError, Converter  # noqa: PLC0415
     from cattrs.gen import make_dict_structure_fn, override  # noqa: PLC0415
 
@@ -675,7 +675,7 @@ def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors
 
 
 def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:
-    """One line for each fault that cattrs collected."""
+    """Yield one line for each fault that cattrs collected."""
     of_fields, others = invalid.group_exceptions()
     for error, note in of_fields:
         name = _dotted(note.name)

@@ -1,4 +1,4 @@
-"""Bytes as they lie, owned or seen through a view, and lists of them that are sent as one."""
+"""Buffers of bytes, owned or views of others, and lists of buffers that are sent as one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Buffer = bytes | bytearray | memoryview
 
 @frozen
 class EncodedElements:
-    """Elements of an array that are encoded already, in the version of the message that is to hold them."""
+    """Elements of an array that are already encoded, in the version of the message that will contain them."""
 
     count: int
     pieces: Sequence[Buffer]
@@ -21,7 +21,7 @@ class EncodedElements:
 
 
 def join_small(buffers: Iterable[Buffer], large_bytes: int) -> list[Buffer]:
-    """The same bytes in the same order: runs of buffers smaller than `large_bytes` joined, empty ones left out."""
+    """Join adjacent buffers smaller than `large_bytes`, and leave out empty ones. Return the buffers in order."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:

@@ -1,14 +1,13 @@
-"""Messages to bytes and back.
+"""Encode messages to bytes, and decode them.
 
-`decode` and `encode` run a function written for one message in one version. Its source is generated from the
-declaration on first use (`korvet.protocol.field_reading`, `korvet.protocol.field_writing`), compiled, and kept in
-`linecache` under a name like `<korvet read FetchRequest v12>`, so tracebacks show its lines, debuggers step
-through it and profilers name it. This is how attrs and cattrs do it, and it is the only `exec` of korvet.
+`decode` and `encode` run a function that is generated for one version of a message. Its source is generated from the
+declaration on first use (`korvet.protocol.field_reading`, `korvet.protocol.field_writing`), compiled, and stored in
+`linecache` under a name like `<korvet read FetchRequest v12>`. So tracebacks show its lines, debuggers step through it,
+and profilers name it. attrs and cattrs generate code in the same way. This is the only use of `exec` in korvet.
 
-Whatever is wrong with bytes becomes a ProtocolError here, in `decode`, and nowhere else: generated code
-raises ValueError, or falls into IndexError and struct.error at the end of the data. What it allocates is
-bounded: no length and no number of elements is believed beyond the bytes that are there, and a message has at
-most a million elements.
+Only `decode` raises ProtocolError for malformed bytes. Generated code raises ValueError, or IndexError and struct.error
+at the end of the data. Its allocations are bounded: it refuses lengths and numbers of elements that exceed the
+remaining bytes, and messages of more than a million elements.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ Writer = Callable[[M, Callable[[Buffer], None]], None]
 
 
 def decode(cls: type[M], version: int, data: memoryview, offset: int = 0) -> tuple[M, int]:
-    """Read one message at `offset`; the message, and where it ended.
+    """Decode one message at `offset`. Return the message and the offset of its end.
 
-    `records` fields are views of `data`; everything else is copied out. Raises ProtocolError when the bytes
-    are no such message, UnsupportedVersion when there is no such version.
+    `records` fields are views of `data`. All other values are copies. Raises ProtocolError if the bytes are malformed,
+    and UnsupportedVersion if the message does not have that version.
     """
     return decoder(cls, version)(data, offset)  # type: ignore[arg-type]  # mypy takes no class for Hashable
 
 
 def encode(message: object, version: int, put: Callable[[Buffer], None]) -> None:
-    """Write one message, piece by piece, to `put` (as `list.append`); record buffers are passed on as they are.
+    """Encode one message, and pass the pieces to `put` (for example `list.append`). Record buffers are not copied.
 
-    Raises UnsupportedVersion when there is no such version, or when a field holds a value which this version
-    cannot express and which must not be left out silently (see `schema`).
+    Raises UnsupportedVersion if the message does not have that version, or if a field has a value that this version
+    cannot express and that must not be ignored (see `schema`).
     """
     writer(type(message), version)(message, put)  # type: ignore[arg-type]  # as above
 
 
 @cache
 def decoder(cls: type[M], version: int) -> Reader[M]:
-    """`decode` for one message in one version."""
+    """Return `decode` for one version of a message."""
     read = reader(cls, version)  # type: ignore[arg-type]  # as above
 
     def decode_this(data: memoryview, offset: int) -> tuple[M, int]:
@@ -68,7 +67,7 @@ def decoder(cls: type[M], version: int) -> Reader[M]:
 
 @cache
 def reader(cls: type[M], version: int) -> Reader[M]:
-    """The function that reads this version of a message."""
+    """Return the function that reads this version of a message."""
     check_version(cls, version)
     source, names = reader_source(cls, version)
     return cast(Reader[M], compile_function(f"<korvet read {cls.__name__} v{version}>", source, names))
@@ -76,7 +75,7 @@ def reader(cls: type[M], version: int) -> Reader[M]:
 
 @cache
 def writer(cls: type[M], version: int) -> Writer[M]:
-    """The function that writes this version of a message."""
+    """Return the function that writes this version of a message."""
     check_version(cls, version)
     source, names = writer_source(cls, version)
     return cast(Writer[M], compile_function(f"<korvet write {cls.__name__} v{version}>", source, names))
@@ -84,14 +83,14 @@ def writer(cls: type[M], version: int) -> Writer[M]:
 
 @cache
 def element_writer(message: type[Any], cls: type[M], version: int) -> Writer[M]:
-    """Return the function that writes a struct as that version of a message holds it."""
+    """Return the function that writes a struct inside that version of a message."""
     check_version(message, version)
     source, names = element_writer_source(message, cls, version)
     return cast(Writer[M], compile_function(f"<korvet write {cls.__name__} v{version}>", source, names))
 
 
 def check_version(cls: type[Any], version: int) -> None:
-    """Refuse versions that a message is not declared for."""
+    """Raise UnsupportedVersion if a message is not declared for that version."""
     if version not in versions_of(cls):
         message = f"{cls.__name__} has no version {version}"
         raise UnsupportedVersion(message)

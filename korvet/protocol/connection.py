@@ -1,21 +1,21 @@
-"""A client's connection as the broker sees it, without IO: bytes in, requests out, answers to bytes.
+"""The broker's side of a connection, without IO: decode requests from bytes, and encode responses to bytes.
 
     connection.receive_data(data)
     while (request := connection.next_request()) is not NEED_DATA:
         response = ...
         send(connection.send(request, response))
 
-The table of APIs is given to it; it imports no handlers and never looks at an `Api.handle`. It keeps no queue
-and remembers no request: the caller sends answers in the order of the requests.
+The caller passes the table of APIs. This module does not import handlers, and does not use `Api.handle`. A Connection
+does not store requests, so the caller must send the responses in the order of the requests.
 
-What breaks the protocol raises ProtocolError, and after it nothing more can be read; the caller closes, as
-Kafka does for malformed bytes, unknown APIs and versions that are not served. Two requests of unserved
-versions are answered instead, since clients would not find their way otherwise. They come with their answer
-in `Request.refusal` and are not to be handled:
+Bytes that violate the protocol raise ProtocolError, and after that nothing more can be read. The caller must close the
+connection, as Kafka does for malformed bytes, unknown APIs and versions that are not served. Two requests of versions
+that are not served get a response instead, because clients depend on it. It is in `Request.refusal`, and the caller
+must not handle such a request:
 
 - ApiVersions of any other version gets error 35 and the supported range, in version 0 (KIP-511).
-- Produce v0 to v2 gets error 35 for every partition. These versions must be advertised, or librdkafka takes
-  the broker for one without compression (KAFKA-18659).
+- Produce v0 to v2 gets error 35 for every partition. These versions must be advertised, otherwise librdkafka assumes
+  that the broker does not support compression (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ PRODUCE = 0
 
 KEY_AND_VERSION = Struct(">hh")
 
-# Where librdkafka asks for all topics it writes the null array in four bytes instead of one (its issue 5049): the
-# three behind it are read as the fields that follow, which say no more then, and what was meant is left over.
-# Kafka, which ignores whatever is left over behind any request, never noticed.
+# When librdkafka requests all topics, it writes the null array in four bytes instead of one (its issue 5049). The other
+# three bytes are read as the fields that follow, so the last three bytes of the request are left over. Kafka ignores
+# bytes after a request.
 LIBRDKAFKA_LEFT_OVER = 3
 
 
 class NeedData(Enum):
-    """Has one member, so that type checkers can tell it from a Request."""
+    """An enum with one member, so that type checkers can distinguish it from a Request."""
 
     NEED_DATA = "NEED_DATA"
 
 
-#: What `Connection.next_request` returns until a whole request is here.
+#: `Connection.next_request` returns this until a complete request has arrived.
 NEED_DATA: Final = NeedData.NEED_DATA
 
 
 @frozen
 class Spoken:
-    """One version of an API: how a request is read, its header first, and how an answer is written."""
+    """The functions for one version of an API: they read a request's header and body, and write a response's."""
 
     read_header: Reader[RequestHeader]
     read_body: Reader[Any]
@@ -75,7 +75,7 @@ class Spoken:
 
 @frozen
 class Api:
-    """One API the broker speaks: its messages, the versions it serves, and who handles it."""
+    """An API that the broker serves: its messages, the served versions, and its handler."""
 
     key: int
     name: str
@@ -83,13 +83,13 @@ class Api:
     response: type[Any]
     min_version: int
     max_version: int
-    # What ApiVersions tells; below `min_version` only for Produce.
+    # The lowest version in ApiVersions responses. It is below `min_version` only for Produce.
     advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
     handle: Any = None
     _spoken: dict[int, Spoken] = field(factory=dict, init=False, repr=False, eq=False)
 
     def spoken(self, version: int) -> Spoken:
-        """That version, whether it is served or not. Raises UnsupportedVersion where there is no such thing."""
+        """Return the functions of a version, even if it is not served. Raises UnsupportedVersion if none exists."""
         spoken = self._spoken.get(version)
         if spoken is None:
             # mypy takes no class for Hashable
@@ -104,7 +104,7 @@ class Api:
 
 @frozen
 class Request:
-    """A request as it came. `records` in its body are writable views of its frame."""
+    """A decoded request. `records` in its body are writable views of its frame."""
 
     api: Api
     version: int
@@ -113,12 +113,12 @@ class Request:
     body: Any
     frame_size: int  # without the four bytes of the size itself
     response_version: int
-    refusal: Any = None  # the response, where the version is not served; `body` is None then
+    refusal: Any = None  # the response if the version is not served; then `body` is None
 
 
 @define
 class Connection:
-    """The state of one connection: bytes that are no whole request yet."""
+    """The state of one connection: the received bytes of an incomplete request."""
 
     apis: Mapping[int, Api]
     max_frame_bytes: int = field(kw_only=True)
@@ -128,17 +128,17 @@ class Connection:
     _failed: bool = field(default=False, init=False)
 
     def receive_data(self, data: Buffer) -> None:
-        """Take bytes off the socket; `next_request` says what they make."""
+        """Add bytes that were received. `next_request` returns the requests in them."""
         self._frames.receive_data(data)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of a next request has arrived."""
+        """True if no bytes of the next request have arrived."""
         return self._frames.idle
 
     @property
     def arrived(self) -> int:
-        """Received bytes of requests that `next_request` has not returned."""
+        """Number of received bytes of requests that `next_request` has not returned."""
         return self._frames.arrived
 
     @property
@@ -148,26 +148,26 @@ class Connection:
 
     @property
     def pending_frame_size(self) -> int | None:
-        """The size of the request being received, as soon as its first four bytes are here.
+        """The size in bytes of the request being received, or None until its first four bytes have arrived.
 
-        Raises ProtocolError when the size is negative or above `max_frame_bytes`.
+        Raises ProtocolError if the size is negative or above `max_frame_bytes`.
         """
         return self._frames.pending_frame_size
 
     def allow_frame(self) -> None:
-        """Take memory for more of a large request (above 64 kB); does nothing for a small one."""
+        """Allocate memory to receive more of a large request (above 64 kB). Does nothing for a small one."""
         self._frames.allow_frame()
 
     def frame_buffer(self) -> memoryview | None:
-        """Return where more of an allowed large request may be received into; else None."""
+        """Return a buffer to receive more of an allowed large request into, or None."""
         return self._frames.frame_buffer()
 
     def buffer_filled(self, count: int) -> None:
-        """Tell that `count` bytes were received into the beginning of `frame_buffer()`."""
+        """Record that `count` bytes were received into the beginning of `frame_buffer()`."""
         self._frames.buffer_filled(count)
 
     def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
-        """The next whole request, or NEED_DATA. Raises ProtocolError, from then on always."""
+        """Return the next complete request, or NEED_DATA. Raises ProtocolError, and then at every later call."""
         if self._failed:
             raise ProtocolError("nothing can be read behind bytes that broke the protocol")
         try:
@@ -178,10 +178,10 @@ class Connection:
             raise
 
     def send(self, request: Request, response: object | None) -> list[Buffer]:
-        """The bytes of the answer to a request, as buffers to be sent one after the other.
+        """Return the bytes of the response to a request, as buffers to send one after the other.
 
-        Record buffers of some size are among them as the response holds them. None, the answer to a Produce
-        with acks=0, makes no bytes.
+        Large record buffers of the response are returned without a copy. A response of None, as for a Produce with
+        acks=0, has no bytes.
         """
         if response is None:
             return []
@@ -209,19 +209,19 @@ class Connection:
 
 
 def check_end(frame: memoryview, end: int, body: object, version: int) -> None:
-    """Raise ProtocolError where there is more in the frame than the request, which ends at `end`."""
+    """Raise ProtocolError if the frame has bytes after the end of the request at `end`."""
     size = len(frame) - end
     if size and not (size == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
         raise ProtocolError(f"{size} bytes are left over behind a {type(body).__name__} v{version}")
 
 
 def asks_for_all_topics(body: object, version: int) -> bool:
-    """Whether this is the one request that librdkafka writes too long."""
+    """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
     return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
 
 
 def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> Request:
-    """A request of a version that is not served, with its answer where clients need one."""
+    """Return a request of a version that is not served, with its response. Raises ProtocolError for other APIs."""
     version = header.request_api_version
     if api.key == API_VERSIONS:
         refusal: object = refuse_api_versions(api)
@@ -254,7 +254,8 @@ def refuse_api_versions(api: Api) -> ApiVersionsResponse:
 
 
 def refuse_produce(request: ProduceRequest) -> ProduceResponse:
-    """Error 35 for every partition; with acks=0 the client awaits no answer, so only closing can tell it."""
+    """Return error 35 for every partition. Raises ProtocolError for acks=0."""
+    # With acks=0 the client does not wait for a response, so the broker can only close the connection.
     if request.acks == 0:
         raise ProtocolError("a Produce below version 3 with acks=0")
     return ProduceResponse(

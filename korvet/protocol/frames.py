@@ -1,9 +1,9 @@
-"""Cuts a stream of bytes into frames: each is four bytes of size, big-endian, and that many bytes.
+"""Split a stream of bytes into frames. A frame is its size in four bytes, big-endian, and that many bytes.
 
-Small frames are collected from what `receive_data` is given. A large one, once its size is known and the
-caller allows it, gets a buffer into which the caller may receive directly (`frame_buffer`,
-`buffer_filled`). The buffer grows with what arrives, so a frame takes memory for at most four times its received bytes.
-No two frames share a buffer: the caller may keep views of a frame and write to them.
+Small frames are collected from the data passed to `receive_data`. A large frame gets its own buffer when its size has
+arrived and the caller allows it. The caller may receive directly into that buffer (`frame_buffer`, `buffer_filled`).
+The buffer grows as bytes arrive, so a frame takes at most four times the memory of its received bytes. No two frames
+share a buffer, so the caller may keep views of a frame and write to them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from attrs import define, field
 from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.errors import ProtocolError
 
-#: As many bytes as a size can say: the limit where only processes of ours are at the other end.
+#: The largest size that fits in the four bytes: the limit between korvet's own processes.
 LARGEST_FRAME = 2**31 - 1
 
-#: Frames above this many bytes get a buffer of their own. Below, one more copy costs less than the care.
+#: Frames above this size in bytes get their own buffer. For smaller frames, an additional copy is cheaper.
 LARGE_FRAME = 65536
 
-#: Answers are joined up to this many bytes; larger pieces are sent from where they lie.
+#: Pieces of a response below this size in bytes are joined. Larger pieces are sent without a copy.
 LARGE_PIECE = 8192
 
-#: From this many bytes on a frame is a mapping, whose pages take memory when they are filled. Below, mapping and
-#: unmapping would cost more than copying a buffer that grows.
+#: Frames from this size in bytes are an mmap, whose pages take memory only when they are filled. For smaller frames,
+#: mapping and unmapping would cost more than copying a buffer that grows.
 MAPPED_FRAME = 4 * 1024 * 1024
 
 #: The factor by which the buffer of a smaller frame grows. A frame of 1 MB is received in three pieces.
@@ -34,25 +34,24 @@ GROWTH = 4
 
 SIZE = Struct(">i")
 
-#: What a frame lies in: whoever gets it may keep views of it, and write to them.
+#: The buffer of a frame. The caller of `next_frame` may keep views of it, and write to them.
 Frame = bytearray | mmap
 
 
 @define
 class FrameReader:
-    """Collects bytes and hands out frames; knows nothing of what is in them."""
+    """Collects bytes and returns frames, without parsing their contents."""
 
     max_frame_bytes: int
-    # Received bytes that are in no frame yet; begins with a size. Empty while a large frame is filled.
+    # Received bytes that are not part of a returned frame, from the size of one. Empty while a large frame is filled.
     _received: bytearray = field(factory=bytearray, init=False)
-    _frame: Frame | None = field(
-        default=None, init=False
-    )  # a large frame's own buffer, maybe not all of it yet
+    # The buffer of a large frame, which may be smaller than the frame while it grows.
+    _frame: Frame | None = field(default=None, init=False)
     _size: int = field(default=0, init=False)  # of that frame
     _filled: int = field(default=0, init=False)  # received bytes of that frame
 
     def receive_data(self, data: Buffer) -> None:
-        """Take bytes off the stream, any number of them."""
+        """Add any number of bytes from the stream."""
         if self._frame is None:
             self._received += data
             return
@@ -67,12 +66,12 @@ class FrameReader:
 
     @property
     def idle(self) -> bool:
-        """Whether the stream is between two frames: nothing of the next one has arrived."""
+        """True if no bytes of the next frame have arrived."""
         return self._frame is None and not self._received
 
     @property
     def arrived(self) -> int:
-        """Received bytes that are in no frame handed out."""
+        """Number of received bytes that are not part of a returned frame."""
         return self._filled + len(self._received)
 
     @property
@@ -84,9 +83,9 @@ class FrameReader:
 
     @property
     def pending_frame_size(self) -> int | None:
-        """The size of the next frame to be handed out, None until its first four bytes are here.
+        """The size of the next frame in bytes, or None until its first four bytes have arrived.
 
-        Raises ProtocolError when it is negative or above the limit.
+        Raises ProtocolError if it is negative or above the limit.
         """
         if self._frame is not None:
             return self._size
@@ -100,9 +99,9 @@ class FrameReader:
         return size
 
     def allow_frame(self) -> None:
-        """Give the pending frame its buffer, if it is large and incomplete, or a larger one if that is full.
+        """Allocate a buffer for the next frame if it is large and incomplete, or a larger one if that is full.
 
-        Until then nothing beyond the bytes received is allocated for it. Does nothing for small frames.
+        Before this call, only the received bytes take memory. Does nothing for small frames.
         """
         if self._frame is not None:
             self._grow()
@@ -119,17 +118,20 @@ class FrameReader:
             self._received = bytearray()
 
     def frame_buffer(self) -> memoryview | None:
-        """Return the free part of an allowed large frame's buffer; None when there is none."""
+        """Return the free part of an allowed large frame's buffer, or None."""
         if self._frame is None or self._filled == len(self._frame):
             return None
         return memoryview(self._frame)[self._filled :]
 
     def buffer_filled(self, count: int) -> None:
-        """Tell that `count` bytes were received into the beginning of `frame_buffer()`."""
+        """Record that `count` bytes were received into the beginning of `frame_buffer()`."""
         self._filled += count
 
     def next_frame(self) -> Frame | None:
-        """The next frame without its size, or None until all of it is here. Raises ProtocolError as above."""
+        """Return the next frame without its size, or None until it is complete.
+
+        Raises ProtocolError, as `pending_frame_size` does.
+        """
         if self._frame is not None:
             if self._filled < self._size:
                 return None
@@ -145,7 +147,7 @@ class FrameReader:
         return frame
 
     def _grow(self) -> None:
-        """Replace the buffer of the frame being received by a larger one, if it is full and the frame is not."""
+        """Replace the buffer of an incomplete frame with a larger one if it is full."""
         if self._frame is not None and self._filled == len(self._frame) < self._size:
             larger = bytearray(min(GROWTH * self._filled, self._size))
             larger[: self._filled] = self._frame
@@ -153,7 +155,7 @@ class FrameReader:
 
 
 def framed(pieces: list[Buffer]) -> list[Buffer]:
-    """A frame of these pieces: its size in front, small pieces joined, large ones as they are."""
+    """Return the buffers of a frame: its size and the pieces. Join small pieces, and keep large ones uncopied."""
     size = sum(map(len, pieces))
     pieces.insert(0, SIZE.pack(size))
     if size <= LARGE_PIECE:

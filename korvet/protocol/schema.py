@@ -1,4 +1,4 @@
-"""How a Kafka message is declared: one attrs class for all its versions, one line per field.
+"""Declarations of Kafka messages: one attrs class for all versions of a message, one line per field.
 
     @message(key=0, versions="3-11", flexible="9+")
     class ProduceRequest:
@@ -7,18 +7,17 @@
         timeout_ms: int = int32()
         topic_data: list[TopicProduceData] = array(TopicProduceData)
 
-Names, types, versions and defaults are those of Kafka's own specifications (`clients/src/main/resources/
-common/message` in its sources), in snake_case; tests compare every line with them. The specifiers below are
-named as Kafka names its types, and they, not the annotations, tell the codec what to read and write, so
-annotations are never evaluated.
+Names, types, versions and defaults are those of Kafka's specifications (`clients/src/main/resources/common/message` in
+its sources), in snake_case. Tests compare every line with them. The specifiers below have the names of Kafka's types.
+The codec uses the specifiers and not the annotations, so annotations are never evaluated.
 
-- A field outside its `versions` is not on the wire: reading leaves its default, writing another value is an
-  error unless the field is `ignorable`.
-- A field without a `default` (or `factory`) must be given to the constructor, and type checkers know it;
-  where a version lacks it, reading leaves Kafka's zero: 0, false, "", an empty list, the zero UUID.
-- A field with a `tag` is written behind the others, and only where it differs from its default. A struct in
-  a tag defaults to None, which stands for Kafka's "all fields at their defaults".
-- `nullable` says in which versions None may be written.
+- A field is on the wire only in its `versions`. In other versions, reading sets its default, and writing another value
+  is an error unless the field is `ignorable`.
+- A field without a `default` (or `factory`) is a required argument of the constructor, also for type checkers. In
+  versions without it, reading sets Kafka's zero: 0, false, "", an empty list, the zero UUID.
+- A field with a `tag` is written after the others, and only if it differs from its default. A struct in a tag defaults
+  to None, which means Kafka's "all fields at their defaults".
+- `nullable` is the versions in which None may be written.
 """
 
 from __future__ import annotations
@@ -65,15 +64,15 @@ ZEROS: dict[str, Any] = {
 
 @attrs.frozen
 class Field:
-    """What the codec knows of one field."""
+    """The declaration of a field."""
 
     name: str
     kafka_type: str  # Kafka's name of the (element's) type; a struct's class name
-    struct: type[Any] | None  # the class, where the type is a struct
+    struct: type[Any] | None  # the class if the type is a struct
     is_array: bool
     versions: range
     nullable: range
-    default: Any  # of an array: None or [], which is never handed out itself
+    default: Any  # of an array: None or [], which readers copy
     tag: int | None
     ignorable: bool
     compact: bool  # in flexible versions; False only for the request header's client_id
@@ -82,7 +81,7 @@ class Field:
 
 @attrs.frozen
 class Schema:
-    """What the codec knows of one struct. Only messages have versions; structs inside them take theirs."""
+    """The declaration of a struct. Only messages have versions. Structs in a message have the message's version."""
 
     name: str
     fields: tuple[Field, ...]
@@ -92,22 +91,22 @@ class Schema:
 
 
 def schema_of(cls: type[Any]) -> Schema:
-    """The declaration of a message or struct, by its class."""
+    """Return the declaration of the class of a message or struct."""
     return cast(Schema, cls.__schema__)
 
 
 def versions_of(cls: type[Any]) -> range:
-    """The versions a message is declared for."""
+    """Return the versions that a message is declared for."""
     return schema_of(cls).versions
 
 
 def is_flexible(cls: type[Any], version: int) -> bool:
-    """Whether that version of a message has compact lengths and tagged fields (KIP-482)."""
+    """Return True if that version of a message has compact lengths and tagged fields (KIP-482)."""
     return version in schema_of(cls).flexible
 
 
 def parse_versions(text: str) -> range:
-    """Kafka's notation of versions: "3", "3-9", "3+" or "none"."""
+    """Parse Kafka's notation of versions: "3", "3-9", "3+" or "none"."""
     if text == "none":
         return range(0)
     if text.endswith("+"):
@@ -120,7 +119,7 @@ def parse_versions(text: str) -> range:
 
 
 class Required:
-    """Stands for "no default"; its only use is as `REQUIRED`."""
+    """The type of `REQUIRED`, which means "no default"."""
 
 
 REQUIRED = Required()
@@ -142,7 +141,7 @@ def specify(
     compact: bool = True,
     encodable: bool = False,
 ) -> Any:
-    """Make an attrs field that carries a `Field`, all but its name."""
+    """Make an attrs field with a `Field` in its metadata, complete except for the name."""
     if factory is not None:
         wire_default, attrs_default = factory(), attrs.Factory(factory)
     elif isinstance(default, Required):
@@ -250,7 +249,7 @@ def uuid(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> UUID:
-    """Declare sixteen bytes; `ZERO_UUID` stands for none."""
+    """Declare sixteen bytes. `ZERO_UUID` means no UUID."""
     return cast(UUID, specify("uuid", versions=versions, default=default, tag=tag, ignorable=ignorable))
 
 
@@ -281,7 +280,7 @@ def string(
     ignorable: bool = False,
     compact: bool = True,
 ) -> str | None:
-    """Declare UTF-8 behind its length."""
+    """Declare a UTF-8 string, preceded by its length."""
     return cast(
         str | None,
         specify(
@@ -315,7 +314,7 @@ def bytes_(
     default: bytes | Required | None = REQUIRED,
     ignorable: bool = False,
 ) -> bytes | None:
-    """Declare bytes behind their length; reading copies them."""
+    """Declare bytes, preceded by their length. Reading copies them."""
     return cast(
         bytes | None,
         specify("bytes", versions=versions, nullable=nullable, default=default, ignorable=ignorable),
@@ -329,10 +328,10 @@ def records(
     default: Sequence[Buffer] | Required | None = REQUIRED,
     ignorable: bool = False,
 ) -> Sequence[Buffer] | None:
-    """Declare record batches behind their length in bytes.
+    """Declare record batches, preceded by their length in bytes.
 
-    Reading gives a tuple of one view into the frame, or an empty one. Writing takes any number of buffers of
-    bytes (one-byte items, as `len` counts them) and passes them on uncopied.
+    Reading returns a tuple of one view into the frame, or an empty tuple. Writing accepts any number of buffers, with
+    items of one byte, since their `len` must be their size. Writing does not copy them.
     """
     return cast(
         Sequence[Buffer] | None,
@@ -373,9 +372,9 @@ def array(
     ignorable: bool = False,
     encodable: bool = False,
 ) -> list[T] | None:
-    """Declare elements behind their number; `factory=list` makes empty the default.
+    """Declare elements, preceded by their number. With `factory=list`, the default is an empty list.
 
-    An `encodable` array of structs may also be EncodedElements when it is written.
+    The value of an `encodable` array of structs may also be EncodedElements when it is written.
     """
     struct = element if isinstance(element, type) else None
     return cast(
@@ -396,7 +395,7 @@ def array(
 
 
 def element_type(specifier: Callable[..., object]) -> str:
-    """Kafka's name of the type a specifier declares: the specifier's own, but where Python has that word."""
+    """Return Kafka's name of a specifier's type: the specifier's name, unless Python reserves that name."""
     return {"boolean": "bool", "bytes_": "bytes"}.get(specifier.__name__, specifier.__name__)
 
 
@@ -419,7 +418,7 @@ def nested(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> T | None:
-    """Declare one struct inside another; in a tag, None stands for its default and is not written."""
+    """Declare a struct inside another. In a tag, None means its default and is not written."""
     cls = cast(type[Any], struct)
     return cast(
         T | None,
@@ -441,7 +440,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def declare(cls: C, **schema: Any) -> C:
-    """Make an attrs class of a declaration and give it its Schema."""
+    """Convert a declaration to an attrs class, and set its Schema."""
     cls = attrs.define(kw_only=True)(cls)
     fields = tuple(attrs.evolve(a.metadata[Field], name=a.name) for a in attrs.fields(cls))
     cls.__schema__ = Schema(cls.__name__, fields, **schema)
@@ -490,7 +489,7 @@ def struct(cls: C) -> C:
     ),
 )
 def message(*, key: int | None, versions: str, flexible: str) -> Callable[[C], C]:
-    """Declare a request or a response, or a header (no key): what has versions of its own."""
+    """Declare a request, a response, or a header (without key). These have versions, unlike structs."""
 
     def decorate(cls: C) -> C:
         return declare(cls, key=key, versions=parse_versions(versions), flexible=parse_versions(flexible))

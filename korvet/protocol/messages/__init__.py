@@ -1,5 +1,5 @@
-"""Kafka's messages: one module per API, request and response together, named as its handler is.
+"""Kafka's messages: one module per API with its request and response. The API's handler module has the same name.
 
-Field names, types and versions are those of Apache Kafka's specifications, 4.3; what a field means is said
-there (clients/src/main/resources/common/message). Only the versions that korvet speaks are declared.
+Field names, types and versions are those of Apache Kafka 4.3. Its specifications (clients/src/main/resources/
+common/message) document the fields. Only the versions that korvet supports are declared.
 """

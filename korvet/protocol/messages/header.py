@@ -1,8 +1,8 @@
-"""What stands before every request and response.
+"""The headers of requests and responses.
 
-A request's header is flexible (v2) when its body is; `client_id` keeps the old form of strings even there, so
-that a broker can read it without knowing the API. A response's header is flexible (v1) when its body is,
-except for ApiVersions: its header is always v0, since the client does not know yet what the broker speaks.
+A request's header is flexible (v2) if its body is. Its `client_id` is never a compact string, so that a broker can read
+it without knowing the API. A response's header is flexible (v1) if its body is, except that of ApiVersions, which is
+always v0 because the client does not know yet which versions the broker supports.
 """
 
 from __future__ import annotations
