@@ -1,25 +1,26 @@
 -- Append batches to one partition, each whole or not at all.
 --
--- ARGV    9 writer id (the broker process), 10 number of its call: repeated with the same, nothing is done twice
+-- ARGV    9 writer id (the broker process), 10 number of its call: a call that repeats the number changes nothing
 --        11 producers expire after (ms)
---        12 "1": write something even if there is nothing to append, for WAIT to wait for
+--        12 "1": write a field even if there is nothing to append, so that WAIT covers a write of this call
 --        13 "1": LogAppendTime
---        14 how many batches; then for each
+--        14 number of batches; then for each
 --           producer id (-1: none), epoch, first sequence, last sequence
 --           records, shape, timestamp, size of the largest entry, number of pieces, number of data arguments
 --           the pieces, three each: records, bytes, largest timestamp
 --           the data
--- Pieces are what the index is made of; a small batch is one. Data, by shape:
+-- The index is built from pieces; a small batch is one piece. Data, by shape:
 --   batch  the record batch
---   kv k v -   columns: timestamps, keys, values, one of each for every record. Keys only where the shape has k,
---          values where it has v; timestamps only where the batch's own is "".
+--   kv k v -   columns: timestamps, keys, values, one of each for every record. Keys only if the shape has k,
+--          values if it has v; timestamps only if the batch's own is "".
 --   f      for each record: number of fields and values, which of them is the timestamp, the fields and values
 --
 -- Answers {'ok', first ID, now, log start, epoch, next ID, '1' if there is more to trim, then "index code details"
--- of the batches that were not appended: duplicate (ID and time it had), sequence (the one expected), epoch (the
--- one known)}. Those appended follow each other from the first ID on.
--- Or {'nostate'}, {'othertopic'}, {'rescan'}: call that first; {'stale'}: this call was overtaken, nothing
--- is done; {'exhausted'}: the stream's last ID leaves no room. Or an error, and nothing was written.
+-- of the batches that were not appended: duplicate (its first ID and time), sequence (the expected one), epoch (the
+-- known one)}. The appended batches have consecutive IDs from the first ID on.
+-- Or {'nostate'}, {'othertopic'}: create the state first; {'rescan'}: settle first; {'stale'}: a later call has
+-- overtaken this one, which changes nothing; {'exhausted'}: the stream's last ID leaves no room. Or an error, and
+-- nothing was written.
 
 local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
 local touch, is_log_append_time = ARGV[12] == '1', ARGV[13] == '1'
@@ -45,17 +46,17 @@ if not settle(s, 1000) then
 end
 
 -- Idempotent producers, by the rules of producer_state.py. A producer is stored as "epoch time" and then up to
--- five of " first:last:id:time", the newest last; here, batches of this call have a place instead of an ID.
+-- five of " first:last:id:time", the newest last. Batches of this call have their place in the call instead of an ID.
 
 local producers = {}
-local damaged = 0 -- producers that were not as this script writes them
+local damaged = 0 -- number of producers that another client has overwritten
 
 local function is_within(text, most)
   local number = tonumber(text)
   return number and number >= 0 and number <= most
 end
 
--- The producer as it is stored; nil if another client of this Redis wrote it.
+-- Parse a stored producer; return nil if another client of this Redis wrote it.
 local function parse_producer(stored)
   local epoch, time, rest = match(stored, '^(%-?%d+) (%d+)( .+)$')
   if not epoch or not (epoch == '-1' or is_within(epoch, 32767)) then return end
@@ -83,7 +84,7 @@ local function is_forgotten(producer_id)
   return s.has_lost or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
--- Nothing, or why the batch is not appended.
+-- Return nothing, or the code and the details of the reason why the batch is not appended.
 local function check_producer(producer, producer_id, epoch, first, last)
   if not producer.epoch then
     if producer.is_new and first ~= 0 and not is_forgotten(producer_id) then return 'sequence', 0 end
@@ -108,7 +109,7 @@ local function remember_batch(producer, epoch, batch)
   producer.is_changed = true
 end
 
--- First look at everything.
+-- First check all batches.
 
 local accepted, others, total = {}, {}, 0
 local at = 15
@@ -131,7 +132,7 @@ for i = 1, tonumber(ARGV[14]) do
   at = at + 10 + 3 * pieces + tonumber(ARGV[at + 9])
 end
 
--- Then add the entries, the first of them with care.
+-- Then add the entries; only the first XADD may be refused.
 
 local text_of_now = format('%.0f', now)
 local base_ms, base_seq
@@ -142,7 +143,7 @@ local function choose_base()
   return plus(base_ms, base_seq, total) <= highest_ms
 end
 
--- How to add an entry of each shape; `extra` is what all of a batch have in common behind these fields.
+-- Functions that add an entry, by shape; `extra` has the further fields that all entries of a batch share.
 local extra
 local add = {
   ['kv'] = function(put, id, time, key, value)
@@ -159,7 +160,7 @@ local add = {
 
 local put = pcall -- until the first entry is in
 
--- Whether Redis took the entry; `failure` is what it said otherwise. After the first, it does.
+-- Return true if Redis accepted the entry, else set `failure` to its error. It accepts all entries after the first.
 local failure
 local function is_in(reply)
   if put == pcall then
@@ -172,8 +173,8 @@ local function is_in(reply)
   return true
 end
 
--- A function that gives one ID after the other. Numbers into text is a tenth of what an entry costs: so an ID's
--- end, which soon comes again, is made but once, and its beginning when the end has gone through all it can be.
+-- Return a function that returns consecutive IDs. Formatting numbers would take a tenth of the time of an entry, so an
+-- ID's ending, which soon repeats, is formatted once, and its beginning only when the endings start again.
 local ends, ends_format = {}, nil
 local function ids_from(ms, seq)
   local high, low, span, beginning = ms, seq, mask + 1, nil
@@ -258,7 +259,7 @@ local function add_all()
   return true
 end
 
--- The stream's last ID is ahead of its entries: somebody added one and deleted it. Only this tells which it was.
+-- Another client added an entry and deleted it, so the stream's last ID is above its entries. Only XINFO has that ID.
 local function skip_to_last_generated()
   local info = call('XINFO', 'STREAM', stream)
   for i = 1, #info, 2 do
@@ -276,10 +277,10 @@ if total > 0 then
   end
 end
 
--- Nothing below is refused any more. Index, retention, producers, the answer.
+-- Redis refuses nothing from here on. Update the index, retention and producers, and build the answer.
 
 if total > 0 and s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
-  close_chunk(s, id_of(before(s.ms, s.seq))) -- or old records would stay as long as new ones come
+  close_chunk(s, id_of(before(s.ms, s.seq))) -- otherwise old records would stay as long as new ones are appended
 end
 if total > 0 and s.length == 0 then
   local records = layout == 'batch' and accepted[1].records or 1
@@ -319,7 +320,7 @@ for producer_id, producer in pairs(producers) do
   end
 end
 
--- Whoever brings a new producer looks at some old ones, so that their number stays bounded by expiry.
+-- A call with a new producer checks some old ones, so that expiry bounds the number of producers.
 if is_producer_new then
   local cursor = call('HGET', state_key, 'producers.cursor') or '0'
   local has_expired = false
@@ -350,7 +351,7 @@ end
 if total > 0 then
   save(s, writer, number .. ' ' .. text_of_now .. ' ' .. table.concat(reply, '|'))
   if not past then
-    -- A broker that starts is a new writer. Of many, forget those that no call can be under way of any more.
+    -- Every start of a broker adds a writer. If there are many, delete those that can have no call under way any more.
     local fields, old, writers = call('HGETALL', state_key), {}, 0
     for i = 1, #fields, 2 do
       if string.sub(fields[i], 1, 2) == 'w:' then

@@ -1,10 +1,10 @@
 -- Store a group's committed offsets, fenced by its generation.
 --
--- ARGV    3 generation, or -1 for a member of none; then for each committed offset
+-- ARGV    3 generation, or -1 for a commit outside of any generation; then for each committed offset
 --           field, offset and leader epoch, topic id and metadata
 --
--- Answers {'ok'}; {'stale'}: sent over a connection that was replaced; {'fenced', generation}: the group has moved on to
--- that generation. Then nothing is stored.
+-- Answers {'ok'}; {'stale'}: sent over a connection that was replaced; {'fenced', generation}: the group has that later
+-- generation. Nothing is stored in the last two cases.
 
 local given, stored = tonumber(ARGV[3]), redis.call('HGET', group, 'generation')
 if given >= 0 and stored and tonumber(stored) > given then return {'fenced', stored} end

@@ -1,7 +1,7 @@
--- Begin to write a partition's log anew, in a stream beside the old one.
+-- Begin to rebuild a partition's log, in a stream beside the old one.
 --
--- KEYS    6 the new stream, 7 its $state, 8 its $index, 9 its $summary, 10 a key to put the old stream aside
--- ARGV    9 the run's token: the steps of another one are refused from now on
+-- KEYS    6 the new stream, 7 its $state, 8 its $index, 9 its $summary, 10 a temporary key for the old stream
+-- ARGV    9 the run's token: the steps of any other run are refused from now on
 --
 -- Answers {'ok'}; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
@@ -14,7 +14,7 @@ end
 save(s, 'compaction', ARGV[9])
 call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
 
--- The new state is like a partition's own, so that what counts and covers entries works on it.
+-- The new state has the fields of a partition's state, so that `cover` and `close_chunk` work on it.
 local new = {
   ms = 0, seq = 0, start = '0-0', length = 0, entries = 0, bytes = 0, trimmed = 0, largest = 0, skipped = 0,
   epochs = '0:0-0', checked = 0, chunk_bytes = 0, chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP,
@@ -23,7 +23,7 @@ local new = {
 state_key = KEYS[7]
 save(new, 'topic', topic_id, 'step', 0, 'from', '-', 'clean.bytes', 0)
 
--- A rehearsal: what a broker's user is not allowed to do shall fail here, and not between two renames.
+-- Try RENAME: if the Redis user lacks the permission, fail here and not between two renames.
 call('RENAME', KEYS[7], KEYS[10])
 call('RENAME', KEYS[10], KEYS[7])
 return {'ok'}

@@ -1,23 +1,24 @@
 -- Put entries into the new stream.
 --
--- KEYS    as of compact_begin
--- ARGV    9 the run's token, 10 the step's number: repeated with the same, nothing is done twice
---        11 "list": what is left of the part that is compacted, an ID each with the number of fields and values
---           behind it, and these; none where the entry is to be copied as it is
---           "tail": 12 from where (as XRANGE takes it), 13 and 14 how many entries and bytes at most, but one at least:
---           all of them as they are
+-- KEYS    as for compact_begin
+-- ARGV    9 the run's token, 10 the step's number: a call that repeats the number changes nothing
+--        11 "list": retained entries of the part that is compacted: for each its ID, the number of its fields and
+--           values, and these; 0 and none if the entry is copied unchanged
+--           "tail": 12 the first ID (as XRANGE takes it), 13 and 14 the largest number of entries and bytes; at least
+--           one entry is copied, and all of them unchanged
 --
--- Answers {'ok', from where a tail goes on, '1' where there is more of it}; {'large', ID}: an entry with more fields than a script can copy;
--- {'superseded'}: another run has begun, or somebody has removed entries by hand; or {'nostate'}, {'othertopic'}.
+-- Answers {'ok', first ID of the remaining tail, '1' if there is more of it}; {'large', ID}: an entry with more fields
+-- than a script can copy; {'superseded'}: another run has begun, or another client has removed entries; or {'nostate'},
+-- {'othertopic'}.
 
-local MOST_FIELDS = 7000 -- `unpack` gives up near 8,000
+local MOST_FIELDS = 7000 -- `unpack` fails near 8,000
 local READ_AT_ONCE = 100
 
 local s, refusal = load('compaction')
 if not s then return refusal end
 if s.other ~= ARGV[9] then return {'superseded'} end
 
--- When an entry was appended, by the piece of the old index that it is in.
+-- The append time of an entry, from the entry of the old index that covers it.
 local piece_ms, piece_seq, piece_appended = -1, 0, 0
 local function appended_at(ms, seq)
   if is_before(piece_ms, piece_seq, ms, seq) then

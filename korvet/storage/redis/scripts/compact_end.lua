@@ -1,7 +1,7 @@
--- Remove what a run of compaction left that did not come to its end.
+-- Remove the keys of an unfinished run of compaction.
 --
--- KEYS    as of compact_begin
--- ARGV    9 the run's token, or "" for one whose token is gone; nothing is done where another one has begun
+-- KEYS    as for compact_begin
+-- ARGV    9 the run's token, or "" if the token is gone; nothing is removed if another run has begun
 --
 -- Answers {'ok'}; or {'nostate'}, {'othertopic'}.
 

@@ -1,12 +1,12 @@
--- Put the new stream into the old one's place, with what was added meanwhile, and all that Redis knows of its groups.
+-- Replace the old stream by the new one, with the entries added meanwhile and the state of its consumer groups.
 --
--- KEYS    as of compact_begin
--- ARGV    9 the run's token, 10 from where entries are still to be copied (as XRANGE takes it), 11 and 12 how many, and how
---           many bytes of them, at most; 13 ends and times of compactions, for the state
+-- KEYS    as for compact_begin
+-- ARGV    9 the run's token, 10 the first ID that is not copied yet (as XRANGE takes it), 11 and 12 the largest
+--           number of entries and bytes to copy; 13 ends and times of compactions, for the state
 --
--- Answers {'ok', bytes that are left, pending entries that were compacted away}, also when that was done before;
--- {'more'}: more than that is to be copied first; {'pending', how many}: too many entries are pending to be
--- taken over in one go; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
+-- Answers {'ok', bytes retained, pending entries that were compacted away}, also if the run has finished before;
+-- {'more'}: more than that has to be copied first; {'pending', number}: too many entries are pending to be
+-- transferred in one call; {'large', ID}, {'superseded'} as compact_copy; or {'rescan'},
 -- {'nostate'}, {'othertopic'}.
 
 local MOST_FIELDS = 7000
@@ -25,7 +25,7 @@ end
 if s.dirty then save(s) end
 if call('HGET', state_key, 'compaction') ~= token then return {'superseded'} end
 
--- Entries that are still to be copied.
+-- Copy the remaining entries.
 
 local old_stream, old_state, old_index, old_summary = stream, state_key, index, summary
 stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -44,7 +44,7 @@ repeat
     if #tail > tonumber(ARGV[11]) or tail_bytes > tonumber(ARGV[12]) then return {'more'} end
   end
 until #entries < READ_AT_ONCE
-call('HSET', state_key, 'finishing', 1) -- what is written first is refused when Redis is full; nothing is, behind it
+call('HSET', state_key, 'finishing', 1) -- a full Redis refuses a script's first write, and none after it
 now = math.max(s.chunk_appended, 1)
 for _, entry in ipairs(tail) do
   call('XADD', stream, entry[1], unpack(entry[2]))
@@ -55,7 +55,7 @@ for _, entry in ipairs(tail) do
   new.length, new.largest = new.length + 1, math.max(new.largest, bytes)
 end
 
--- The end of the old stream, even where its last entries are not there any more.
+-- Keep the last ID of the old stream, even if its last entries were deleted.
 
 local last_id = '0-0'
 local info = call('XINFO', 'STREAM', old_stream)
@@ -70,7 +70,7 @@ else
   call('XSETID', stream, last_id)
 end
 
--- What was trimmed meanwhile.
+-- Drop the entries that were trimmed meanwhile.
 
 local start_ms, start_seq = pair_of(s.start)
 local chunk = s.start ~= '0-0' and call('XREVRANGE', index, '(' .. s.start, '-', 'COUNT', 1)[1]
@@ -78,10 +78,10 @@ if chunk then new.trimmed = tonumber(chunk[2][6]) or new.trimmed end
 drop_before(new, s.start)
 if new.length == 0 then new.trimmed, new.chunk_opened, new.chunk_max = new.bytes, 0, NO_TIMESTAMP end
 
--- Groups. An entry that is pending and not there any more is no longer pending: there is nothing to be delivered again.
--- What costs less is gone through: the pending entries of a group, or the entries of the new stream.
+-- Groups. A pending entry that was compacted away is not pending any more, since it cannot be delivered again. For each
+-- group the script iterates over its pending entries or over the entries of the new stream, whichever costs less.
 
-local has_counts = (redis.REDIS_VERSION_NUM or 0) >= 0x070000 -- XCLAIM looks whether the entry is there, too
+local has_counts = (redis.REDIS_VERSION_NUM or 0) >= 0x070000 -- there XCLAIM also skips entries that do not exist
 local is_short = new.length <= MOST_PENDING and new.bytes - new.trimmed <= MOST_BYTES
 local gone, effort, groups = 0, 0, {}
 
@@ -100,15 +100,15 @@ local function count_entries_up_to(id)
   return (piece and tonumber(piece[2][8]) or new.entries - new.length) + #call('XRANGE', stream, from, id)
 end
 
--- Most groups stand at the same few entries.
+-- Most groups have one of a few last-delivered IDs.
 local counts = {}
 local function entries_up_to(id)
   counts[id] = counts[id] or format('%.0f', count_entries_up_to(id))
   return counts[id]
 end
 
--- Entries that were delivered together are claimed together. Returns a function to be told of each, and of the end with
--- none, which answers how many there were.
+-- Entries that were delivered together are claimed together. Return a function to call with each pending entry, and
+-- without one at the end; it returns the number of claimed entries.
 local function claimer(group)
   local claimed, ids, consumer, idle, deliveries = 0, {}, nil, nil, nil
   return function(pending)
@@ -169,7 +169,7 @@ for _, group in ipairs(groups) do
   end
 end
 
--- Everything is there. From here on nothing is refused.
+-- The new stream is complete. Redis refuses nothing from here on.
 
 call('UNLINK', KEYS[10])
 call('RENAME', old_stream, KEYS[10])

@@ -1,6 +1,6 @@
--- Delete all keys of a partition of a topic that was deleted, unless a topic created later has it by now.
+-- Delete all keys of a partition of a deleted topic, unless they belong to a topic created later.
 --
--- KEYS    stream, $state, and whatever else there is
+-- KEYS    stream, $state, and all other keys of the partition
 -- ARGV    1 topic id, 2 its number in the order of creations
 
 local present = redis.call('HMGET', KEYS[2], 'topic', 'created')

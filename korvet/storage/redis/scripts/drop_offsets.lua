@@ -22,6 +22,6 @@ else
   end
 end
 
--- A group without committed offsets and generation keeps no fence either.
+-- If only `writer` is left, the group has no committed offsets and no generation: delete the fence, too.
 local rest = redis.call('HSCAN', KEYS[1], '0', 'COUNT', 2)
 if rest[1] == '0' and #rest[2] == 2 and rest[2][1] == 'writer' then redis.call('HDEL', KEYS[1], 'writer') end

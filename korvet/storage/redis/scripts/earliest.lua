@@ -1,10 +1,11 @@
 -- Find the log start, and the first readable record for its timestamp.
 --
--- ARGV    9 look from this ID on, or "" for the log start
+-- ARGV    9 search after this ID, or "" for the log start
 --
--- Answers {'ok', log start, leader epochs, ID, timestamp}; in the batch layout with the batch's 61-byte header
--- behind it, and a timestamp only where it is the log append time (else ""); {'empty', log start, leader epochs};
--- {'skipped', …, ID}: go on behind it, nothing so far has an offset; or {'rescan'}, {'nostate'}, {'othertopic'}.
+-- Answers {'ok', log start, leader epochs, ID, timestamp}; in the batch layout the batch's 61-byte header follows, and
+-- the timestamp is "" unless it is the log append time; {'empty', log start, leader epochs};
+-- {'skipped', …, ID}: no entry up to that ID has an offset, so continue after it; or {'rescan'}, {'nostate'},
+-- {'othertopic'}.
 
 local s, refusal = load()
 if not s then return refusal end

@@ -1,9 +1,9 @@
--- Let the stream's consumer group stand where the Kafka group of that name has committed.
+-- Set the last-delivered ID of the stream's consumer group to the committed offset of the Kafka group of that name.
 --
 -- ARGV    9 group
---        10 ID of the last consumed entry: the one before the position; 0-0 where nothing is consumed
+--        10 ID of the last consumed entry: the one before the committed offset; 0-0 if nothing is consumed
 --
--- Answers {'ok'}; {'more'}: the same again, entries are still pending; or {'rescan'}, {'nostate'}, {'othertopic'}.
+-- Answers {'ok'}; {'more'}: repeat the call, entries are still pending; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
 local s, refusal = load()
 if not s then return refusal end
@@ -15,8 +15,8 @@ if s.dirty then save(s) end
 
 local group, id = ARGV[9], ARGV[10]
 
--- How many entries there were up to and with `id` since the stream's first day, which is what Redis derives lag
--- from, and what it cannot know by itself in the middle of a stream. Nothing where it would take long to say.
+-- Return the number of entries ever added up to and including `id`. Redis computes lag from that number, and cannot
+-- determine it by itself in the middle of a stream. Return nil if counting would take long.
 local function count_entries()
   local ms, seq = pair_of(id)
   if not is_before(ms, seq, before(s.ms, s.seq)) then return s.entries end

@@ -1,7 +1,7 @@
 -- Shared by the scripts that write a group's hash; stands before each of them.
 --
 -- KEYS    the group's hash
--- ARGV    1 writer id (the broker process), 2 number of its connection, rising; 3 … the script's own
+-- ARGV    1 writer id (the broker process), 2 number of its connection, rising; 3 … the script's own arguments
 --
 -- A command that the network delayed can arrive after commands of the connection that replaced its own. The hash
 -- therefore stores the last writer, and a call over an older connection of the same process changes nothing.

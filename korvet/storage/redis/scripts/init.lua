@@ -1,19 +1,19 @@
--- Make a partition's state. A stream that is there without one is adopted: `settle` then finds its entries.
+-- Create a partition's state. An existing stream without a state is adopted: `settle` then finds its entries.
 --
 -- ARGV    9 the topic's number in the order of creations
---        10 producers with ids given out before this time (ms) may have been forgotten with an earlier topic
---        11 when the topic was created (ms), where offsets follow the clock and that is known; else 0
+--        10 producers with ids assigned before this time (ms) may have been forgotten with an earlier topic
+--        11 creation time of the topic (ms), used under timestamp offsets; 0 if unknown
 --
--- Answers {'ok'}, also when the state was there; {'deleted'}: a topic created later has the partition by now.
+-- Answers {'ok'}, also if the state exists already; {'deleted'}: the partition belongs to a topic created later.
 
 local present = call('HMGET', state_key, 'topic', 'created')
 if present[1] == topic_id then return {'ok'} end
 if present[1] then
   if tonumber(present[2]) >= tonumber(ARGV[9]) then return {'deleted'} end
-  call('UNLINK', unpack(KEYS)) -- of a topic whose deletion was not finished
+  call('UNLINK', unpack(KEYS)) -- the keys of a topic whose deletion was not completed
 end
 
--- A rehearsal: whatever a broker's user is not allowed to do shall fail here, and not after half of an append.
+-- Try the commands of an append: if the Redis user lacks a permission, fail here and not in the middle of an append.
 call('XADD', index, '1-1', 'rehearsal', '1')
 call('XTRIM', index, 'MAXLEN', '=', 0)
 call('UNLINK', index, summary, producers_key)
@@ -21,8 +21,8 @@ call('HDEL', state_key, 'rehearsal')
 call('HDEL', producers_key, 'rehearsal')
 call('XTRIM', stream, 'MINID', '=', '0-0')
 
--- Offset 0, or the topic's creation. A stream that had entries before begins with the first of them. One that once held more
--- than it does keeps its last ID; IDs below cannot be used again.
+-- The log begins at offset 0, or at the topic's creation time. A stream that has entries already begins with the first
+-- of them. An empty stream that once had entries keeps its last ID; lower IDs cannot be used again.
 local lowest = id_of(mask == 0 and 1 or 0, 0)
 local ms, seq = pair_of(lowest)
 if mask > 0 then ms = math.min(tonumber(ARGV[11]), now) end
@@ -31,7 +31,7 @@ local earliest = created
 local entries, producers_from = 0, producer_id_at(tonumber(ARGV[10]))
 if call('EXISTS', stream) == 1 then
   local info, length = call('XINFO', 'STREAM', stream), call('XLEN', stream)
-  producers_from = producer_id_at(now) -- perhaps the state was deleted by hand
+  producers_from = producer_id_at(now) -- another client may have deleted the state
   for i = 1, #info, 2 do
     if info[i] == 'entries-added' then entries = info[i + 1] - length end
     if info[i] == 'last-generated-id' and length == 0 and info[i + 1] ~= '0-0' then

@@ -1,19 +1,19 @@
--- What the scripts of one partition share; stands before each of them.
+-- Shared by the scripts of one partition; stands before each of them.
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
 --         2 sequence mask       5 retention.ms, or -1         8 what the caller knows: "epoch next-id", or ""
---         3 highest ms          6 retention.bytes, or -1      9 … the script's own
+--         3 highest ms          6 retention.bytes, or -1      9 … the script's own arguments
 --
--- Lua's numbers are doubles, exact up to 2^53, and offsets are not. So everything here is an entry ID, or its
--- two numbers (ms, seq): offset + 1 under a mask of m is (ms, seq + 1), or (ms + 1, 0) after seq m. Dense offsets
--- are the case of mask 0. IDs whose seq is above the mask, or whose ms has no offset, were not given by us.
+-- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
+-- their two numbers (ms, seq): offset + 1 under a mask of m is (ms, seq + 1), or (ms + 1, 0) after seq m. Dense offsets
+-- have mask 0. IDs whose seq is above the mask, or whose ms has no offset, were not assigned by korvet.
 --
--- Timestamps are Kafka's, any 64-bit number, and stay strings; where only doubles are compared, rounding keeps
--- the order, so that what compares as larger never is smaller.
+-- Timestamps are Kafka's, any 64-bit number, and stay strings. If only doubles are compared, rounding keeps the order:
+-- a timestamp that compares as larger is never smaller.
 --
--- A script that fails halfway is not rolled back. So: first everything that can be refused is checked, then
--- comes the one write that Redis may refuse (full, read-only, …), then those that cannot fail any more.
+-- Redis does not roll back a script that fails halfway. Each script therefore first makes all checks, then the one
+-- write that Redis may refuse (full, read-only, …), then the writes that cannot fail any more.
 
 local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
@@ -26,8 +26,8 @@ local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
--- A chunk is what one index entry covers, and what retention drops at once: so a small retention.bytes, or
--- retention.ms on a topic that is seldom written, makes smaller ones.
+-- A chunk is the part of the log that one index entry covers, and the unit that retention drops. Chunks are therefore
+-- smaller under a small retention.bytes, and under retention.ms if the topic has few appends.
 local CHUNK_BYTES = 65536
 if retention_bytes >= 0 then CHUNK_BYTES = math.min(CHUNK_BYTES, math.max(1, retention_bytes / 8)) end
 local CHUNK_MS = math.huge
@@ -79,7 +79,7 @@ local function is_timestamp(text)
   return #digits < 19 or digits <= '9223372036854775807'
 end
 
--- The largest timestamp in a record batch's header. Where a double cannot hold it: one that is not below it.
+-- The largest timestamp in a record batch's header, or a slightly larger number if a double cannot represent it.
 local function batch_max_timestamp(batch)
   local a, b, c, d, e, f, g, h = string.byte(batch, 36, 43)
   if not h or a >= 128 then return '-1' end
@@ -90,7 +90,7 @@ local function batch_max_timestamp(batch)
   return format('%.0f', number + 2048)
 end
 
--- Bytes and largest timestamp of an entry, as readers see it.
+-- Bytes of an entry, and the largest timestamp of its records as consumers receive them.
 local function measure(entry, ms)
   local fields, bytes, timestamp = entry[2], 0, nil
   for i = 1, #fields, 2 do
@@ -109,7 +109,7 @@ end
 
 local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 
--- The state, and the value of another field of the hash.
+-- Read the state, with the value of another field of the hash; nil and a reply if the state is missing or damaged.
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
@@ -124,7 +124,7 @@ local function load(other)
     earliest = f[18] or f[3], first = f[19] or '', other = f[20], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
-  -- Another client may have written to the hash. A missing number would end a script in the middle of its writes.
+  -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
   local is_whole = s.ms and s.length and s.entries and s.bytes and s.trimmed and s.largest and s.skipped
     and s.chunk_bytes and s.chunk_opened and s.chunk_appended and s.stretch_bytes
     and pair_of(s.start or '') and pair_of(s.earliest or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
@@ -133,10 +133,11 @@ local function load(other)
   return s
 end
 
--- The lowest producer id that is given out at that time; the rule and its numbers are those of producer_state.py.
+-- The lowest producer id that is assigned at that time; the rule and its numbers are those of producer_state.py.
 local function producer_id_at(ms) return format('%.0f', math.max(0, math.floor((ms - 1577836800000) / 64)) * 524288) end
 
--- Unknown producers may have been forgotten, if their ids were given out before now. Without the field, all of them.
+-- From now on, treat unknown producers whose ids were assigned before now as possibly forgotten. Without the field, all
+-- unknown producers count as possibly forgotten.
 local function forget_producers()
   if call('HEXISTS', state_key, 'producers.from') == 1 then
     call('HSET', state_key, 'producers.from', producer_id_at(now))
@@ -157,7 +158,7 @@ end
 -- The index
 
 local function close_chunk(s, last_id)
-  -- Somebody may have tampered with the index; the records are added by now, so that must not stop us.
+  -- Another client may have changed the index. The records are added by now, so an error here is ignored.
   pcall('XADD', index, last_id, 'max_timestamp', s.chunk_max, 'appended', s.chunk_appended,
     'bytes', s.bytes, 'entries', s.entries)
   if is_later(s.chunk_max, s.stretch_max) then s.stretch_max = s.chunk_max end
@@ -169,7 +170,7 @@ local function close_chunk(s, last_id)
   s.chunk_opened, s.chunk_max, s.checked = 0, NO_TIMESTAMP, 0
 end
 
--- Count entries as part of the open chunk; true when that should be closed with the last of them.
+-- Count entries as part of the open chunk; return true if the chunk should be closed after the last of them.
 local function cover(s, entries, bytes, max_timestamp)
   if s.chunk_opened == 0 then s.chunk_opened, s.chunk_bytes, s.chunk_max = now, s.bytes, max_timestamp end
   if is_later(max_timestamp, s.chunk_max) then s.chunk_max = max_timestamp end
@@ -183,8 +184,8 @@ end
 -- The log start
 --
 -- `start` is the bound that retention and DeleteRecords move: a read below it is out of range. `earliest` is where the
--- log began when the state was made, or begins since other clients trimmed it. The log start that clients see is the
--- later one. Compaction moves neither.
+-- log began when the state was created, or begins since other clients trimmed it. The log start that clients receive is
+-- the later of both. Compaction moves neither.
 
 local function log_start(s)
   local ms, seq = pair_of(s.start)
@@ -236,15 +237,15 @@ local function is_id_before(id, other)
   return is_before(ms, seq, pair_of(other))
 end
 
--- An entry that another client added to the index says nothing, and expires with the first one behind it.
+-- An index entry that another client added has no valid numbers; it expires with the next valid entry.
 local function is_chunk_expired(s, chunk)
   local f = chunk[2]
   local newest, appended, bytes = tonumber(f[2]), tonumber(f[4]), tonumber(f[6])
   return not (newest and appended and bytes) or is_expired(s, newest, appended, bytes)
 end
 
--- Drop leading chunks that retention gives up, `limit` at most, and only what is before the ID `up_to` where one is
--- given; true when there may be more. Looked for when a chunk was closed, and else once a second.
+-- Drop expired leading chunks, `limit` at most, and only those before the ID `up_to` if that is given. Return true if
+-- there may be more. The index is searched after a chunk was closed, and otherwise once a second.
 local function expire(s, limit, up_to)
   if retention_ms < 0 and retention_bytes < 0 then return false end
   if s.chunk_opened > 0 and is_expired(s, s.chunk_max, s.chunk_appended, s.bytes) then
@@ -272,10 +273,11 @@ local function expire(s, limit, up_to)
   return count == limit
 end
 
--- What others did to the stream
+-- Changes that other clients made to the stream
 
--- Entries are gone that we did not remove (XDEL, XTRIM, DEL), or came with IDs below the end. Forget chunks that
--- ended before what is left. The log start follows if the first entry is gone, but reads below it stay possible.
+-- Another client has removed entries (XDEL, XTRIM, DEL), or added entries with IDs below the end. Drop the index
+-- entries of chunks before the first remaining entry. The log start follows if the first entry is gone, but reads below
+-- it stay possible.
 local function recount(s)
   local length = call('XLEN', stream)
   if length == s.length then return end
@@ -297,13 +299,13 @@ local function recount(s)
     call('XTRIM', summary, 'MAXLEN', '=', 0)
     s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
-  call('HDEL', state_key, 'compaction') -- one that is under way would bring removed entries back
+  call('HDEL', state_key, 'compaction') -- a running compaction would restore removed entries
   s.length, s.dirty = length, true
 end
 
--- Account for entries that others added behind the end, about `limit` of them; true when that was all.
+-- Adopt about `limit` entries that other clients added after the end; return true if there are no more.
 local function adopt(s, limit)
-  -- Nothing was ever stored, and an entry has an ID below the beginning: the log begins there.
+  -- If nothing was ever stored and an entry has an ID below the log's beginning, the log begins at that entry.
   local lowest = s.length == 0 and s.entries == 0 and first_entry()
   local id = lowest and first_record_id(lowest)
   if id and is_id_before(id, id_of(s.ms, s.seq)) then
@@ -335,8 +337,8 @@ local function adopt(s, limit)
   return false
 end
 
--- The caller has seen acknowledged records in this epoch that are not there any more: Redis came back with an
--- older state. What is written from here on belongs to another epoch, so that clients can tell.
+-- If the broker has seen acknowledged records of this epoch that are gone, Redis has come back with an older state.
+-- Later records belong to a new leader epoch, so that clients detect the truncation.
 local function notice_loss(s)
   if known == '' then return end
   local epoch, id = match(known, '^(%d+) (%S+)$')
@@ -346,7 +348,7 @@ local function notice_loss(s)
   end
 end
 
--- Bring the state up to what the stream holds; false when that takes more than one call.
+-- Bring the state up to date with the stream; return false if that takes more than one call.
 local function settle(s, limit)
   local is_settled = call('XLEN', stream) == s.length
     and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0

@@ -1,9 +1,9 @@
--- Compare and set one topic of the catalogue. Doing it twice is as doing it once. A deletion notes its time (ms), since
--- the partitions' producers are forgotten with the topic.
+-- Compare and set one topic of the catalogue; idempotent. A deletion stores its time (ms), since the partitions'
+-- producers are forgotten with the topic.
 --
--- KEYS    the hash        ARGV    field, the value expected ("": absent), the new one ("": delete)
+-- KEYS    the hash        ARGV    field, the expected value ("": absent), the new value ("": delete)
 --
--- Answers 1, or 0 when the value is another.
+-- Answers 1, or 0 if the stored value differs from both.
 
 local present = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if present == ARGV[3] then return 1 end

@@ -1,9 +1,9 @@
--- Compare and set a document. A call that is repeated with its token, because its answer was lost, is answered as
--- the first one was.
+-- Compare and set a document. If a call is repeated with its token because its answer was lost, it gets the answer of
+-- the first call.
 --
--- KEYS    the document        ARGV    the version expected (0: absent), a token, "1" to delete, the new value
+-- KEYS    the document        ARGV    the expected version (0: absent), a token, "1" to delete, the new value
 --
--- Answers the new version (0 after deletion), or -1 when the version is another.
+-- Answers the new version (0 after deletion), or -1 if the stored version differs.
 
 local stored = redis.call('HMGET', KEYS[1], 'version', 'token')
 local version = tonumber(stored[1] or '0')

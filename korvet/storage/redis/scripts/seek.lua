@@ -1,11 +1,11 @@
--- Find the first chunk that can hold a record with at least some timestamp.
+-- Find the first chunk that can contain a record with at least the given timestamp.
 --
--- ARGV    9 the timestamp, or "max" for the largest there is
---        10 look behind this ID ("0-0": from the beginning)
+-- ARGV    9 the timestamp, or "max" for the largest one in the log
+--        10 search after this ID ("0-0": from the beginning)
 --
--- Answers {'ok', ID before the chunk, last ID of the chunk (or "+"), log start, the timestamp, leader epochs}; {'none'};
--- or {'rescan'}, {'nostate'}, {'othertopic'}. The chunk's record may have been deleted by hand, or lie before the log start: then
--- the next chunk is asked for.
+-- Answers {'ok', ID before the chunk, last ID of the chunk (or "+"), log start, the timestamp, leader epochs};
+-- {'none'}; or {'rescan'}, {'nostate'}, {'othertopic'}. If another client deleted the chunk's record, or it lies before
+-- the log start, the caller requests the next chunk.
 
 local s, refusal = load()
 if not s then return refusal end
@@ -15,7 +15,7 @@ if not settle(s, 1000) then
 end
 if s.dirty then save(s) end
 
--- Call `look` with the entries behind `id` of an index stream, until it returns something.
+-- Call `look` with each entry after `id` of an index stream, until it returns a value.
 local function each(key, id, last, look)
   local from = '(' .. id
   while true do

@@ -1,6 +1,6 @@
--- Bring the state up to what the stream holds: entries added or deleted by others, acknowledged records lost.
+-- Update the state for entries that other clients added or deleted, and for acknowledged records that Redis lost.
 --
--- Answers {'ok'}; {'rescan'} when it takes another call; {'nostate'}, {'othertopic'}.
+-- Answers {'ok'}; {'rescan'} if it takes another call; {'nostate'}, {'othertopic'}.
 
 local s, refusal = load()
 if not s then return refusal end

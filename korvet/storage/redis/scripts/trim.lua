@@ -1,16 +1,16 @@
--- Drop what retention gives up, or what lies below an ID (DeleteRecords). Works also when Redis is full.
+-- Drop expired chunks, or all entries below an ID (DeleteRecords). Works also if Redis is full.
 --
--- ARGV    9 the ID the log is to start with; "" for retention
---        10 of a tiered topic, where retention is to end whatever it says, and 11 and 12 the local retention.ms
+-- ARGV    9 the new first ID of the log; "" for retention
+--        10 for a tiered topic, the ID where retention stops in any case, and 11 and 12 the local retention.ms
 --           and retention.bytes
 --
--- Answers {'ok', log start, '1' if there is more to drop, entries dropped}; {'beyond', next ID} for an ID behind the
+-- Answers {'ok', log start, '1' if there is more to drop, entries dropped}; {'beyond', next ID} for an ID after the
 -- end; {'rescan'}, {'nostate'}, {'othertopic'}.
 
 local s, refusal = load()
 if not s then return refusal end
 
--- What has to be written first must be something that Redis does not refuse when it is full, as it refuses HSET.
+-- The first write must be one that a full Redis does not refuse; it refuses HSET.
 call('XTRIM', stream, 'MINID', '=', '0-0')
 
 if not settle(s, 1000) then
