@@ -1,12 +1,11 @@
-"""The command line: `korvet serve`, and the everyday verbs of a Kafka client.
+"""The command line: `korvet serve`, and the usual commands of a Kafka client.
 
-Each command is a module of its own, imported when it is called: `korvet serve` is on the air within half a
-second since it loads no other. All but `serve` speak the Kafka protocol through `korvet.client`, so they work
-against any Kafka.
+Each command is a separate module, imported when it is called. `korvet serve` loads no other command, and so it serves
+within half a second. All commands except `serve` use the Kafka protocol (`korvet.client`), so they work with any Kafka.
 
-However a command fails, its user sees one line and no traceback. Exit status: 2 for what was asked wrongly
-(an option, a setting, an address that is none), 1 for what went wrong, and as after the signal for Ctrl-C and
-broken pipes, which end quietly. KORVET_TRACEBACK=1 shows where an error came from.
+If a command fails, the user sees one line and no traceback. The exit status is 2 for wrong usage (an option, a setting,
+an invalid address) and 1 for other errors. Ctrl-C and broken pipes end a command without a message, with the exit
+status of the signal. KORVET_TRACEBACK=1 prints the traceback of an error.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import click
 from korvet import __version__
 from korvet.cli.lazy import LazyGroup
 
-# Name -> what it is for. The module korvet.cli.<name> holds it as `command`.
+# Name -> purpose. The module korvet.cli.<name> has the command as `command`.
 COMMANDS = {
     "serve": "Start a broker.",
     "topics": "List, create, describe, alter and delete topics.",
@@ -51,13 +50,13 @@ def program() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the program and exit; the only place where the command line's errors are turned into words."""
+    """Run the program and exit. Only this function converts the errors of commands to messages."""
     fill_standard_streams()
     try:
         run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         status = 0
-    except BaseException as error:  # noqa: BLE001  the outermost place there is
+    except BaseException as error:  # noqa: BLE001  the outermost function
         status = report(innermost(error))
     leave(status)
 
@@ -77,15 +76,15 @@ def fill_standard_streams() -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the command that the arguments name; what it raises is raised."""
-    if "_KORVET_COMPLETE" in os.environ:  # a shell asks how a word might go on
+    """Run the command that the arguments name. Raises the errors of the command."""
+    if "_KORVET_COMPLETE" in os.environ:  # a shell requests completions
         program.main(prog_name="korvet")
     with program.make_context("korvet", list(arguments)) as context:
         program.invoke(context)
 
 
 def leave(status: int) -> NoReturn:
-    """Exit, without Python's own complaint about output that nobody reads any more."""
+    """Exit, without Python's message about a broken pipe at stdout."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -94,7 +93,7 @@ def leave(status: int) -> NoReturn:
 
 
 def report(error: BaseException) -> int:
-    """Say in one line what went wrong; the exit status."""
+    """Print an error in one line, and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -111,14 +110,14 @@ def report(error: BaseException) -> int:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The one error inside groups of one, as Trio's nurseries make them; of several, the first."""
+    """Return the first error inside nested exception groups, which Trio's nurseries raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Exit status and message for an error."""
+    """Return the exit status and the message for an error."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "korvet"
         return 2, f"{command}: {error.format_message()} ({command} --help says what there is.)"
@@ -130,7 +129,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def explain_own(error: BaseException) -> tuple[int, str]:
-    """The same for errors of the broker and the client."""
+    """Return the same for errors of the broker and the client."""
     from korvet.config import ConfigError
     from korvet.lake.errors import InvalidLocation, LakeError
     from korvet.protocol.errors import KafkaError
@@ -152,6 +151,6 @@ def explain_own(error: BaseException) -> tuple[int, str]:
 
 
 def describe_os_error(error: OSError) -> str:
-    """As the system says it, in one line."""
+    """Return the system's message for an error, with the file's name if there is one."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {reason}" if error.filename else reason

@@ -1,4 +1,4 @@
-"""`korvet configs`: the settings of topics and brokers, listed, told and altered."""
+"""`korvet configs`: list, print and alter the settings of topics and brokers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def once(name: str, changes: dict[str, tuple[int, str | None]]) -> None:
 
 
 def alter(servers: str, resource: str, changes: dict[str, tuple[int, str | None]], *, dry_run: bool) -> None:
-    """Alter settings of what a text names."""
+    """Alter settings of the resource with that name."""
     from korvet.client.administration import alter_settings
 
     parsed = parse_resource(resource)
@@ -109,7 +109,7 @@ def alter(servers: str, resource: str, changes: dict[str, tuple[int, str | None]
 
 
 def described(servers: str, resource: str, names: tuple[str, ...] | None = None) -> list[DescribedSetting]:
-    """The settings of what a text names."""
+    """Return the settings of the resource with that name."""
     from korvet.client.administration import describe_settings
 
     parsed = parse_resource(resource)
@@ -117,7 +117,8 @@ def described(servers: str, resource: str, names: tuple[str, ...] | None = None)
 
 
 def parse_resource(text: str) -> Resource:
-    """A topic's name, or `broker:` and an id; no topic's name has a colon."""
+    """Parse a topic's name, or `broker:` and an id. Raises BadParameter."""
+    # No topic's name has a colon.
     from korvet.client.administration import BROKER, TOPIC, Resource
 
     if not text.startswith(BROKER_PREFIX):
@@ -139,7 +140,7 @@ def as_row(setting: DescribedSetting) -> dict[str, object]:
 
 
 def printable(setting: DescribedSetting) -> dict[str, object]:
-    """A row of the table: words for what is no value."""
+    """Return a row of the table, with words for missing values."""
     return as_row(setting) | {
         "value": value_of(setting),
         "read-only": "yes" if setting.read_only else "no",

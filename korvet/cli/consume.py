@@ -1,4 +1,4 @@
-"""`korvet consume`: the records of a topic as lines."""
+"""`korvet consume`: print the records of a topic as lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from korvet.cli.times import EXAMPLES, parse_time
 if TYPE_CHECKING:
     from korvet.client import Client, ConsumedRecord, Consumer, TopicPartition
 
-# A part of the log may hold no records any more. Nothing within so many fetches is taken for the end of what is there.
+# A part of the log may have no records any more. This number of consecutive empty polls means the end of the log.
 EMPTY_POLLS_AT_THE_END = 2
 
 Format = Callable[["ConsumedRecord"], bytes]
@@ -69,7 +69,7 @@ def command(
 
 
 def formatter(form: str, key_separator: str | None) -> Format:
-    """How a record becomes a line."""
+    """Return the function that formats a record as a line."""
     from korvet.cli.records import to_json, to_text
 
     if form == "json":
@@ -83,7 +83,7 @@ def formatter(form: str, key_separator: str | None) -> Format:
 async def bounds(
     client: Client, tps: list[TopicPartition], start: str, timestamp: int | None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to begin in each partition, and where each ends now."""
+    """Return the start offset of each partition, and its current end offset."""
     from korvet.client import EARLIEST, LATEST
 
     ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
@@ -99,7 +99,7 @@ async def bounds(
 
 
 async def print_records(consumer: Consumer, line_of: Format, limit: int | None) -> None:
-    """Write lines to stdout as the records come, until there is nothing more to be read."""
+    """Write records to stdout as they arrive, until all are read or the limit is reached."""
     count = empty_polls = 0
     with Progress("consumed") as progress:
         while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
@@ -117,7 +117,8 @@ async def print_records(consumer: Consumer, line_of: Format, limit: int | None) 
 
 
 def write_all(data: bytes) -> None:
-    """Write to stdout, all of it: unbuffered (PYTHONUNBUFFERED), a pipe whose reader goes takes a part in silence."""
+    """Write all data to stdout."""
+    # If stdout is unbuffered (PYTHONUNBUFFERED), one write may write only a part, without an error.
     rest = memoryview(data)
     while rest:
         rest = rest[sys.stdout.buffer.write(rest) :]

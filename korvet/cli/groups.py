@@ -1,4 +1,4 @@
-"""`korvet groups`: what kafka-consumer-groups does, list, describe, reset offsets, delete."""
+"""`korvet groups`: list, describe, reset offsets and delete, as kafka-consumer-groups does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from korvet.client import Client
     from korvet.client.groups import Group
 
-# As Kafka writes them; which of them a broker knows depends on its age.
+# Kafka's names. The version of a broker determines which of them it supports.
 STATES = (
     "Empty",
     "Stable",
@@ -128,7 +128,7 @@ def describe(
 
 
 async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
-    """The groups of these names, or all there are; of all those that cannot be described are named, and left out."""
+    """Return the groups with these names, or all groups. In the latter case, report and skip unknown groups."""
     from korvet.client import groups
     from korvet.protocol.errors import GroupIdNotFound
 
@@ -144,7 +144,7 @@ async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
 
 
 async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -> list[dict[str, Any]]:
-    """What is told of a group, by its positions, its members or its state."""
+    """Return the rows for a group: its state, its members, or its committed offsets."""
     if state:
         return [
             {
@@ -177,7 +177,7 @@ def member_rows(group: Group) -> list[dict[str, Any]]:
 
 
 async def position_rows(client: Client, group: Group) -> list[dict[str, Any]]:
-    """A row for each partition that is assigned or has a position, then one for each member without any."""
+    """Return a row per partition that is assigned or has a committed offset, then one per member without partitions."""
     from korvet.cli.positions import positions
 
     owners = {tp: member for member in group.members for tp in member.assignment}
@@ -265,9 +265,9 @@ def reset_offsets(
     servers: str,
     as_json: bool,
 ) -> None:
-    """Let a group that has no members go on from elsewhere.
+    """Reset the committed offsets of a group that has no members.
 
-    Shows where it would go on; --execute does it. What is outside of a log is moved to its nearer end.
+    Only shows the new offsets, unless --execute is given. Offsets that are out of range become the log's start or end.
     """
     from korvet.cli.positions import Target, reset
 
@@ -322,7 +322,7 @@ def only_one(*targets: Target | None) -> Target:
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:
     """Delete groups that have no members, with all their offsets.
 
-    Each on its own: one that cannot be deleted is named, and the others are deleted nevertheless.
+    Groups that cannot be deleted are reported, and the others are deleted nevertheless.
     """
     from korvet.client import groups
 

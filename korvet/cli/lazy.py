@@ -10,7 +10,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`purposes` says what each command is for; the module `<prefix><name>` holds it as `command`."""
+    """A group of commands. `purposes` is each command's short help; the module `<prefix><name>` has it as `command`."""
 
     def __init__(self, *arguments: Any, purposes: Mapping[str, str], prefix: str, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)

@@ -1,4 +1,4 @@
-"""`korvet offsets`: what Kafka's GetOffsetShell answers, in the same form."""
+"""`korvet offsets`: the offsets that Kafka's GetOffsetShell prints, in the same format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Print the offsets of a topic's partitions: first, next, or at a time.
 
-    One line for each partition, topic:partition:offset. Where no record is as late as TIME, there is no line.
+    One line for each partition, topic:partition:offset. A partition without a record at or after TIME has no line.
     """
     timestamp = parse_named_time(time_text)
 

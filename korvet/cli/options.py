@@ -1,4 +1,4 @@
-"""What the commands of a client have in common: which cluster they speak to, and how."""
+"""Options that the client commands share: the cluster, security and timeouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = "korvet.timeout"
 
 
 def _read_properties(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
-    """Keep what the file says of security; its bootstrap.servers stand where no others are given."""
+    """Store the file's security settings in the context, and use its bootstrap.servers as the default."""
     from korvet.client.properties import parse_properties
     from korvet.client.security import security_of
 
@@ -75,7 +75,7 @@ _timeout = click.option(
 
 def cluster_options(command: F) -> F:
     """Add the options that name a cluster and how to connect to it."""
-    # In this order the file is read before the servers are asked for.
+    # In this order, click reads the file before it determines the servers.
     return _command_config(_bootstrap_servers(command))
 
 
@@ -85,7 +85,7 @@ def bootstrap_servers(command: F) -> F:
 
 
 def security() -> Security:
-    """What --command-config says of security to the command that is running."""
+    """Return the security settings of --command-config for the current command."""
     from korvet.client.security import PLAINTEXT
 
     found: Security = click.get_current_context().meta.get(SECURITY, PLAINTEXT)
@@ -134,7 +134,7 @@ def check_addresses(servers: str) -> None:
 
 
 def chosen(topic: Topic, numbers: tuple[int, ...]) -> list[TopicPartition]:
-    """The partitions of a topic with these numbers, or all of them."""
+    """Return the partitions of a topic with these numbers, or all if there are no numbers. Raises BadParameter."""
     from korvet.client import TopicPartition
 
     there = [partition.partition for partition in topic.partitions]
@@ -147,7 +147,7 @@ def chosen(topic: Topic, numbers: tuple[int, ...]) -> list[TopicPartition]:
 
 
 def assignments(texts: tuple[str, ...], option: str = "--set") -> dict[str, str]:
-    """The NAME=VALUE texts of an option that may be repeated."""
+    """Parse the NAME=VALUE texts of an option that may be repeated. Raises BadParameter."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")

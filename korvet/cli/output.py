@@ -1,4 +1,4 @@
-"""What the commands print: tables, JSON, and progress for who waits at a terminal."""
+"""The output of the commands: tables, JSON, and progress at a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Aligned columns under their names in capitals; numbers to the right."""
+    """Print a table with aligned columns and their names in capitals. Numbers are aligned to the right."""
     texts = [[column.upper(), *(str(row[column]) for row in rows)] for column in columns]
     for index, column in enumerate(columns):
         width = max(map(len, texts[index]))
@@ -29,9 +29,9 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
 
 
 class Progress:
-    """One line on stderr that counts up, rewritten a few times a second, and only on a terminal.
+    """A counter in one line on stderr, rewritten a few times a second, only at a terminal.
 
-    Lets half a second pass first, so that short work shows nothing; what it wrote is gone at the end.
+    It first appears after half a second, so that short work shows nothing. It is cleared at the end.
     """
 
     def __init__(self, verb: str, *, unit: str = "records") -> None:
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Counting:
-    """Shows how much there was so far, given how much there is with each call."""
+    """A callback that adds the number of each call to a total, and shows the total."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -1,8 +1,8 @@
-"""A group's committed offsets and lags, and new offsets for it: the arithmetic of `korvet groups`.
+"""Compute a group's lags, and reset its committed offsets, for `korvet groups`.
 
-Lag is a difference of offsets if these count records. In a korvet topic with offset.mapping=timestamp they do not: its
-records are read and counted, COUNTED_RECORDS at most, and its lag in time is the difference. Apache Kafka has no such
-setting.
+If offsets count records, the lag is a difference of offsets. In a korvet topic with offset.mapping=timestamp they do
+not. There the records are read and counted, up to COUNTED_RECORDS, and the difference is the lag in time. Apache Kafka
+does not have this setting.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 MAPPING, BITS = "offset.mapping", "offset.sequence.bits"
 EMPTY = "Empty"
-COUNTED_RECORDS = 10_000  # in a partition; `korvet lake status` counts further
+COUNTED_RECORDS = 10_000  # per partition; `korvet lake status` counts more
 
 
-# --- Where it stands ----------------------------------------------------------------------------------------
+# --- Committed offsets and lags -----------------------------------------------------------------------------
 
 
 @frozen
 class Position:
-    """A group in one partition; `offset` is None if it committed none, and so are the lags.
+    """A group's committed offset and lag in one partition. `offset` and the lags are None if it committed none.
 
-    `lag` is in records; there are more if `more`. `lag_ms` is None if offsets hold no time.
+    `lag` is in records, a lower bound if `more` is True. `lag_ms` is None if offsets do not contain a time.
     """
 
     tp: TopicPartition
@@ -46,7 +46,7 @@ class Position:
 
 
 async def positions(client: Client, group_id: str, assigned: Iterable[TopicPartition]) -> list[Position]:
-    """The group's position in each partition that is assigned, or that it has committed one in, sorted."""
+    """Return the group's position in each partition that is assigned or has a committed offset, sorted."""
     committed = await client.committed(group_id)
     tps = sorted({*committed, *assigned})
     ends = await bounds_of(client, tps, LATEST)
@@ -87,7 +87,7 @@ async def records_between(client: Client, tp: TopicPartition, start: int, end: i
 async def bounds_of(
     client: Client, tps: Sequence[TopicPartition], timestamp: int
 ) -> dict[TopicPartition, int]:
-    """One end of each partition's log; without those that are gone."""
+    """Return the start or end offset of each partition that still exists, by `timestamp`: EARLIEST or LATEST."""
     found: dict[TopicPartition, int] = {}
     for topic in dict.fromkeys(tp.topic for tp in tps):
         with suppress(UnknownTopicOrPartition):
@@ -97,28 +97,28 @@ async def bounds_of(
 
 
 async def clock_bits(client: Client, topic: str) -> int | None:
-    """How many bits of the topic's offsets are no milliseconds; None where offsets count records."""
+    """Return the number of bits in the topic's offsets below the milliseconds; None if offsets count records."""
     try:
         settings = await describe_settings(client, Resource(TOPIC, topic), [MAPPING, BITS])
     except KafkaError:
-        return None  # not there any more, or not ours to ask for: then the plain difference has to do
+        return None  # the topic was deleted, or the client is not authorized: use the difference of offsets
     values = {setting.name: setting.value for setting in settings}
     return int(values.get(BITS) or 0) if values.get(MAPPING) == "timestamp" else None
 
 
 def time_between(offset: int, end: int, bits: int) -> int:
-    """Milliseconds from the last record that was read to the last there is; 0 where that is the same."""
+    """Return the milliseconds between the last record read and the last record in the log; 0 if they are equal."""
     if offset >= end:
         return 0
     return max(((end - 1) >> bits) - ((offset - 1) >> bits), 1) if offset else 1
 
 
-# --- Where it is to stand -----------------------------------------------------------------------------------
+# --- Resetting offsets --------------------------------------------------------------------------------------
 
 
 @frozen
 class Target:
-    """Where to: earliest, latest, current; or an offset, a shift or a time (ms) with its number."""
+    """The target of a reset: "earliest", "latest" or "current", or "offset", "shift" or "time" (ms) with a number."""
 
     kind: str
     number: int = 0
@@ -126,7 +126,7 @@ class Target:
 
 @define
 class Reset:
-    """Positions before and after, and what the operator should know of them."""
+    """Committed offsets before and after a reset, and warnings for the operator."""
 
     before: dict[TopicPartition, int]
     offsets: dict[TopicPartition, int] = field(factory=dict)
@@ -136,9 +136,9 @@ class Reset:
 async def reset(
     client: Client, group_id: str, topics: Sequence[str], target: Target, *, execute: bool
 ) -> Reset:
-    """Reckon a group's new positions, and commit them with `execute`.
+    """Compute a group's new offsets, and commit them if `execute` is True.
 
-    `topics` are names with or without :partition,…; none of them means every partition with a position. Raises
+    `topics` are names, optionally with :partition,…. If empty, reset every partition with a committed offset. Raises
     ClickException for a group that has members.
     """
     await check_idle(client, group_id)
@@ -162,12 +162,12 @@ async def reset(
 
 
 async def check_idle(client: Client, group_id: str) -> None:
-    """Raise a ClickException where the group has members; one that is not there is as good as empty."""
+    """Raise ClickException if the group has members. A group that does not exist is treated as empty."""
     try:
         group = await describe_group(client, group_id)
         state, members = group.state, f" and has {len(group.members)} members"
     except GroupIdNotFound:
-        # Or it is one whose broker assigns (KIP-848), which only a list tells of.
+        # It may also be a group of the new protocol (KIP-848), which only ListGroups returns.
         listed = {group.group_id: group.state for group in await list_groups(client)}
         state, members = listed.get(group_id, EMPTY), ""
     if state != EMPTY:
@@ -177,7 +177,7 @@ async def check_idle(client: Client, group_id: str) -> None:
 
 
 async def named(client: Client, text: str) -> list[TopicPartition]:
-    """The partitions that TOPIC or TOPIC:PARTITION,… names."""
+    """Return the partitions that TOPIC or TOPIC:PARTITION,… names."""
     name, colon, numbers = text.partition(":")
     topic = await client.topic(name)
     if not colon:
@@ -197,7 +197,7 @@ def partition_number(topic: Topic, text: str) -> int:
 async def offsets_at(
     client: Client, tps: Sequence[TopicPartition], target: Target, done: Reset
 ) -> Mapping[TopicPartition, int]:
-    """What the target means in each partition; where it means nothing, the end of the log is meant."""
+    """Return the target's offset in each partition. Partitions that are left out are reset to the end of the log."""
     if target.kind == "offset":
         return dict.fromkeys(tps, target.number)
     if target.kind == "current":
@@ -213,7 +213,7 @@ async def offsets_at(
 
 
 def within(tp: TopicPartition, offset: int, start: int, end: int, warnings: list[str]) -> int:
-    """The offset, or the log's nearer end, with a word on it."""
+    """Clamp an offset that is out of range to the log's start or end, and append a warning."""
     if offset < start:
         warnings.append(f"{tp}: {offset} is below the first offset; it becomes {start}.")
     if offset > end:

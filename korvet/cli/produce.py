@@ -1,7 +1,7 @@
-"""`korvet produce`: lines from a file or from stdin become records.
+"""`korvet produce`: write the lines of a file or of stdin as records.
 
-Reading runs ahead of sending by a bounded number of pieces. What has been read by the time a batch is acknowledged
-makes the next one: typed lines are sent at once, and a large file in large batches.
+A thread prefetches a bounded number of pieces of the file. All lines that were read by the time a batch is acknowledged
+form the next batch. So typed lines are sent immediately, and a large file in large batches.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def command(
     {"key": "UA", "value": "text", "headers": [["trace", "1"]],
      "timestamp": "2026-03-01T12:00:00Z", "partition": 0}
 
-    null is null, {"base64": "…"} is bytes that are no text, and any other JSON as value is written as JSON. What
-    `korvet consume --format json` prints can be read here. Without timestamp it is now; without partition the key
-    decides, as in Kafka's own clients. The topic is created if the broker creates topics by itself.
-    """  # noqa: D301  click's own mark, a backspace, keeps the lines of a paragraph as they are
+    null is null, {"base64": "…"} is bytes that are not text, and any other JSON as value is written as JSON. The
+    command also reads the output of `korvet consume --format json`. The default timestamp is now. Without partition,
+    the key determines it, as in Kafka's own clients. The topic is created if the broker creates topics automatically.
+    """  # noqa: D301  click does not rewrap a paragraph after a backspace
     from korvet.protocol.compression import Codec
 
     descriptor = file.fileno()
@@ -87,7 +87,7 @@ def command(
 
 
 def parser(form: str, key_separator: str | None) -> Parse:
-    """How a line becomes a record."""
+    """Return the function that parses a line into a record."""
     from korvet.cli.records import from_json, from_text
 
     if form == "json":
@@ -101,7 +101,7 @@ def parser(form: str, key_separator: str | None) -> Parse:
 async def produce_lines(
     client: Client, topic: str, descriptor: int, parse: Parse, *, acks: int, codec: int
 ) -> int:
-    """Produce every line; their number. A bad line ends it, once all before it are written."""
+    """Produce all lines, and return their number. Raises BadLine after all lines before the bad one are written."""
     import trio
 
     from korvet.protocol.compression import Codec
@@ -139,10 +139,9 @@ def not_produced(error: KafkaError, before: int, failed: int) -> click.ClickExce
 
 
 async def read_lines(descriptor: int, send_channel: trio.MemorySendChannel[list[bytes]]) -> None:
-    """Send the lines of a file as they come, without their ends; several at once where they are there at once.
-
-    Reads the descriptor itself: Python's own reader keeps a lock while it waits, which its exit would trip over.
-    """
+    """Send the lines of a file to the channel as they arrive, without their line ends, as a list for each read."""
+    # This reads the descriptor directly. Python's buffered reader holds a lock while it waits, and the interpreter
+    # fails at its exit if a thread holds that lock.
     import trio
 
     rest = b""
@@ -158,7 +157,7 @@ async def read_lines(descriptor: int, send_channel: trio.MemorySendChannel[list[
 
 
 def waiting(receive_channel: trio.MemoryReceiveChannel[list[bytes]]) -> Iterator[bytes]:
-    """The lines that have been read already."""
+    """Yield the lines that are already in the channel."""
     import trio
 
     while True:
@@ -176,7 +175,7 @@ def batches(lines: list[bytes]) -> Iterator[list[bytes]]:
 def parse_lines(
     lines: list[bytes], parse: Parse, *, first_number: int
 ) -> tuple[list[Record], click.ClickException | None]:
-    """The records up to the first bad line, and what is wrong with that one. Empty JSON lines are passed over."""
+    """Return the records before the first bad line, and the error of that line or None. Skip empty JSON lines."""
     from korvet.cli.records import BadLine, from_json
 
     records = []

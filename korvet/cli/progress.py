@@ -1,4 +1,4 @@
-"""How work that takes long gets on, on stderr: one line, rewritten at a terminal, elsewhere a line for each change."""
+"""Progress of long work on stderr: at a terminal one line that is rewritten, elsewhere a line for each change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ OVERWRITE = "\r\x1b[K"
 
 @define
 class ProgressLine:
-    """The line. Whoever shows one ends it, before stdout is written to."""
+    """The progress line. The caller must end it before it writes to stdout."""
 
     _last: str = ""
 
     def show(self, text: str) -> None:
-        """What is so now; the same again shows nothing."""
+        """Show the current progress. Do nothing if the text has not changed."""
         if text == self._last:
             return
         self._last = text
@@ -27,18 +27,18 @@ class ProgressLine:
             click.echo(text, err=True)
 
     def say(self, text: str) -> None:
-        """Something that stays."""
+        """Print a line that is not rewritten."""
         self.end()
         click.echo(text, err=True)
 
     def end(self) -> None:
-        """Leave the line empty."""
+        """Clear the line at a terminal."""
         if self._last and sys.stderr.isatty():
             click.echo(OVERWRITE, err=True, nl=False)
 
 
 def size_text(count: float) -> str:
-    """Bytes, in the unit that leaves few digits."""
+    """Format a number of bytes in the largest fitting unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -47,7 +47,7 @@ def size_text(count: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Minutes and seconds, and hours where there are any."""
+    """Format seconds as minutes and seconds, and hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

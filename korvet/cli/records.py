@@ -1,12 +1,12 @@
-"""Records as lines: what `korvet produce` reads and `korvet consume` writes.
+"""Records as lines, which `korvet produce` reads and `korvet consume` writes.
 
 A text line is a record's value, or key and value around a separator. A JSON line is an object:
 
     {"key": "UA", "value": "text", "headers": [["trace", "1"]], "timestamp": 1767225600000, "partition": 3}
 
-Everything but the value may be left out. Text is UTF-8. Bytes that are not UTF-8 are written as
-{"base64": "…"}, null as null; so what `consume` writes, `produce` reads back to the same bytes. As a value,
-any other JSON than text is taken as its own compact JSON text: {"value": {"a": 1}} is the seven bytes {"a":1}.
+All fields except the value are optional. Text is UTF-8. Bytes that are not UTF-8 are written as {"base64": "…"}, null
+as null. So `produce` reads the output of `consume` back to the same bytes. As a value, JSON other than a string stands
+for its compact JSON text: {"value": {"a": 1}} is the seven bytes {"a":1}.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from korvet.client.model import ConsumedRecord, Record
 from korvet.protocol.record import Headers
 
 READ = ("key", "value", "headers", "timestamp", "partition")
-# Written by `consume`, and of no meaning to `produce`: a line may go from one to the other as it is.
+# Fields that `consume` writes and `produce` ignores, so that `produce` can read the lines of `consume`.
 IGNORED = ("topic", "offset")
 
 
 class BadLine(click.ClickException):
-    """A line of input that is no record; the message says which line, and why."""
+    """A line of the input is not a record. The message contains the line's number and the reason."""
 
 
 def from_text(line: bytes, key_separator: bytes | None = None) -> Record:
-    """A record of a line without its line end. A line without the separator has no key."""
+    """Parse a record from a text line without its line end. A line without the separator has no key."""
     if key_separator is None:
         return Record(line)
     key, found, value = line.partition(key_separator)
@@ -40,7 +40,7 @@ def from_text(line: bytes, key_separator: bytes | None = None) -> Record:
 
 
 def from_json(line: bytes) -> Record:
-    """A record of a JSON line. Raises BadLine."""
+    """Parse a record from a JSON line. Raises BadLine."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -73,7 +73,7 @@ def to_bytes(name: str, value: object, *, any_json: bool = False) -> bytes | Non
 
 
 def to_headers(value: object) -> Headers:
-    """Headers from a list of [name, value] pairs, or from an object where no name repeats."""
+    """Return headers from a list of [name, value] pairs, or from an object, in which no name can repeat."""
     if value is None:
         return ()
     pairs: object = list(value.items()) if isinstance(value, dict) else value
@@ -107,14 +107,14 @@ def to_partition(value: object) -> int | None:
 
 
 def to_text(record: ConsumedRecord, key_separator: bytes | None = None) -> bytes:
-    """The line for a record, without its line end; null reads as empty."""
+    """Return the text line for a record, without its line end. Null is empty."""
     if key_separator is None:
         return record.value or b""
     return (record.key or b"") + key_separator + (record.value or b"")
 
 
 def to_json(record: ConsumedRecord) -> bytes:
-    """The JSON line for a record, without its line end."""
+    """Return the JSON line for a record, without its line end."""
     fields = record._asdict() | {"key": readable(record.key), "value": readable(record.value)}
     fields["headers"] = [[name, readable(content)] for name, content in record.headers]
     if not record.headers:

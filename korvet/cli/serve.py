@@ -1,4 +1,4 @@
-"""`korvet serve`: settings from everywhere, one line that says what was started, and the broker itself."""
+"""`korvet serve`: read the settings, run the broker, and print a line about what was started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from korvet.config import Config, Setting
     from korvet.workers.forking import Forker
 
-# Variables of the other commands; the broker would take them for misspelt settings.
+# Environment variables of the other commands, which the broker would report as misspelt settings.
 NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_TRACEBACK")
 
 USED_MOST = (
@@ -48,7 +48,7 @@ STORAGES = [
 
 
 class ServeCommand(click.Command):
-    """Its help ends with what a storage URL may be, and the settings used most."""
+    """A command whose help ends with the storage URLs and the settings used most."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
         from korvet.config import settings
@@ -153,7 +153,7 @@ def without_secrets(argument: str) -> str:
 
 
 def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None) -> Config:
-    """The settings from file, environment and flags. Raises ConfigError with everything that is wrong."""
+    """Return the settings from the file, the environment and the flags. Raises ConfigError with all faults."""
     from korvet.config import load_config
 
     flags = {name: value for name, value in options.items() if value is not None} | assignments(texts)
@@ -162,7 +162,7 @@ def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None
 
 
 def new_forker() -> Forker:
-    """Where the processes of a broker that is several of them come from. Trio must not run yet."""
+    """Return the forker for a broker of several processes. Call it before Trio runs."""
     from korvet.workers.forking import Forker
     from korvet.workers.worker import main
 
@@ -170,7 +170,7 @@ def new_forker() -> Forker:
 
 
 async def serve(config: Config, forker: Forker | None) -> None:
-    """Serve until a signal ends it, from processes of that forker or from this one; say what was started."""
+    """Serve from processes of the forker, or from this one, until a signal ends the broker. Print what was started."""
     import trio
 
     async with trio.open_nursery() as nursery:
@@ -188,7 +188,7 @@ async def serve(config: Config, forker: Forker | None) -> None:
 
 
 async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
-    """Serve from this process; what to say about it, and where the first listener's clients connect."""
+    """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
     from korvet.server.server import Server, keep_what_is_there, run, start_lines
 
     server: Server = await nursery.start(run, config)
@@ -197,7 +197,7 @@ async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequenc
 
 
 async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
-    """The same for several processes, of which this one is the parent."""
+    """Start several processes with this one as the parent, and return the same."""
     from korvet.workers.parent import run
 
     ready = await nursery.start(run, config, forker)
@@ -205,7 +205,7 @@ async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) 
 
 
 def examples(storage: str, address: str) -> list[str]:
-    """Three commands to try next: write, read, and look at the same records from the other side."""
+    """Return three commands to try: produce, consume, and show the same records in Redis or the offsets."""
     korvet = path_of("korvet")
     to_it = "" if address == "localhost:9092" else f" --bootstrap-servers {address}"
     return [
@@ -216,7 +216,7 @@ def examples(storage: str, address: str) -> list[str]:
 
 
 def from_the_other_side(storage: str) -> str | None:
-    """How to see the records in Redis; None for storage that is no Redis."""
+    """Return a redis-cli command that shows the records, or None if the storage is not Redis."""
     parts = urlsplit(storage)
     match parts.scheme:
         case "embedded":
@@ -233,7 +233,7 @@ def from_the_other_side(storage: str) -> str | None:
 
 
 def path_of(program: str) -> str:
-    """What to type here to run a program: its name, or its path where it lies beside our own Python only."""
+    """Return a program's name if it is on PATH, otherwise its path beside the Python interpreter, if it exists."""
     if shutil.which(program):
         return program
     script = Path(sys.executable).with_name(program)

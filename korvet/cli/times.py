@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
-# The names ListOffsets has for times which are none.
+# Names of the special timestamps of ListOffsets.
 NAMED = {
     "latest": -1,
     "earliest": -2,
@@ -19,7 +19,7 @@ EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 176722
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970. A time without a zone is UTC, as in Kafka's own tools."""
+    """Parse a time into milliseconds since 1970. A time without a zone is UTC, as in Kafka's tools."""
     if text.isdecimal():
         return int(text)
     try:
@@ -32,7 +32,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_named_time(text: str) -> int:
-    """Parse a time for ListOffsets: as `parse_time`, or a name of `NAMED`, or its number, as in GetOffsetShell."""
+    """Parse a timestamp for ListOffsets: a time, a name of `NAMED`, or its number as in GetOffsetShell."""
     if text in NAMED:
         return NAMED[text]
     if text in (str(number) for number in NAMED.values()):
@@ -48,7 +48,7 @@ def parse_named_time(text: str) -> int:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds; a dash where there is no time."""
+    """Format a time in milliseconds as ISO 8601 in UTC. Return a dash for a negative one."""
     if timestamp_ms < 0:
         return "-"
     seconds, milliseconds = divmod(timestamp_ms, 1000)

@@ -51,7 +51,7 @@ def list_topics(servers: str, as_json: bool) -> None:
 @click.option(
     "--set", "texts", metavar="NAME=VALUE", multiple=True, help="A setting of the topic; may be repeated."
 )
-@click.option("--if-not-exists", is_flag=True, help="It is well when the topic is there already.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic already exists.")
 @bootstrap_servers
 def create(
     name: str,
@@ -130,7 +130,7 @@ async def description(client: Client, topic: Topic) -> dict[str, Any]:
 
 
 def kafka_id(topic_id: UUID) -> str:
-    """An id as Kafka's tools print it."""
+    """Format a topic id as Kafka's tools do."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
@@ -185,7 +185,7 @@ async def altered(
     *,
     validate_only: bool,
 ) -> None:
-    """Alter a topic, or only ask whether it may be altered so."""
+    """Alter a topic, or with `validate_only` only validate the alteration."""
     from korvet.client.administration import DELETE, SET, TOPIC, Resource, add_partitions, alter_settings
 
     changes: dict[str, tuple[int, str | None]] = {key: (SET, value) for key, value in settings.items()}

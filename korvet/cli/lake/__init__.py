@@ -1,4 +1,4 @@
-"""`korvet lake`: topics to tables and back. Each command is a module korvet.cli.lake.<name>, imported when called."""
+"""`korvet lake`: the commands for lake tables. Each is a module korvet.cli.lake.<name>, imported when it is called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from korvet.cli.lazy import LazyGroup
 
-# Name -> what it is for. They need pyarrow, deltalake, and some of them Spark: only the one that is called is imported.
+# Name -> purpose. The commands need pyarrow and deltalake, and some need Spark, so only the called one is imported.
 COMMANDS = {
     "archive": "Archive topics to tables, once or all the time.",
     "status": "Show how far topics are archived.",

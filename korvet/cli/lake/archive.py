@@ -1,4 +1,4 @@
-"""`korvet lake archive`: topics to tables, exactly once."""
+"""`korvet lake archive`: archive topics to tables, exactly once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def duration_s(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    """A time such as 30s, in seconds."""
+    """Parse a time such as 30s. Return seconds."""
     if text is None:
         return None
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
@@ -88,7 +88,7 @@ def command(
     location = parsed_location(lake, storage_texts)
     settings = spark_settings(spark_texts)
     logging.basicConfig(format="korvet: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells with tracebacks that Java has ended
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs tracebacks when Java has ended
     with needing_extra():
         from korvet.pipeline.archive import Archive, ArchiveOptions
         from korvet.pipeline.archive_plan import Wanted
@@ -123,7 +123,7 @@ def command(
 
 
 class Display:
-    """How it is getting on, and what goes wrong with topics."""
+    """Shows the progress of an archive, and the errors of its topics."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -153,7 +153,7 @@ class Display:
 
 
 def summarize(archive: Archive, *, as_json: bool) -> None:
-    """Say what was done, and exit with 1 when something was not."""
+    """Print the results, and exit with 1 if a topic failed."""
     topics = sorted(archive.progress.values(), key=lambda topic: topic.topic)
     if as_json:
         print_json(
@@ -185,7 +185,7 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
 
 
 def lag_text(topics: list[TopicProgress]) -> str:
-    """Return the lag in records: "about" if offsets do not count them, "unknown" before the first round shows how."""
+    """Return the lag in records: with "about" if offsets do not count records, "unknown" before the first round."""
     lags = [topic.lag_records for topic in topics]
     known = [lag for lag in lags if lag is not None]
     if len(known) < len(lags):

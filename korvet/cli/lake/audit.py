@@ -1,4 +1,4 @@
-"""`korvet lake audit`: whether everything that was archived is still there."""
+"""`korvet lake audit`: check that everything that was archived is still in the tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
     committed, byte by byte. Erased records are not missing. Gaps that --accept-gap has passed over are listed. Exits
-    with 1 when anything is missing.
+    with 1 if anything is missing.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():

@@ -1,4 +1,4 @@
-"""`korvet lake compact`: small files of archives become larger ones."""
+"""`korvet lake compact`: join the small files of archives into larger ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def size(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    """A size such as 128MB, in bytes."""
+    """Parse a size such as 128MB. Return bytes."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in UNITS or not int(match[1]):
         raise click.BadParameter(f"{text!r} is no size; accepted are 128MB, 1GB, 500kB, 1000000.")
@@ -55,8 +55,8 @@ def command(
 ) -> None:
     """Join the small files of archives into larger ones.
 
-    Rows, their order and the numbers stay what they are, and an archiver may go on meanwhile. What is joined already
-    is left alone. The small files are removed by korvet lake vacuum, once nobody can need them any more.
+    Rows, their order and archived offsets do not change, and an archiver may run concurrently. Files that are already
+    joined are skipped. korvet lake vacuum removes the small files once no reader can need them any more.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
@@ -80,7 +80,7 @@ def command(
 
 
 def compact(result: Compacted, location: Location, topic: str, target_bytes: int, *, dry_run: bool) -> None:
-    """Compact one table, or find out what that would do. Raises LakeError; `result` has what was done until then."""
+    """Compact one table, or compute the result of that. Raises LakeError; `result` has what was done until then."""
     from korvet.lake.compacting import Compaction
     from korvet.lake.table import LakeTable
 

@@ -1,4 +1,4 @@
-"""`korvet lake decode`: archived topics to typed tables, exactly once."""
+"""`korvet lake decode`: decode archived topics to typed tables, exactly once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def command(
         preview([Decoding(each, archive, typed, Here()) for each in specifications])
         return
     try:
-        # For DDL, too: only Spark reads that.
+        # --show needs Spark for a DDL schema, which only Spark can parse.
         spark = spark_session("korvet lake decode", master=master, settings=spark_settings(spark_texts))
         try:
             decodings = [
@@ -149,7 +149,7 @@ def command(
 
 
 def chosen(topics: str, file: Path | None, settings: dict[str, Any]) -> list[Specification]:
-    """The specifications that the options and the file make. Raises ConfigError."""
+    """Return the specifications of the options and the file. Raises ConfigError."""
     from korvet.pipeline.decoding.specification import specifications
 
     given = {name: value for name, value in settings.items() if value is not None}
@@ -162,7 +162,7 @@ def chosen(topics: str, file: Path | None, settings: dict[str, Any]) -> list[Spe
 
 
 def preview(decodings: list[Decoding]) -> None:
-    """Say which columns the first records want. Raises ClickException."""
+    """Print the columns that the first records need, and their faults. Raises ClickException."""
     from korvet.lake.errors import LakeError
     from korvet.pipeline.archive_workers import SparkFailed
     from korvet.pipeline.decoding.leaves import SchemaFault
@@ -182,7 +182,7 @@ def preview(decodings: list[Decoding]) -> None:
 
 
 class Display:
-    """How it is getting on, which columns are new, and what goes wrong with topics."""
+    """Shows the progress of decoding, new columns, and the errors of topics."""
 
     def __init__(self) -> None:
         self._errors: dict[str, str] = {}
@@ -206,7 +206,7 @@ class Display:
 
 
 def summarize(job: DecodeJob, *, as_json: bool) -> None:
-    """Say what was done, and exit with 1 when something was not."""
+    """Print the results, and exit with 1 if a topic failed."""
     topics = sorted(job.progress.values(), key=lambda progress: progress.topic)
     if as_json:
         names = ("topic", "records", "typed", "bad", "tombstones")

@@ -1,4 +1,4 @@
-"""`korvet lake erase`: the records of some keys, removed for good."""
+"""`korvet lake erase`: permanently remove the records of some keys."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from korvet.lake.location import Location
     from korvet.lake.schema import Int64s
 
-# What `korvet lake vacuum` keeps unless it is told otherwise.
+# The default of `korvet lake vacuum --retain-hours`.
 KEPT_HOURS = 168
 
 
 @define
 class Told:
-    """What was erased of a topic, or would be, and what of it is left elsewhere."""
+    """The results of an erasure from a topic, or of a dry run, and the copies of the records that are left."""
 
     topic: str
     records: dict[int, int] = field(factory=dict)
     files: int = 0
-    #: Rows, by table.
+    #: Number of erased rows, by table.
     decoded: dict[str, int] = field(factory=dict)
     old_files: int = 0
     old_bytes: int = 0
@@ -83,10 +83,10 @@ def command(
 ) -> None:
     """Remove all archived records that have one of the keys, for good.
 
-    They are removed from the topics' archives, and from the tables that were decoded from these, which are looked for
-    beside the archives and at --typed. Nothing else changes: offsets that were erased are known as such. Older
-    versions of the tables have the records until korvet lake vacuum, or --vacuum-now. What the broker has of them is
-    told, and stays. Given again after it was killed, the command does what is left.
+    The command removes them from the topics' archives and from the tables that were decoded from these. It searches for
+    decoded tables beside the archives and at --typed. Nothing else changes, and the table stores which offsets were
+    erased. Older versions of the tables have the records until korvet lake vacuum, or --vacuum-now. Records that the
+    broker has are reported, but not deleted. After the command was killed, run it again to complete the rest.
     """
     keys = chosen_keys(key_texts, key_file)
     location = parsed_location(lake, storage_texts)
@@ -119,7 +119,7 @@ def command(
 
 
 def chosen_keys(texts: tuple[str, ...], path: str | None) -> set[bytes]:
-    """The keys that are meant. Raises UsageError."""
+    """Return the keys of the options. Raises UsageError."""
     keys = {text.encode() for text in texts}
     if path is not None:
         keys |= {line for line in Path(path).read_bytes().splitlines() if line}
@@ -131,9 +131,9 @@ def chosen_keys(texts: tuple[str, ...], path: str | None) -> set[bytes]:
 def erase(
     told: Told, lake: Location, others: list[Location], keys: pa.Array, *, dry_run: bool, vacuum_now: bool
 ) -> None:
-    """Erase from a topic's archive, from what was decoded of it, and, if wanted, from older versions.
+    """Erase records from a topic's archive, from the tables decoded from it, and with `vacuum_now` from old versions.
 
-    Raises LakeError; `told` has what was done until then.
+    Raises LakeError. `told` has the results until then.
     """
     from korvet.lake.erasing import Erasure, erased_places, old_files, remove
     from korvet.lake.table import LakeTable
@@ -165,7 +165,7 @@ def erase(
 def erase_decoded(
     told: Told, location: Location, places: Mapping[int, Int64s], *, dry_run: bool, vacuum_now: bool
 ) -> None:
-    """Erase from the tables at a place that were decoded from the topic. Raises LakeError."""
+    """Erase records from the tables at a location that were decoded from the topic. Raises LakeError."""
     from korvet.lake.erasing_decoded import DecodedErasure
     from korvet.pipeline.archive_status import tables_in
 
@@ -179,7 +179,7 @@ def erase_decoded(
 
 
 def look_into_logs(told: Told, servers: str, keys: pa.Array) -> None:
-    """Find out what the broker has of the keys' records."""
+    """Search the broker's log for records with the keys."""
     from korvet.pipeline.erasing import hot_records
     from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
@@ -199,7 +199,7 @@ def look_into_logs(told: Told, servers: str, keys: pa.Array) -> None:
 
 
 def lines(told: Told, *, dry_run: bool) -> Iterator[str]:
-    """What was done, what was not, and what to do about that."""
+    """Yield the lines of the report: erased records, copies that are left, and how to remove them."""
     from korvet.cli.progress import size_text
 
     verb = "would be erased" if dry_run else "erased"

@@ -1,4 +1,4 @@
-"""What the commands of `korvet lake` have in common: a configuration file, where the lake is, what is missing."""
+"""Options that the commands of `korvet lake` share: the location of the lake, Spark, and a configuration file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STORE_VARIABLES = (
 
 
 def lake_location(*names: str) -> Callable[[F], F]:
-    """The option that says where the lake is, under one of these names; the parameter is called `lake`."""
+    """Return the option for the location of the lake, with these names. Its parameter is `lake`."""
     return click.option(
         *names,
         "lake",
@@ -66,12 +66,12 @@ _spark_conf = click.option(
 
 
 def spark_options(command: F) -> F:
-    """The options that say where Spark works, and how; the parameters are called `master` and `spark_texts`."""
+    """Add the options for the Spark cluster and its settings. The parameters are `master` and `spark_texts`."""
     return _master(_spark_conf(command))
 
 
 def spark_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """What --spark-conf gives. Raises BadParameter."""
+    """Return the Spark settings of --spark-conf. Raises BadParameter."""
     settings = assignments(texts, "--spark-conf")
     for name in settings:
         if not name.startswith("spark."):
@@ -82,7 +82,7 @@ def spark_settings(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def configured(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
-    """Take the file's values for options that are not given, neither as such nor in the environment."""
+    """Use the file's values as the defaults of options. The command line and the environment override them."""
     if path is None:
         return
     with open(path, "rb") as file:  # noqa: PTH123  a path as it was given
@@ -104,7 +104,7 @@ def configured(context: click.Context, _parameter: click.Parameter, path: str | 
 
 
 def _texts(value: object) -> object:
-    """Tables as NAME=VALUE texts, lists as they are."""
+    """Convert a table to NAME=VALUE texts. Return other values unchanged."""
     if isinstance(value, Mapping):
         return [f"{name}={text}" for name, text in value.items()]
     return value
@@ -122,19 +122,19 @@ config_file = click.option(
 
 
 def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
-    """The place that the options name. Raises InvalidLocation."""
+    """Return the location that the options name. Raises InvalidLocation."""
     with needing_extra():
         from korvet.lake.location import Location
 
-    # Workers on other machines have another environment.
+    # Spark's workers on other machines do not have this process's environment.
     ours = {name: value for name in STORE_VARIABLES if (value := os.environ.get(name))}
     return Location.parse(text, {**ours, **assignments(storage_texts, "--storage-option")})
 
 
 def archives(location: Location, topics: str | None) -> list[str]:
-    """Return the topics that are named, with commas between, or all that have an archive.
+    """Return the comma-separated `topics`, or all topics that have an archive.
 
-    Raises LakeError, NoTable if there is no archive at all: a mistyped place must not look like success.
+    Raises LakeError, and NoTable if there is no archive, because a mistyped location must not look like success.
     """
     if topics is not None:
         return [name for name in topics.split(",") if name]
@@ -148,7 +148,7 @@ def archives(location: Location, topics: str | None) -> list[str]:
 
 
 def no_archive(location: Location) -> LakeError:
-    """Return the error for a place that has no archive of any topic."""
+    """Return the error for a location without archives."""
     from korvet.lake.errors import NoTable
 
     return NoTable(f"There is no archive of a topic at {location}; korvet lake archive writes archives.")
@@ -156,7 +156,7 @@ def no_archive(location: Location) -> LakeError:
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Around imports: what is not installed is told in one line."""
+    """Convert a failed import in the block to a ClickException, which names the missing package and the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`korvet lake query`: SQL over topics, archived or not."""
+"""`korvet lake query`: run SQL over topics, both archived records and those only on the broker."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def command(
 def print_rows(
     rows: list[dict[str, Any]], columns: list[str], *, as_json: bool = False, as_csv: bool = False
 ) -> None:
-    """Rows as a table, as CSV, or as lines of JSON."""
+    """Print rows as a table, as CSV, or as lines of JSON."""
     if as_json:
         for row in rows:
             click.echo(json.dumps({name: plain(row[name]) for name in columns}, ensure_ascii=False))
@@ -100,7 +100,7 @@ def print_rows(
 
 
 def plain(value: object) -> object:
-    """What JSON can say: times as ISO 8601, bytes as text where they are UTF-8 and in base64 elsewhere."""
+    """Convert a value for JSON: times to ISO 8601, bytes to text if they are UTF-8, otherwise to base64."""
     if isinstance(value, bytes | bytearray):
         try:
             return value.decode()
@@ -118,7 +118,7 @@ def plain(value: object) -> object:
 
 
 def text(value: object) -> str:
-    """As the table shows it; a dash for null."""
+    """Format a value for a table. Return a dash for null."""
     if value is None:
         return "-"
     shown = plain(value)

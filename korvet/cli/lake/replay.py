@@ -1,4 +1,4 @@
-"""`korvet lake replay`: archived records back into a topic."""
+"""`korvet lake replay`: produce archived records to a topic."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def command(
 
 
 def told_by(line: ProgressLine) -> Callable[[float], None]:
-    """Shows which part is done, and when the rest will be, going by how it went since the first time."""
+    """Return a callback that shows the completed fraction and the remaining time at the rate since its first call."""
     first: tuple[float, float] | None = None
 
     def tell(part: float) -> None:
@@ -145,7 +145,7 @@ def told_by(line: ProgressLine) -> Callable[[float], None]:
 
 
 def chosen_target(topic: str, into: str | None, same_topic: bool) -> str:
-    """The topic that records go to. Raises UsageError."""
+    """Return the topic to produce to. Raises UsageError."""
     if (into is None) != same_topic:
         raise click.UsageError("One of --into TOPIC and --same-topic is needed.")
     if into == topic:
@@ -156,7 +156,7 @@ def chosen_target(topic: str, into: str | None, same_topic: bool) -> str:
 def selected_partitions(
     table: LakeTable, numbers: tuple[int, ...], wanted: Selection
 ) -> dict[int, Selection]:
-    """For each partition what of the archive is wanted. Raises BadParameter."""
+    """Return the selection of archived records by partition. Raises BadParameter."""
     from attrs import evolve
 
     known = table.archived_up_to
@@ -174,6 +174,6 @@ def selected_partitions(
 
 
 def id_of(*parts: object) -> str:
-    """A short name that is always the same for the same replay."""
+    """Return a short id that is equal for equal replays."""
     text = json.dumps([str(part) for part in parts])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""`korvet lake retain`: drop what is archived for long enough."""
+"""`korvet lake retain`: drop old archived records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from korvet.cli.lake.options import (
 if TYPE_CHECKING:
     from korvet.lake.location import Location
 
-# How often a compaction may be faster.
+# Limit of conflicts with concurrent compactions.
 ATTEMPTS = 10
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def age_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    """A time such as 90d, in milliseconds."""
+    """Parse a time such as 90d. Return milliseconds."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([a-z])\s*", text)
     if match is None or match[2] not in UNITS_MS:
         raise click.BadParameter(f"{text!r} is no time; accepted are 90d, 12h, 30m.")
@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Drop archived records that are older, by their own timestamps, from the beginning of each partition.
 
-    What was archived together goes together, and only when everything before it goes, too, as with Kafka's segments.
-    The files are removed by korvet lake vacuum.
+    Records that were archived together are dropped together, and only if everything before them is dropped as well, as
+    with Kafka's segments. korvet lake vacuum removes the files.
     """
     location = parsed_location(lake, storage_texts)
     cutoff_ms = time.time_ns() // 1_000_000 - older_than
@@ -61,7 +61,7 @@ def command(
 
 
 def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -> dict[int, int]:
-    """Drop what is older; where partitions begin that have lost something. Raises LakeError."""
+    """Drop older records. Return the new start offsets of the partitions that lost some. Raises LakeError."""
     with needing_extra():
         from korvet.lake.errors import CommitConflict
         from korvet.lake.retention import drop_before, expired_up_to
@@ -73,7 +73,7 @@ def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -
             return starts
         try:
             drop_before(table, starts)
-        except CommitConflict:  # its files were joined meanwhile
+        except CommitConflict:  # a compaction joined its files in the meantime
             if attempt + 1 == ATTEMPTS:
                 raise
         else:

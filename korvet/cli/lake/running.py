@@ -1,4 +1,4 @@
-"""What the commands of `korvet lake` have in common while they run: how they are ended, and what Spark says."""
+"""Helpers for running commands of `korvet lake`: end a job on signals, and convert Spark's errors to one line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import click
 
 
 class Job(Protocol):
-    """Work that is done commit by commit."""
+    """Work that consists of commits."""
 
     @property
     def stopping(self) -> threading.Event:
-        """Set once it has been told to stop."""
+        """An event that `stop` sets."""
 
     def stop(self) -> None:
-        """Have it end after the commit in hand."""
+        """End the job after the current commit."""
 
 
 @contextmanager
 def ended_by_signals(job: Job) -> Iterator[None]:
-    """Let SIGTERM and the first Ctrl-C end the job after the commit in hand; the second Ctrl-C ends it at once."""
+    """Let SIGTERM and the first Ctrl-C end the job after the current commit, and a second Ctrl-C immediately."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and job.stopping.is_set():
@@ -42,7 +42,7 @@ def ended_by_signals(job: Job) -> Iterator[None]:
 
 @contextmanager
 def told_in_a_line() -> Iterator[None]:
-    """Around Spark: that there is no Java, and what is wrong with the SQL or a task, in one line."""
+    """Convert errors of Spark in the block to a ClickException of one line: no Java, invalid SQL, a failed task."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 

@@ -1,4 +1,4 @@
-"""`korvet lake status`: how far topics are archived."""
+"""`korvet lake status`: show how far topics are archived."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def row(status: PartitionStatus) -> dict[str, object]:
 
 
 def shown(status: PartitionStatus) -> dict[str, object]:
-    """Return the row of a table: a dash for what is not known, a plus if there are more records than were counted."""
+    """Return a row of the table: a dash for unknown values, a plus if there are more records than were counted."""
     values = {
         **row(status),
         "lag": f"{status.lag_records}+" if status.more else status.lag_records,

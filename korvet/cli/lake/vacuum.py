@@ -1,4 +1,4 @@
-"""`korvet lake vacuum`: files that no table needs any more."""
+"""`korvet lake vacuum`: remove files that no table needs any more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Remove files that belong to no table any more.
 
-    Those are what compaction and deletion have replaced, and what archivers that were killed left behind.
+    These are files that compaction and deletion have replaced, and files that killed archivers left behind.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
