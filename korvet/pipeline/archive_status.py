@@ -1,4 +1,4 @@
-"""How far topics are archived, and whether all of that is still there. No Spark: tables and the broker are asked."""
+"""The archive status of topics, and audits of their tables. Both use the tables and the broker, without Spark."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from korvet.pipeline.record_columns import decode_offsets
 from korvet.protocol.errors import KafkaError
 
 FETCH_BYTES = 8 * 1024 * 1024
-# Where offsets do not count records, so many are counted at most.
+# Limit of records that are counted per partition if offsets do not count records.
 COUNTED_RECORDS = 100_000
 
 
 @frozen
 class PartitionStatus:
-    """How far one partition is archived. What is not known is None; without a table, nothing is archived."""
+    """The archive status of one partition. Unknown values are None. `archived_up_to` is None without a table."""
 
     topic: str
     partition: int
     log_start_offset: int | None
     archived_up_to: int | None
     last_stable_offset: int | None
-    #: Records that are not archived yet; with `more`, at least so many.
+    #: Number of records that are not archived yet, a lower bound if `more` is True.
     lag_records: int | None
     more: bool
-    #: Since when the oldest of them waits.
+    #: Seconds for which the oldest of them has been waiting.
     lag_s: float | None
 
 
 def tables_in(lake: Location) -> list[str]:
-    """The topics that have an archive in a lake, sorted. Raises Unreachable."""
+    """Return the names of the Delta tables in a lake, sorted. Raises Unreachable."""
     with store_errors(lake):
         filesystem = lake.filesystem()
         found = filesystem.get_file_info(pafs.FileSelector(lake.path, allow_not_found=True))
@@ -54,7 +54,7 @@ def tables_in(lake: Location) -> list[str]:
         names = (
             info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory
         )
-        # In S3 an empty object may stand for a folder that has nothing in it any more.
+        # In S3, an empty object may represent a folder without files.
         return sorted(name for name in names if is_table(lake.child(name)))
 
 
@@ -64,7 +64,7 @@ def is_table(location: Location) -> bool:
 
 
 def archives_in(lake: Location) -> list[str]:
-    """The same, without tables that are something else: typed ones live in a lake, too."""
+    """Return the topics that have an archive in a lake, sorted. Other tables, such as typed ones, are left out."""
     names = []
     for name in tables_in(lake):
         try:
@@ -101,7 +101,7 @@ async def status(
             except WrongTable:
                 if wanted is not None:
                     raise
-                continue  # typed tables, and others, live here too
+                continue  # a lake may also contain typed tables, and others
         if topic is None:
             rows += [
                 PartitionStatus(name, partition, None, number, None, None, more=False, lag_s=None)
@@ -129,7 +129,10 @@ async def status(
 
 
 async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tuple[int, bool, float | None]:
-    """Records from `start` up to `end`, whether there are more than were counted, and how long the first waits."""
+    """Return the number of records in [start, end), True if there are more, and for how many seconds the first waits.
+
+    The seconds are None if there is no record.
+    """
     count, position = 0, start
     waiting_ms: int | None = None
     while position < end and count < COUNTED_RECORDS:
@@ -152,7 +155,7 @@ async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tu
 
 @frozen
 class Finding:
-    """Something that is not as it should be: offsets from `start` up to, without, `end`, and what is with them."""
+    """A fault that an audit has found: the offsets [start, end), and what is wrong with them."""
 
     topic: str
     partition: int
@@ -167,9 +170,9 @@ class Finding:
 def audit_table(
     table: LakeTable, *, checksums: bool = False, on_progress: Callable[[int], None] = lambda _: None
 ) -> list[Finding]:
-    """What is wrong with a table by itself: commits that do not follow each other, and what its files do not hold.
+    """Audit a table without the broker: find gaps between commits, and committed records that the files do not have.
 
-    With `checksums`, all of the files is read; `on_progress` is called with the bytes, file by file.
+    With `checksums`, read all files completely, and call `on_progress` with the bytes of each file.
     """
     findings = []
     for partition, number in table.archived_up_to.items():
@@ -179,7 +182,7 @@ def audit_table(
         told = [Stretch(each.start, each.end) for each in table.ranges_of(partition).told]
         told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
         oldest = min((stretch.start for stretch in told), default=number)
-        # What commits said that the log has forgotten by now, is known by the files' names alone.
+        # The Delta log may no longer have the oldest commits. Only the names of files describe their ranges.
         untold = without(Stretch(max(start, oldest), number), told)
         findings += [_finding(table, partition, stretch, "no commit tells of them") for stretch in untold]
         lost = missing_stretches(table, partition)
@@ -194,14 +197,14 @@ def audit_table(
 
 
 def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
-    """Ranges whose files have another number of rows than their commits said, by the files' statistics."""
+    """Find ranges whose files, by their statistics, do not have the number of rows that was committed."""
     ranges = table.ranges_of(partition)
     findings = []
     for held in held_ranges(table, partition):
         counts = [file.count for file in held.files if file.count is not None]
         inside = ranges.within(held.start, held.end)
         committed = sum(each.count for each in inside)
-        # Of ranges that the log has forgotten nothing can be said.
+        # The number of rows is unknown for ranges whose commits the Delta log no longer has.
         is_known = len(counts) == len(held.files) and inside and inside[0].start <= held.start
         if is_known and sum(counts) != committed:
             what = f"{sum(counts)} rows, where {committed} were committed"
@@ -210,9 +213,9 @@ def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
 
 
 async def audit_hot(client: Client, table: LakeTable, partitions: Iterable[int]) -> list[Finding]:
-    """What the broker still has of what was archived, and the table has not, or the other way round.
+    """Compare the archived offsets that the broker still has with the table, and find those that only one has.
 
-    Raises KafkaError. Reads all of that, on both sides.
+    Reads all these offsets from both. Raises KafkaError.
     """
     findings = []
     fetcher = Fetcher(client, READ_COMMITTED)
@@ -274,9 +277,9 @@ async def audit(
     checksums: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[dict[str, int], list[Finding], dict[str, str]]:
-    """Audit topics' tables, against the broker too where there is a client; with `checksums`, read all of their files.
+    """Audit topics' tables. With a `client`, also compare them with the broker. With `checksums`, read all files.
 
-    Returns how many offsets of each topic are accounted for, what was found, and which topics could not be audited.
+    Return the number of audited offsets by topic, the findings, and the errors of topics that could not be audited.
     """
     sound: dict[str, int] = {}
     findings: list[Finding] = []

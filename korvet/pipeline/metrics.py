@@ -1,7 +1,7 @@
 """Metrics of streams that Spark's Kafka source reports, computed from a query's progress.
 
-Spark calls no method of a source in Python for `sources[].metrics`, so they stay empty there. The offsets that they are
-computed from are in the progress.
+Spark does not request `sources[].metrics` from sources in Python, so the metrics are empty there. The progress contains
+the offsets from which this module computes them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from korvet.pipeline.offsets import from_json
 
 
 def source_metrics(progress: StreamingQueryProgress) -> list[dict[str, str]]:
-    """Return for each source of a progress what Spark's Kafka source has as its metrics.
+    """Return the metrics of Spark's Kafka source for each source of a progress.
 
-    They are `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`: numbers as text, over the
-    partitions whose latest offsets are known. A source of another format has an empty dict.
+    The metrics are `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`: numbers as text,
+    computed from the partitions whose latest offsets are known. A source of another format has an empty dict.
     """
     return [_metrics(source) for source in json.loads(progress.json)["sources"]]
 

@@ -1,7 +1,7 @@
-"""Where reading begins and ends: the options of Spark's Kafka source, from text to what is asked of the broker.
+"""Starting and ending offsets: parse the options of Spark's Kafka source, and offsets in checkpoints.
 
-Offsets are written `{"orders": {"0": 23, "1": -1}}`, here and in checkpoints; -2 is the earliest and -1 the latest.
-In checkpoints each topic has its ID as well, `"topic_id": "<uuid>"`.
+Offsets are written `{"orders": {"0": 23, "1": -1}}`, in options and in checkpoints. -2 is the earliest offset and -1
+the latest. In checkpoints each topic has its ID as well, `"topic_id": "<uuid>"`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from korvet.client.model import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 TopicIds = Mapping[str, UUID]
-#: Offsets as Spark stores them: for each topic its partitions' offsets and its ID.
+#: Offsets as Spark stores them: by topic, the offsets of its partitions and its ID.
 StreamOffset = dict[str, dict[str, int | str]]
 
 TOPIC_ID = "topic_id"
@@ -28,7 +28,7 @@ EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 
 
 class Bound(Enum):
-    """The two ends that have names."""
+    """The start or the end of a log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -36,16 +36,16 @@ class Bound(Enum):
 
 @frozen
 class SpecificOffsets:
-    """An offset for every partition; -1 and -2 stand for the latest and the earliest."""
+    """An offset for each partition; -1 is the latest and -2 the earliest."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @frozen
 class SpecificTimestamps:
-    """The first record at or after a time (ms), per partition, or one time for all of them.
+    """The first record at or after a time (ms): a time for each partition, or one for all of them.
 
-    Where no record is that late: the latest offset, if `or_latest`; otherwise an error.
+    If there is no such record, use the latest offset if `or_latest` is True; otherwise it is an error.
     """
 
     timestamps: Mapping[TopicPartition, int] | int
@@ -55,12 +55,12 @@ class SpecificTimestamps:
 Position = Bound | SpecificOffsets | SpecificTimestamps
 
 
-class WrongOption(ValueError):  # noqa: N818  it says what is wrong
-    """An option that cannot be; the message says which, what was wrong, and what is accepted."""
+class WrongOption(ValueError):  # noqa: N818  names the condition
+    """An option is invalid. The message contains the option, the fault, and the accepted values."""
 
 
 def parse_partitions(option: str, text: str) -> list[TopicPartition]:
-    """Read `{"orders": [0, 1]}`. Raises WrongOption."""
+    """Parse `{"orders": [0, 1]}`. Raises WrongOption."""
     topics = _json(option, text, '{"orders":[0,1]}')
     found = []
     for topic, partitions in topics.items():
@@ -73,7 +73,7 @@ def parse_partitions(option: str, text: str) -> list[TopicPartition]:
 
 
 def parse_offsets(option: str, text: str, *, lowest: int = EARLIEST_OFFSET) -> dict[TopicPartition, int]:
-    """Read `{"orders": {"0": 23}}`, numbers of at least `lowest`. Raises WrongOption."""
+    """Parse `{"orders": {"0": 23}}` with numbers of at least `lowest`. Raises WrongOption."""
     example = '{"orders":{"0":23,"1":-1}}' if lowest < 0 else '{"orders":{"0":1700000000000}}'
     found = {}
     for topic, partitions in _json(option, text, example).items():
@@ -91,7 +91,7 @@ def parse_offsets(option: str, text: str, *, lowest: int = EARLIEST_OFFSET) -> d
 def to_json(
     offsets: Mapping[TopicPartition, int], topic_ids: TopicIds = MappingProxyType({})
 ) -> StreamOffset:
-    """Return offsets and topic IDs as they stand in checkpoints, sorted: Spark compares their texts."""
+    """Return offsets and topic IDs in the form of checkpoints, sorted because Spark compares their texts."""
     found: StreamOffset = {}
     for tp in sorted(offsets):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
@@ -102,7 +102,7 @@ def to_json(
 
 
 def from_json(stored: Mapping[str, Mapping[str, int | str]]) -> tuple[Offsets, TopicIds]:
-    """Return the offsets and the topic IDs of a checkpoint; checkpoints of korvet 0.1.0 have no IDs."""
+    """Return the offsets and the topic IDs of a checkpoint. Checkpoints of korvet 0.1.0 do not have IDs."""
     offsets: Offsets = {}
     topic_ids = {}
     for topic, partitions in stored.items():

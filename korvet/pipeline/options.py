@@ -1,7 +1,8 @@
-"""The options of the data source, which are those of Spark's Kafka source, checked all at once where it is made.
+"""The options of the data source, which are those of Spark's Kafka source. All are validated when it is created.
 
-Spark passes them with names in lower case. An unknown option is an error, and so is a setting of Kafka's clients
-(`kafka.*`) that changes what is read, written or trusted. A setting that only tunes a client is named in a warning.
+Spark passes the names in lower case. An unknown option is an error. So is an unsupported setting of Kafka's clients
+(`kafka.*`) that changes the records read or written, or security. A setting that only tunes a client is logged in a
+warning.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ V = TypeVar("V")
 READ_COMMITTED = 1
 READ_UNCOMMITTED = 0
 
-#: Options of both directions, of reading, and of writing, as they are written.
+#: Options for both reading and writing, for reading, and for writing, in the documented spelling.
 COMMON = ("includeHeaders",)
 READING = (
     "includeTimestampMs",
@@ -63,7 +64,7 @@ READING = (
     "fetchOffset.retryIntervalMs",
 )
 WRITING = ("topic",)
-#: Of Kafka's clients' settings, those that have an effect here.
+#: The settings of Kafka's clients that have an effect.
 HONOURED = (
     "bootstrap.servers",
     "client.id",
@@ -76,7 +77,7 @@ HONOURED = (
     "max.request.size",
     *SETTINGS,
 )
-#: Those that only tune Kafka's own clients, or name a group, which this source does not need.
+#: Settings that only tune Kafka's clients, or name a consumer group, which this source does not use.
 TUNING = """
     group.id group.instance.id session.timeout.ms heartbeat.interval.ms max.poll.records
     max.poll.interval.ms fetch.min.bytes fetch.max.wait.ms receive.buffer.bytes send.buffer.bytes
@@ -93,7 +94,7 @@ TUNING = """
     transaction.timeout.ms transaction.two.phase.commit.enable share.acknowledgement.mode share.acquire.mode
 """
 IGNORED = frozenset(TUNING.split())
-#: What Spark's own source refuses too, and why.
+#: Settings that Spark's Kafka source refuses as well, and the reasons.
 REFUSED = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint",
@@ -116,7 +117,7 @@ UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 @frozen
 class Subscription:
-    """Which partitions are read: exactly one of the three is given."""
+    """The partitions to read. Exactly one of the three attributes is set."""
 
     assigned: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ class Subscription:
 
 @frozen
 class ReadOptions:
-    """How topics are read; `None` is no limit."""
+    """The options of a read. For limits, None means unlimited."""
 
     connecting: Connecting
     subscription: Subscription
@@ -148,7 +149,7 @@ class ReadOptions:
 
 @frozen
 class WriteOptions:
-    """How rows are written; without a topic every row names its own."""
+    """The options of a write. Without `topic`, the column `topic` of each row is used."""
 
     connecting: Connecting
     topic: str | None
@@ -159,7 +160,7 @@ class WriteOptions:
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of a batch or streaming read. Raises WrongOption."""
+    """Parse the options of a batch or streaming read. Raises WrongOption."""
     taken = _Options(options, (*COMMON, *READING))
     if streaming:
         taken.refuse(
@@ -208,13 +209,13 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
-# What one Fetch is asked to bring.
+# The default max bytes of a Fetch.
 FETCH_BYTES = 8 * 1024 * 1024
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a batch or streaming write. Raises WrongOption."""
-    # A stream's own options come along.
+    """Parse the options of a batch or streaming write. Raises WrongOption."""
+    # For streams, Spark also passes its own options.
     ours = {
         name: text
         for name, text in options.items()
@@ -231,12 +232,12 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-# Below the 1,048,588 bytes that Kafka's topics take unless told otherwise.
+# Below 1,048,588 bytes, the default of max.message.bytes in Kafka's topics.
 MAX_BATCH_BYTES = 1_000_000
 
 
 class _Options:
-    """Options while they are being read: each by its name, as it is written in the documentation."""
+    """A parser of options. Names are passed in the documented spelling."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._options = {name.lower(): text for name, text in options.items()}
@@ -249,7 +250,7 @@ class _Options:
         return self._options.get(name.lower())
 
     def number(self, name: str) -> int | None:
-        """A whole number above 0."""
+        """Return a whole number above 0, or None if the option is not set."""
         text = self.text(name)
         if text is None:
             return None
@@ -267,7 +268,7 @@ class _Options:
         return values[text.strip().lower()]
 
     def duration_s(self, name: str, default: str) -> float:
-        """A time as Spark writes it: 90s, 15m, 2h; a number alone is ms."""
+        """Return a time in Spark's notation (90s, 15m, 2h) in seconds. A number without a unit is milliseconds."""
         text = self._options.get(name.lower(), default)
         match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]*)\s*", text.lower())
         unit = {"": "ms"}.get(match[2], match[2]) if match else ""
@@ -329,7 +330,7 @@ class _Options:
         return Subscription(pattern=text)
 
     def position(self, which: str, default: Bound, *, or_latest: bool) -> Position:
-        """Where reading starts or ends: a time for all, times, offsets, or a name, in this order."""
+        """Return where reading starts or ends. The precedence: one time, times by partition, offsets or a name."""
         text = self.text(f"{which}Timestamp")
         if text is not None:
             if not re.fullmatch(r"[0-9]{1,18}", text.strip()):

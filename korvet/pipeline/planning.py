@@ -1,6 +1,6 @@
-"""What the driver does: which partitions there are, where reading begins and ends, what a trigger takes.
+"""Planning on the driver: the partitions, the starting and ending offsets, and the ranges of a trigger.
 
-Everything is asked of the broker anew for each trigger; nothing but the offsets outlives one.
+Each trigger requests all of this from the broker again. Only offsets are kept between triggers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def recreated(options: ReadOptions, known: TopicIds, now: TopicIds) -> set[str]:
 
 
 async def resolve(client: Client, options: ReadOptions, which: str, tps: Iterable[TopicPartition]) -> Offsets:
-    """The offsets that `startingOffsets` and its kin (`which` is "starting"), or the ending ones, stand for."""
+    """Resolve the options for starting offsets (if `which` is "starting") or ending offsets to offsets."""
     position: Position = options.starting if which == "starting" else options.ending
     tps = list(tps)
     if position is Bound.EARLIEST:
@@ -91,12 +91,12 @@ async def resolve(client: Client, options: ReadOptions, which: str, tps: Iterabl
 
 
 async def earliest_offsets(client: Client, tps: Iterable[TopicPartition]) -> Offsets:
-    """Where the logs begin."""
+    """Return the log start offsets."""
     return await _listed(client, dict.fromkeys(tps, EARLIEST))
 
 
 async def latest_offsets(client: Client, options: ReadOptions, tps: Iterable[TopicPartition]) -> Offsets:
-    """Where the logs end for this isolation level: at the high watermarks, or at the last stable offsets."""
+    """Return the high watermarks, or the last stable offsets, depending on the isolation level of the options."""
     return await _listed(client, dict.fromkeys(tps, LATEST), options.isolation_level)
 
 
@@ -106,9 +106,9 @@ async def ranges_between(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
 ) -> list[Range]:
-    """The offsets to be read; a partition without a start is new, and read from its beginning.
+    """Return the ranges of offsets to read. A partition without a start is new, and is read from its log start.
 
-    Raises DataLost, unless told not to, for offsets that are gone already, and for partitions that are.
+    Raises DataLost for offsets and partitions that do not exist any more, if failOnDataLoss is true.
     """
     gone = sorted(start.keys() - end.keys())
     if gone and options.fail_on_data_loss:

@@ -1,7 +1,8 @@
-"""The data source `korvet`: what Spark asks, and in which process, and who answers.
+"""The data source `korvet`: the classes that Spark calls.
 
-On the driver's machine Spark starts Python processes that plan: one for each batch query, and one for each stream that
-lives as long as the stream. Tasks run `read` and `write` in Spark's workers. What travels between them is pickled.
+On the driver's machine, Spark starts Python processes for planning: one for each batch query, and one for each stream,
+which runs as long as the stream. Tasks call `read` and `write` in Spark's workers. Spark pickles the objects that it
+sends between these processes.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from korvet.pipeline.topic_writing import BatchWriter, StreamWriter, check_colum
 
 
 class KorvetSource(DataSource):
-    """`spark.read.format("korvet")`, `readStream`, and the same for writing."""
+    """The data source of `format("korvet")`, for `read`, `readStream`, `write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
         return "korvet"
 
     def schema(self) -> StructType:
-        """Return the columns. Raises WrongOption: `load` checks the options, and CREATE TABLE is refused."""
+        """Return the columns. Raises WrongOption for invalid options, so that `load` fails, and for CREATE TABLE."""
         if (
             "provider" in self.options
         ):  # properties of a table in the catalog, which Spark adds to its options
@@ -83,7 +84,7 @@ class KorvetSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Plans once, reads in tasks."""
+    """A batch read: planned once, and read in tasks."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -105,11 +106,11 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans trigger by trigger. Its state is a cache, and when the last trigger was; Spark keeps the offsets."""
+    """A stream, planned for each trigger. It stores a cache and the time of the last trigger; Spark stores offsets."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._target: Offsets | None = None  # with Trigger.AvailableNow: where it ends
+        self._target: Offsets | None = None  # with Trigger.AvailableNow: the offsets at which the run ends
         self._latest: Offsets = {}
         self._topic_ids: TopicIds = {}
         self._counts = Counts()
@@ -119,7 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(*trio.run(self._initial))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """One limit is all that Spark knows of; where both are set, `latestOffset` looks at the other one itself."""
+        """Return the read limit of the options. If both are set, `latestOffset` checks the other one."""
+        # Spark supports only one limit.
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -129,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  Spark's name
         self, start: StreamOffset, limit: ReadLimit
     ) -> StreamOffset:
-        """Return the end of the next trigger: `start` if there is nothing, or not enough, to be read."""
+        """Return the end of the next trigger: `start` if there are no records, or not enough."""
         return to_json(*trio.run(self._next, *from_json(start), not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802  Spark's name
@@ -145,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self.options, partition)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need: the options."""
+        """Return only the options, since tasks need no other state."""
         return {"options": self.options}
 
     async def _initial(self) -> tuple[Offsets, TopicIds]:
@@ -175,13 +177,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return (start, start_ids) if end is None else (end, topic_ids)
 
     async def _end(self, client: Client, start: Offsets, *, limited: bool) -> Offsets | None:
-        """Return the end of the next trigger, None if there is not enough to be read."""
+        """Return the end of the next trigger, or None if there are not enough records."""
         options = self.options
         ends = self._ends(start)
         if not limited:
             return ends
         earliest = await earliest_offsets(client, ends)
-        # New partitions are read from their beginning, and so are those whose beginning was deleted.
+        # New partitions start at the log start, and so do those whose starting offset was deleted.
         starts = {tp: min(max(start.get(tp, 0), earliest[tp]), end) for tp, end in ends.items()}
         fetcher = Fetcher(client, options.isolation_level)
         if not await self._is_enough(fetcher, starts, ends):
@@ -196,19 +198,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await self._counts.first(fetcher, maximum)
 
     def _ends(self, start: Offsets) -> Offsets:
-        """The logs' ends, or where an AvailableNow is to end, if that comes first.
+        """Return the ends of the logs, or the target of Trigger.AvailableNow where that is lower.
 
-        An end before the start means that records are gone; `partitions` says so.
+        An end before the start means that records were lost, which `partitions` reports.
         """
         target, latest = self._target, self._latest
         if target is None:
             return dict(latest)
-        # Partitions that came since then are for the next run.
+        # The next run reads partitions that were created since then.
         known = {tp: max(target.get(tp, 0), start.get(tp, 0)) for tp in (*target, *start)}
         return {tp: min(known[tp], end) for tp, end in latest.items() if tp in known}
 
     async def _is_enough(self, fetcher: Fetcher, starts: Offsets, ends: Offsets) -> bool:
-        """Whether minOffsetsPerTrigger is reached, or need not be: long waited for, or a run that is to end."""
+        """Return True if minOffsetsPerTrigger is reached, or does not apply.
+
+        It does not apply after maxTriggerDelay, and with Trigger.AvailableNow.
+        """
         minimum = self.options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
             return True
@@ -236,9 +241,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream whose options are wrong: the first question about offsets raises.
+    """A stream with invalid options: the first request for offsets raises the error.
 
-    An exception in `streamReader` itself would be replaced: Spark's runner then stops a reader that it never got.
+    `streamReader` cannot raise it, because Spark's runner would then fail to stop the missing reader, and would report
+    that error instead.
     """
 
     def __init__(self, error: WrongOption) -> None:
@@ -259,19 +265,20 @@ def _without(offsets: Offsets, topics: set[str]) -> Offsets:
 
 
 def source_schema(options: ReadOptions) -> StructType:
-    """The columns of Spark's Kafka source, and one of ours if it is asked for."""
+    """Return the columns of Spark's Kafka source, and `timestamp_ms` if the options include it."""
     return from_arrow_schema(arrow_schema(options))
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What a task reads; nothing where nothing is to be read, since Spark wants at least one partition."""
+    """Read a partition in a task. Yield nothing for a partition without a range."""
+    # Spark requires at least one partition, so a plan without records has one without a range.
     if not isinstance(partition, RangePartition) or partition.range is None:
         return iter(())
     return read_batches(options, partition.range)
 
 
 def _either_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options, if they are right for a stream or for a batch read: `load` does not say which it is."""
+    """Return the options if they are valid for a stream or for a batch read. Spark does not report which one it is."""
     try:
         return read_options(options, streaming=True)
     except WrongOption:
@@ -279,7 +286,7 @@ def _either_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _checked_for_writing(options: Mapping[str, str], schema: StructType) -> WriteOptions:
-    """The options of a write. Raises WrongOption for them and for the columns, KafkaErrors for the topic."""
+    """Validate and return the options of a write. Raises WrongOption, and KafkaError for the topic."""
     checked = write_options(options)
     check_columns(schema, checked)
     check_topic(checked)

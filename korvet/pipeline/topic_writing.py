@@ -1,7 +1,8 @@
-"""Writing rows to topics: what a task does with them, and what is said of rows that cannot be written.
+"""Write rows to topics in tasks, and refuse rows that cannot be written.
 
-At least once: a batch whose answer was lost is sent again, and a task that failed is run again by Spark from its first
-row. A task's rows reach a partition in their order. Nothing is committed: what a failed job has written stays.
+Writing is at least once: a batch whose response was lost is sent again, and Spark restarts a failed task from its first
+row. The rows of a task are appended to a partition in their order. There is no commit: rows that a failed job has
+written remain.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from korvet.protocol.messages.produce import (
 )
 from korvet.protocol.record_batch import HEADER_BYTES
 
-# Rows are collected up to about so many bytes, so that every partition gets a batch worth sending.
+# Rows are collected up to about this size in bytes, so that each partition gets a batch of reasonable size.
 COLLECTED_BYTES = 8 * 1024 * 1024
-CREATION_TIMEOUT_S = 3.0  # brokers hear of a new topic one after the other
+CREATION_TIMEOUT_S = 3.0  # a new topic does not reach all brokers at the same time
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 RETRY_TIMEOUT_S = 120.0  # as delivery.timeout.ms of Kafka's producers
@@ -61,16 +62,16 @@ COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 }
 
 
-class RowRefused(ValueError):  # noqa: N818  it says what was wrong with it
-    """A row that cannot be written; the message says why, and what is accepted."""
+class RowRefused(ValueError):  # noqa: N818  names the condition
+    """A row cannot be written. The message contains the reason and the accepted values."""
 
 
 class Written(WriterCommitMessage):
-    """A task is done. Nothing needs to be said."""
+    """The commit message of a completed task, which is empty."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("korvet").mode("append").save()`"""
+    """The writer of `df.write.format("korvet").mode("append").save()`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -80,7 +81,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("korvet")`"""
+    """The writer of `df.writeStream.format("korvet")`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -90,7 +91,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises WrongOption unless there are the columns that are needed, of types that are accepted."""
+    """Raise WrongOption unless the required columns exist and all columns have accepted types."""
     types = {column.name: column.dataType for column in schema.fields}
     if "value" not in types:
         raise WrongOption("there is no column value; accepted are value, and key, headers, topic, partition")
@@ -106,9 +107,9 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def check_topic(options: WriteOptions) -> None:
-    """Ask for the topic, where there is one for all rows, before tasks are started that would fail without it.
+    """Find or create the topic of the options before any task is started.
 
-    Raises a KafkaError: no broker that answers, no such topic.
+    Raises KafkaError, for example if no broker responds, or if the topic does not exist.
     """
 
     async def main() -> None:
@@ -120,7 +121,9 @@ def check_topic(options: WriteOptions) -> None:
 
 
 async def find_or_create(client: Client, name: str) -> Topic:
-    """A topic, which the broker may create when it is asked for, if it is configured to; it does not say whether."""
+    """Return a topic. Raises UnknownTopicOrPartition if it does not exist and the broker does not create it."""
+    # A Metadata request makes the broker create the topic, if it is configured so. The response does not say whether
+    # it does, so poll until a timeout.
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
     deadline = trio.current_time() + CREATION_TIMEOUT_S
     while True:
@@ -135,7 +138,7 @@ async def find_or_create(client: Client, name: str) -> Topic:
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write all rows, and return once the broker has acknowledged the last. Raises RowRefused, or a KafkaError."""
+    """Write all rows, and wait until the broker has acknowledged all of them. Raises RowRefused and KafkaError."""
     trio.run(_write, options, batches)
     return Written()
 
@@ -157,15 +160,16 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> No
 
 @define
 class Sender:
-    """Deals rows out to partitions and sends them; remembers topics, and where rows without a key went last."""
+    """The producer of a task: assigns rows to partitions and sends them. It caches the metadata of topics."""
 
     client: Client
     options: WriteOptions
     _topics: dict[str, Topic] = field(factory=dict, init=False)
-    _next: int = field(factory=lambda: time.time_ns() // 1000, init=False)  # where rows without a key go
+    # Batches of rows without a key go to the partitions round-robin.
+    _next: int = field(factory=lambda: time.time_ns() // 1000, init=False)
 
     async def write(self, table: pa.Table) -> None:
-        """Send these rows, and wait for all of them to be acknowledged."""
+        """Send rows, and wait until all of them are acknowledged."""
         if not len(table):
             return
         rows = _rows(table)
@@ -182,7 +186,7 @@ class Sender:
         await self._send(queues)
 
     def _deal(self, rows: Rows, given: pa.Array | None, topic: Topic) -> Iterator[tuple[int, Rows]]:
-        """Rows in their order, as many together as fit into a batch, and their partition."""
+        """Yield partitions and their rows, in order, in batches of at most the maximal size."""
         count = len(topic.partitions)
         limit = self.options.max_batch_bytes - HEADER_BYTES
         partitions = np.full(len(rows), -1, np.int64)
@@ -216,7 +220,7 @@ class Sender:
     # --- Sending ----------------------------------------------------------------------------------------
 
     async def _send(self, queues: dict[TopicPartition, list[Rows]]) -> None:
-        """Send every queue's batches in order, one of each partition at a time; until all are acknowledged."""
+        """Send the batches of each queue in order, one per partition at a time, until all are acknowledged."""
         timestamp = time.time_ns() // 1_000_000
         encoded: dict[TopicPartition, bytearray] = {}
         deadline, backoff_s = trio.current_time() + RETRY_TIMEOUT_S, FIRST_BACKOFF_S
@@ -264,7 +268,7 @@ class Sender:
         queues: dict[TopicPartition, list[Rows]],
         encoded: dict[TopicPartition, bytearray],
     ) -> None:
-        """Take what was stored off the queues; raise the worst of what went wrong."""
+        """Remove acknowledged batches from the queues. Raises an error of a batch, preferably one not retriable."""
         errors = []
         for topic in answer.responses:
             for partition in topic.partition_responses:
@@ -286,7 +290,7 @@ def _error(tp: TopicPartition, answer: PartitionProduceResponse, rows: Rows) -> 
 
 
 def _rows(table: pa.Table) -> Rows:
-    """The columns that become records."""
+    """Return the columns of the records: keys, values and headers."""
     headers = _column(table, "headers")
     return Rows(
         keys=_binary(_column(table, "key"), len(table)),
@@ -304,7 +308,7 @@ def _column(table: pa.Table, name: str) -> pa.Array | None:
 
 
 def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, Int64s | None]]:
-    """Each topic that is written to, and which rows go there; None for all of them."""
+    """Yield each topic and the indexes of its rows; None means all rows."""
     if topic is not None:
         yield topic, None
         return
@@ -321,5 +325,5 @@ def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, Int64s 
 
 
 def _is(given: DataType, accepted: DataType) -> bool:
-    """Whether types are the same but for what may be null."""
+    """Return True if two types are equal except for nullability."""
     return given.simpleString() == accepted.simpleString()
