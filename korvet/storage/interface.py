@@ -1,14 +1,14 @@
-"""What a broker needs of the place where records are kept, in storage's own words.
+"""The interface between the broker and its storage backends.
 
 No wire message crosses this interface. A *topic-partition* is addressed by name and number; its offsets are
-plain integers; a *batch* is the bytes of one record batch (magic 2) behind its parsed header. Backends are
-chosen by URL (`korvet.storage.open`) and all pass one contract suite (`korvet.testing.storage_contract`).
+plain integers; a *batch* is the bytes of one record batch (magic 2) with its parsed header. A URL selects the
+backend (`korvet.storage.open`), and all backends pass one contract suite (`korvet.testing.storage_contract`).
 
-Errors are `KafkaError`s. Verbs that work on many topic-partitions answer each on its own: the mapping they
-return holds, for every topic-partition asked for, either its result or the error it met, so that one bad
-partition never fails its neighbours. Verbs on one raise.
+Errors are `KafkaError`s. A method for many topic-partitions reports each one separately: the returned mapping
+has, for every requested topic-partition, either its result or its error, so that one bad partition never fails
+the others. A method for one topic-partition raises.
 
-Every verb may be cancelled; a cancelled `append` or `ack` may or may not have happened, as with any broker.
+Every method may be cancelled; a cancelled `append` or `ack` may or may not have been executed, as with any broker.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from korvet.storage.failed_sequences import FailedSequences
 
 
 class TopicPartition(NamedTuple):
-    """One partition's address. A NamedTuple, since it is hashed on every request."""
+    """The topic and the number of a partition."""
+
+    # A NamedTuple, since it is hashed on every request.
 
     topic: str
     partition: int
 
 
 class StorageLayout(Enum):
-    """How the records of a topic become Redis stream entries; without meaning in memory."""
+    """The mapping of a topic's records to Redis stream entries; without effect in memory."""
 
     RECORD = "record"
     BATCH = "batch"
 
 
 class OffsetMapping(Enum):
-    """How offsets are numbered: 0, 1, 2, … or after the clock (see `korvet.storage.offsets`)."""
+    """The rule by which offsets are assigned: 0, 1, 2, … or by the clock (see `korvet.storage.offsets`)."""
 
     TIMESTAMP = "timestamp"
     DENSE = "dense"
@@ -58,7 +60,7 @@ class TimestampType(IntEnum):
 
 
 class IsolationLevel(IntEnum):
-    """How far a reader may read: the high watermark, or the last stable offset (KIP-98)."""
+    """The end of a read: the high watermark, or the last stable offset (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -66,7 +68,7 @@ class IsolationLevel(IntEnum):
 
 @frozen
 class TopicConfig:
-    """The settings of a topic that storage itself obeys, parsed. -1 means without limit, as in Kafka.
+    """The parsed settings of a topic that storage applies. -1 means no limit, as in Kafka.
 
     The first three are fixed when the topic is created.
     """
@@ -84,36 +86,37 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     min_cleanable_dirty_ratio: float = 0.5
-    # Records are archived: retention is then `local.retention.*`, and waits for that (`Storage.enforce_retention`).
+    # Records are archived. Retention is then `local.retention.*`, and drops only what is archived already
+    # (`Storage.enforce_retention`).
     is_tiered: bool = False
 
 
 @frozen
 class StorageDefaults:
-    """What the broker's configuration says about every topic and producer, given when storage is opened."""
+    """The broker's settings for all topics and producers, passed when storage is opened."""
 
     topic_config: TopicConfig = TopicConfig()
-    # Data is kept at least this long after it was appended, whatever its timestamps say: Kafka, too, deletes
-    # only when its next check comes by (log.retention.check.interval.ms).
+    # Records are kept at least this long after they were appended, whatever their timestamps: Kafka, too, deletes
+    # them only at its next check (log.retention.check.interval.ms).
     retention_check_interval_ms: int = 300_000
     producer_id_expiration_ms: int = 86_400_000
-    # Where a header becomes a field of a stream entry, as many as one script can hand to Redis at once and more
-    # than anybody needs; opaque batches are not looked into.
+    # Limit in the record layout, where a header is a field of a stream entry: one script call can add this many, and
+    # clients use fewer. Batches in the batch layout are not decoded.
     record_max_headers: int = 1_000
-    # In the record layout one script call adds a whole batch, and Redis does nothing else meanwhile: some 2 us for each
-    # record. The smallest record has 7 bytes, so a batch of `message.max.bytes` is never refused for its number.
+    # In the record layout one script call adds a whole batch, during which Redis executes nothing else: some 2 us for
+    # each record. The smallest record has 7 bytes, so a batch of `message.max.bytes` never exceeds this number.
     record_max_batch_records: int = 150_000
-    # Of so many keys compaction remembers the last offset at a time; for more it goes over the log again.
+    # Number of keys whose last offsets compaction holds in one round; for more keys it reads the log again.
     compaction_max_keys: int = 600_000
 
 
 @frozen
 class Topic:
-    """A topic as the catalogue holds it.
+    """A topic in the catalogue.
 
-    `settings` are the raw strings set at creation or altered since; the three fixed ones (`storage.layout`,
-    `offset.mapping`, `offset.sequence.bits`) are always among them. `config` is what they and the defaults
-    amount to.
+    `settings` are the raw strings set at creation or altered since; they always include the three fixed ones
+    (`storage.layout`, `offset.mapping`, `offset.sequence.bits`). `config` is the result of parsing them over the
+    defaults.
     """
 
     name: str
@@ -125,7 +128,7 @@ class Topic:
 
 @frozen
 class AppendResult:
-    """Where a batch went. For a repeated batch of an idempotent producer: where it had gone the first time."""
+    """The offsets of an appended batch. For a duplicate of an idempotent producer: those of the first append."""
 
     base_offset: int
     log_append_time_ms: int  # -1 under CreateTime, as in Kafka's ProduceResponse
@@ -135,7 +138,7 @@ class AppendResult:
 
 @frozen
 class OffsetAndTimestamp:
-    """A record's offset and its timestamp in milliseconds; timestamp -1 where there is no record."""
+    """A record's offset and its timestamp in milliseconds; the timestamp is -1 if there is no record."""
 
     offset: int
     timestamp: int
@@ -144,10 +147,10 @@ class OffsetAndTimestamp:
 
 @frozen
 class OffsetAndMetadata:
-    """A committed position: the next offset to read, and the words the committer left with it.
+    """A committed offset: the next offset to read, and the metadata that the client committed with it.
 
-    `commit_timestamp_ms` is when, by the store's clock: `committed` tells it, `ack` passes it over. -1 where nobody
-    committed it, as where it is derived from a Redis consumer group.
+    `commit_timestamp_ms` is the time of the commit by the store's clock: `committed` returns it, `ack` ignores it. It
+    is -1 if no client committed the offset, for example if it is derived from a Redis consumer group.
     """
 
     offset: int
@@ -158,19 +161,20 @@ class OffsetAndMetadata:
 
 @frozen
 class LogOffsets:
-    """The bounds of a partition, read in one step."""
+    """The bounds of a partition, read atomically."""
 
     log_start_offset: int
     high_watermark: int  # the next offset to be written
     last_stable_offset: int
     leader_epoch: int = 0
-    # Retention and DeleteRecords removed everything below. A read from here to the log start finds the first record.
+    # Retention and DeleteRecords removed all records below. A read between this offset and the log start returns the
+    # first record.
     trimmed_before: int = field(default=0, eq=False, kw_only=True)
 
 
 @frozen
 class ReadRequest:
-    """What to read of one topic-partition."""
+    """A read of one topic-partition: its first offset, and its limit in bytes."""
 
     offset: int
     max_bytes: int
@@ -180,28 +184,28 @@ class ReadRequest:
 class ReadResult:
     """Whole record batches, ready for the wire: base offset and leader epoch are stamped.
 
-    `batches` are buffers to be sent one after the other; the first batch contains the offset asked for, or
-    follows it where that offset is gone. Empty when there is nothing to read yet.
+    `batches` are buffers to be sent one after the other; the first batch contains the requested offset, or
+    follows it if that offset is gone. It is empty if there is nothing to read yet.
     """
 
     batches: Sequence[Buffer]
     size: int  # bytes in `batches`
     offsets: LogOffsets
-    is_cut: bool = False  # whether it was a limit that ended the read: there is more, or may be
+    is_cut: bool = False  # a limit ended the read, so there is more, or may be
 
 
 @frozen
 class Compacted:
-    """What compaction has made of a log."""
+    """The result of compacting a log."""
 
-    end: int  # every key comes once below this offset
+    end: int  # every key occurs only once below this offset
     size_before: int  # bytes, as `Storage.sizes` counts them
     size_after: int
 
 
 @frozen
 class EpochEnd:
-    """Where a leader epoch ended: the answer to OffsetForLeaderEpoch. (-1, -1) when the epoch is unknown."""
+    """The end offset of a leader epoch: the answer to OffsetForLeaderEpoch. (-1, -1) if the epoch is unknown."""
 
     leader_epoch: int
     end_offset: int
@@ -216,74 +220,78 @@ class Document:
 
 
 class DocumentConflict(Exception):  # noqa: N818  an outcome callers plan for, not a fault
-    """Somebody else saved the document first; load it again."""
+    """Another broker or task saved the document first; the caller has to load it again."""
 
 
 class StorageUsageError(Exception):
-    """The storage asked for cannot be had as configured (bad URL, folder held by another broker, …).
+    """The configured storage cannot be opened (bad URL, folder held by another broker, …).
 
-    The message is one line for the operator: what was wrong, and what is accepted.
+    The message is one line for the operator: the fault, and what is accepted instead.
     """
 
 
 class Watch(Protocol):
-    """Tells when watched topic-partitions grew. Made by `Storage.watch`; ends with its `with` block."""
+    """A watch for growth of topic-partitions. `Storage.watch` creates it; it ends with its `with` block."""
 
     async def wait(self) -> Collection[TopicPartition]:
-        """Return those that have grown (or were deleted) since the block was entered or the last return.
+        """Wait for growth; return the topic-partitions that have grown since the block was entered or the last return.
 
-        Returns once there is any. Some may not have grown, so read again after it. Never misses growth: register, then
-        read, then wait.
+        Deleted ones count as grown. The result is never empty. Some of it may not have grown, so callers read again. No
+        growth is missed if the caller enters the block, then reads, then waits.
         """
 
     def grown(self) -> Collection[TopicPartition]:
-        """What `wait` would return at once: nothing if it would wait."""
+        """Return what `wait` would return immediately; nothing if it would wait."""
 
 
 class Storage(ABC):
-    """Where records, positions and small documents are kept.
+    """A store of records, committed offsets and small documents.
 
-    Opened by `korvet.storage.open.open_storage`, an async context manager that owns connections, background
+    `korvet.storage.open.open_storage` opens it: an async context manager that owns connections, background
     tasks and, for `embedded:`, the server itself, and ends them when its block ends.
     """
 
-    #: One phrase for the start line: what and where ("memory", "Valkey 9.1.2 at unix:/…"). No passwords.
+    #: One phrase for the start line: the kind of store and its address ("memory", "Valkey 9.1.2 at unix:/…"), without
+    #: passwords.
     description: str
-    #: One phrase for the start line: what an acknowledgement is worth when the broker, or the machine, dies.
+    #: One phrase for the start line: which acknowledged records survive the end of the broker, or of the machine.
     durability: str
-    #: Whether it is another process, which is waited for whatever it is asked.
+    #: True if the store is another process, for whose answer every method waits.
     is_elsewhere: bool = True
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in the memory of this process, roughly; 0 where the store is another one."""
+        """Approximate bytes that the store holds in this process's memory; 0 if the store is another process."""
         return 0
 
     @cached_property
     def failed_sequences(self) -> FailedSequences:
-        """The producers' batches that failed in `append`, or that its caller refused."""
+        """The batches of producers that failed in `append`, or that its caller refused."""
         return FailedSequences()
 
     # --- The catalogue: shared by all brokers on the same store ------------------------------------------
 
     @abstractmethod
     async def topics(self) -> Mapping[str, Topic]:
-        """All topics by name. Cheap: a view of what is known, dropped on a signal when another broker alters it."""
+        """Return all topics by name.
+
+        Cheap: a view of the cached topics, which are invalidated when another broker alters them.
+        """
 
     @abstractmethod
     async def topic(self, name: str) -> Topic | None:
-        """One topic; asks the store itself before it says that there is none."""
+        """Return one topic; return None only after reading the store itself."""
 
     @abstractmethod
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """As `topic`, by id."""
+        """Return one topic by its id, as `topic` does by name."""
 
     @abstractmethod
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        """Create a topic under a new random id, adopting streams that are already there.
+        """Create a topic with a new random id; adopt streams that exist already.
 
-        `settings` are validated by the caller; the fixed three are filled in from the defaults.
-        Raises TopicAlreadyExists.
+        The caller has validated `settings`; missing ones of the three fixed settings are set from the defaults.
+        Raise TopicAlreadyExists.
         """
 
     @abstractmethod
@@ -292,15 +300,15 @@ class Storage(ABC):
     ) -> Topic:
         """Give `topic` more partitions, or other settings (the whole new mapping).
 
-        Compare-and-set: raises DocumentConflict when the catalogue no longer holds `topic` as given (`topic` then
-        answers what it holds, to try again with), and UnknownTopicOrPartition when it is gone.
+        Compare-and-set: raise DocumentConflict if the catalogue no longer has `topic` as given (the method `topic` then
+        returns its present version, for another attempt), and UnknownTopicOrPartition if it is gone.
         """
 
     @abstractmethod
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete the topic with that id, its records, and the groups' offsets for it.
+        """Delete the topic with that id, its records, and the groups' committed offsets in it.
 
-        Raises UnknownTopicOrPartition when it is gone already.
+        Raise UnknownTopicOrPartition if it is gone already.
         """
 
     # --- The log ---------------------------------------------------------------------------------------
@@ -316,17 +324,17 @@ class Storage(ABC):
     ) -> dict[TopicPartition, AppendResult | KafkaError]:
         """Append a validated batch to each topic-partition, all in one write; each whole or not at all.
 
-        The batches' buffers are the storage's from now on: it may keep them, and write its stamps into them.
-        Offsets are assigned consecutively. `submitted` is called once the order against later appends of the
-        same partitions is settled, before the result is known: a caller may then start its next append.
+        Ownership of the batches' buffers passes to the storage: it may keep them, and write its stamps into them.
+        Offsets are assigned consecutively. The storage calls `submitted` once the order relative to later appends to
+        the same partitions is fixed, before the result is known: a caller may then start its next append.
         With acks -1 the result waits for `min.insync.replicas`, at most `timeout_s`. A batch is appended
-        at most once, also when the connection to the store is lost in the middle.
+        at most once, even if the connection to the store is lost during the call.
         A batch that follows a failed one of its producer gets the same error (`failed_sequences`).
 
         Errors: UnknownTopicOrPartition; OutOfOrderSequenceNumber, InvalidProducerEpoch of idempotent
-        producers; InvalidRecord, MessageTooLarge for what cannot be stored;
+        producers; InvalidRecord, MessageTooLarge for batches that cannot be stored;
         NotEnoughReplicas, NotEnoughReplicasAfterAppend; RequestTimedOut, KafkaStorageError while the
-        store is away or full.
+        store is unavailable or full.
         """
 
     @abstractmethod
@@ -339,110 +347,111 @@ class Storage(ABC):
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         """Read whole batches in the order of `requests`, at most `max_bytes` in all.
 
-        The first batch of the first non-empty topic-partition is returned even when it exceeds the limits.
-        A position that was compacted or trimmed away inside the log goes on at the next record.
+        The first batch of the first non-empty topic-partition is returned even if it exceeds the limits.
+        If the record at an offset within the log was compacted or trimmed, the read begins at the next record.
         Errors: OffsetOutOfRange outside [trimmed_before, high_watermark], UnknownTopicOrPartition.
         """
 
     @abstractmethod
     def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
-        """Watch topic-partitions for growth, whoever writes them."""
+        """Watch topic-partitions for growth, whichever broker or other client appends to them."""
 
     @abstractmethod
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
         """Return the log start offset, and the timestamp of the first record; -1 without a record.
 
         The log starts at offset 0, under the timestamp mapping at the time of the topic's creation, or at the
-        first entry of a stream that was there before the topic. Retention, DeleteRecords and trimming by hand
-        move the start; compaction does not.
+        first entry of a stream that existed before the topic. Retention, DeleteRecords and trimming by other
+        clients move the start; compaction does not.
         """
 
     @abstractmethod
     async def latest(self, tp: TopicPartition) -> LogOffsets:
-        """The bounds of the log; the high watermark never goes backwards, also after everything was trimmed."""
+        """Return the bounds of the log. The high watermark never decreases, even after all records were trimmed."""
 
     @abstractmethod
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
-        """The first record whose own timestamp is >= `timestamp` (ms), in offset order; None without one."""
+        """Return the first record, in offset order, whose own timestamp is >= `timestamp` (ms), or None."""
 
     @abstractmethod
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
-        """The first record that bears the largest timestamp of the log (KIP-734); None when it is empty."""
+        """Return the first record with the largest timestamp of the log (KIP-734), or None if the log is empty."""
 
     @abstractmethod
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
-        """The largest epoch <= `leader_epoch` and the offset where the next one began, or the log's end.
+        """Return the largest epoch <= `leader_epoch`, and the offset where the next one began, or the log's end.
 
-        (-1, -1) for an epoch that never was: a negative one, or one above the present.
+        Return (-1, -1) for an epoch that never existed: a negative one, or one above the present one.
         """
 
     @abstractmethod
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
-        """Drop everything below `offset` (DeleteRecords); the new log start offset, which never goes back.
+        """Delete all records below `offset` (DeleteRecords); return the log start offset, which never decreases.
 
-        Raises OffsetOutOfRange beyond the high watermark.
+        Raise OffsetOutOfRange beyond the high watermark.
         """
 
     @abstractmethod
     async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
-        """Drop what retention.ms and retention.bytes give up, also where nobody appends.
+        """Apply retention.ms and retention.bytes, also to partitions without appends.
 
-        A tiered topic drops nothing but here, and only below `up_to`, which is how far it is archived.
-        The new log start offset; None where nothing was dropped.
+        A tiered topic drops records only here, and only below `up_to`, the archived offset.
+        Return the new log start offset, or None if nothing was dropped.
         """
 
     @abstractmethod
     async def compact(self, tp: TopicPartition) -> Compacted | None:
-        """Leave of each key the last record, where the topic is compacted and the log is dirty enough for it.
+        """Retain only the last record of each key, if the topic is compacted and the log is dirty enough.
 
-        None where nothing was done. The rules are those of `korvet.storage.compaction`; offsets never change, and the
-        newest record stays. Takes its time, in bounded steps beside which everything else goes on. Whatever is
-        interrupted (cancelled, killed, overtaken by another broker's run) leaves the log as it was; the next call
-        removes the leavings. Raises KafkaStorageError, UnknownTopicOrPartition when the topic is deleted meanwhile.
+        Return None if nothing was done. The rules are those of `korvet.storage.compaction`; offsets never change, and
+        the newest record stays. A call may take long; it works in bounded steps, between which other operations
+        proceed. An interrupted call (cancelled, killed, overtaken by another broker's run) leaves the log unchanged;
+        the next call removes its remains. Raise KafkaStorageError, and UnknownTopicOrPartition if the topic is deleted
+        meanwhile.
         """
 
     @abstractmethod
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-        """The bytes that the records of each topic-partition take, as they are kept.
+        """Return the bytes of each topic-partition's records in their stored form.
 
-        What a store needs beside them does not count. What was dropped from inside of a piece that goes as a whole
-        may still count, 64 kB or a batch at most; an emptied log counts 0. Errors: UnknownTopicOrPartition.
+        Indexes and other overhead of the store do not count. Dropped records within a unit that the store removes only
+        as a whole may still count, at most 64 kB or a batch; an emptied log counts 0. Errors: UnknownTopicOrPartition.
         """
 
-    # --- Groups' positions -----------------------------------------------------------------------------
+    # --- Committed offsets -----------------------------------------------------------------------------
 
     @abstractmethod
     async def ack(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Commit positions, fenced: IllegalGeneration when the group has moved on from `generation_id`."""
+        """Commit offsets, fenced: IllegalGeneration if the group has a later generation than `generation_id`."""
 
     @abstractmethod
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What was committed, for `tps` or for everything; nothing stands for a partition without a position."""
+        """Return the committed offsets, for `tps` or for all partitions; those without one are left out."""
 
     @abstractmethod
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
-        """Delete a group's positions, for `tps` or all of them, so that nothing revives them.
+        """Delete a group's committed offsets, for `tps` or all of them, so that nothing restores them.
 
-        With all of them goes its fence: a group of that name begins anew, with any generation.
+        Deleting all of them deletes the fence too: a new group of that name may begin with any generation.
         """
 
     # --- Small documents -------------------------------------------------------------------------------
 
     @abstractmethod
     async def load(self, kind: str, key: str) -> Document | None:
-        """The document of that kind and key."""
+        """Return the document of that kind and key, or None."""
 
     @abstractmethod
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
-        """Write (None: delete) if the stored version is `expected_version` (0: absent); the new version.
+        """Write (None: delete) if the stored version is `expected_version` (0: absent); return the new version.
 
-        Raises DocumentConflict otherwise.
+        Raise DocumentConflict otherwise.
         """
 
     @abstractmethod
     async def documents(self, kind: str) -> Collection[str]:
-        """The keys of all documents of that kind; may name some that were deleted a moment ago."""
+        """Return the keys of all documents of that kind, and possibly of some that were just deleted."""

@@ -1,8 +1,8 @@
-"""Where a Redis is and how to get in, parsed from a URL.
+"""Parse the address and the credentials of a Redis server from a URL.
 
-`redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, `unix://[user:password@]/path[?db=n]`, with the
-query options of the `redis` package that mean something here. Whatever is said to people about an address
-(`description`) leaves the password out.
+`redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, `unix://[user:password@]/path[?db=n]`, with those
+query options of the `redis` package that apply here. `description`, the form of an address in messages, omits the
+password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from korvet.storage.urls import without_password
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
-# The options a URL's query may set, named as in the redis package, and what they mean.
+# The options that a URL's query may set, named as in the redis package, and their meaning.
 OPTIONS = {
     "db": "the database's number",
     "username": "the ACL user",
@@ -46,7 +46,7 @@ CERT_REQS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": s
 
 @frozen
 class RedisAddress:
-    """One server, and who we are there. `path` is a Unix socket; with it, host and port mean nothing."""
+    """A server's address and credentials. `path` is a Unix socket; if it is set, host and port are ignored."""
 
     host: str = "localhost"
     port: int = 6379
@@ -72,7 +72,7 @@ class RedisAddress:
 
 
 def parse_address(url: str) -> RedisAddress:
-    """The address a URL gives; StorageUsageError, without the password, for what is wrong with it."""
+    """Parse a URL. Raise StorageUsageError, whose message omits the password, if the URL is invalid."""
     try:
         return address_from(url)
     except (ValueError, OSError) as error:  # OSError: a certificate's file, and ssl.SSLError is one
@@ -80,12 +80,12 @@ def parse_address(url: str) -> RedisAddress:
 
 
 def address_of(where: str | RedisAddress) -> RedisAddress:
-    """An address, or the one that a URL gives; raises as `parse_address`."""
+    """Return an address unchanged, or parse a URL; raise as `parse_address` does."""
     return parse_address(where) if isinstance(where, str) else where
 
 
 def address_from(url: str) -> RedisAddress:
-    """As `parse_address`, with a ValueError or OSError that does not name the URL."""
+    """Parse a URL; raise ValueError or OSError without the URL in the message."""
     from redis.connection import parse_url  # noqa: PLC0415  see redis_errors
 
     refuse_unknown_options(url)
@@ -113,7 +113,7 @@ def address_from(url: str) -> RedisAddress:
 
 
 def refuse_unknown_options(url: str) -> None:
-    """Raise ValueError for an option that would be silently without effect."""
+    """Raise ValueError for an option that would silently have no effect."""
     accepted: Sequence[str] = [*OPTIONS, *TLS_OPTIONS] if url.startswith("rediss:") else [*OPTIONS]
     unknown = [
         name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True) if name not in accepted
@@ -123,7 +123,7 @@ def refuse_unknown_options(url: str) -> None:
 
 
 def database(url: str, given: int | None) -> int:
-    """The database's number; the redis package passes silently over a path that is none."""
+    """Return the database's number. Raise ValueError for any other path, which the redis package silently ignores."""
     path = urlsplit(url).path.strip("/")
     if given is None and path and not url.startswith("unix:"):
         raise ValueError(f"/{path}: expected a database's number, as in redis://host:6379/0")
@@ -131,7 +131,7 @@ def database(url: str, given: int | None) -> int:
 
 
 def tls_context(given: dict[str, Any]) -> ssl.SSLContext:
-    """A context as the redis package would make it from its ssl_* options."""
+    """Return the TLS context that the redis package would create from its ssl_* options."""
     cert_reqs = given.get("ssl_cert_reqs", "required")
     if cert_reqs not in CERT_REQS:
         raise ValueError(f"ssl_cert_reqs={cert_reqs}: expected {', '.join(CERT_REQS)}")

@@ -1,9 +1,9 @@
 """Follow the address to another server, although the connections to the old one are intact.
 
-A failover lets the address (a name, a virtual address, a link to a socket) lead to the promoted replica. The old
-primary may go on running, cut off from whatever promoted the replica. It still answers a broker that stays connected to
-it, and what the broker writes there is lost. So the broker connects to the address again every few seconds, and
-compares the `run_id` of the server there with the `run_id` of each of its connections.
+After a failover the address (a name, a virtual address, a link to a socket) leads to the promoted replica. The old
+primary may keep running, cut off from the system that promoted the replica. It still answers a broker that stays
+connected to it, and records that the broker writes there are lost. The broker therefore connects to the address again
+every few seconds, and compares the `run_id` of the server there with the `run_id` of each of its connections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IS_PRIMARY = b"role:master"
 
 @define(eq=False)
 class AddressFollower:
-    """Ends connections to a server that the address no longer leads to."""
+    """Task that ends connections to a server that the address no longer leads to."""
 
     address: RedisAddress
     connections: Callable[[], Iterable[RedisConnection]]
@@ -49,7 +49,7 @@ class AddressFollower:
         except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
             logger.debug("cannot check where %s leads: %s", self.address.description, explain(error))
             return
-        # A replica may not be promoted yet. Connections to it would be given up again for being read-only.
+        # A replica may not be promoted yet. Connections to it would be closed again because it is read-only.
         if not link.run_id or not isinstance(info, bytes) or IS_PRIMARY not in info:
             return
         cause = "its address leads to another server"

@@ -1,8 +1,8 @@
-"""A further connection, for what is large.
+"""A second connection, for large commands and replies.
 
-A server answers a connection's commands one after the other, and a megabyte takes it and the wire some milliseconds. So
-large appends, and reads of much, go over a connection of their own, which is opened when the first of them comes: what
-is small overtakes them. Nothing depends on it: while it cannot be had, everything goes over the first connection.
+A server answers a connection's commands one after the other, and a megabyte takes it and the network some milliseconds.
+Large appends and large reads therefore use a separate connection, so that small commands do not wait for them. It is
+opened for the first large command. While it is unavailable, all commands use the first connection.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from korvet.storage.redis.client.errors import RedisError
 
 logger = logging.getLogger(__name__)
 
-# From so many bytes on a command, or its reply, is large.
+# A command or a reply of at least this size is large.
 LARGE_BYTES = 64 * 1024
 
 
 @define(eq=False)
 class BulkConnection:
-    """One connection to a server, once it was asked for."""
+    """One connection to a server, opened on first use."""
 
     address: RedisAddress
     nursery: trio.Nursery
@@ -33,7 +33,7 @@ class BulkConnection:
     _is_tried: bool = False
 
     def connected(self) -> RedisConnection | None:
-        """The connection, if it is up. The first to ask has it opened."""
+        """Return the connection if it is up, else None. The first call starts to open it."""
         if not self._is_tried and not self.nursery.cancel_scope.cancel_called:
             self._is_tried = True
             self.nursery.start_soon(self._hold_open)
@@ -41,7 +41,7 @@ class BulkConnection:
         return connection if connection is not None and connection.is_connected else None
 
     def opened(self) -> Sequence[RedisConnection]:
-        """Return the connection, up or not, or nothing before it was asked for."""
+        """Return the connection, up or not; nothing before its first use."""
         return () if self._connection is None else (self._connection,)
 
     async def _hold_open(self) -> None:
@@ -49,7 +49,7 @@ class BulkConnection:
             async with open_connection(self.address, name="bulk", announce=False) as self._connection:
                 await trio.sleep_forever()
         except RedisError as error:
-            # The first connection got in: there may be too many by now, or somebody has changed the password.
+            # The first connection was accepted: since then the server has reached maxclients, or the password changed.
             logger.warning(
                 "no connection for large records to Redis at %s: %s; they go over the first one",
                 self.address.description,

@@ -1,7 +1,7 @@
-"""Redis as the storage's verbs call it: patient for a while, and failing with Kafka's errors.
+"""Call Redis for the storage's methods: wait for a connection for some seconds, and raise Kafka's errors.
 
-A connection that breaks is usually back within milliseconds, a restarted server within a second or two. Verbs that
-may ask twice wait for it; a client would only have had to retry.
+A connection that breaks is usually back within milliseconds, a restarted server within a second or two. Repeatable
+commands wait for it, which saves the client a retry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def storage_error(error: Exception) -> KafkaError:
-    """What a client is told of an error that Redis answered, or of its absence; always one to retry."""
+    """Convert an error reply of Redis, or a lost connection, to a KafkaError that clients retry."""
     if isinstance(error, KafkaError):
         return error
     if error_code(error) == "NOREPLICAS":
@@ -44,9 +44,9 @@ def storage_error(error: Exception) -> KafkaError:
 
 @define(eq=False)
 class RedisCaller:
-    """One connection. `repeatable` commands are asked again when the connection was lost in the middle.
+    """Commands over one connection. `repeatable` ones are sent again if the connection was lost before the reply.
 
-    Where there is a `bulk` connection as well, it has the commands of which a caller says that they are large.
+    The `bulk` connection, if there is one, takes the commands that a caller declares as large.
     """
 
     connection: RedisConnection
@@ -55,22 +55,22 @@ class RedisCaller:
     _said: dict[str, float] = field(factory=dict)
 
     async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
-        """One command's reply."""
+        """Send one command, and return its reply."""
         return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
 
     async def pipeline(
         self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
     ) -> list[Reply]:
-        """The replies of commands in one write, errors among them as exceptions.
+        """Send commands in one write; return their replies, with errors as exceptions.
 
-        `size` is about how many bytes the larger of both has, where that may be much.
+        `size` is the approximate size in bytes of the commands or the replies, whichever are larger.
         """
         return await self._patiently(
             lambda: self.connection_for(size).pipeline(commands), repeatable=repeatable
         )
 
     def connection_for(self, size: float) -> RedisConnection:
-        """The connection for a command, or a reply, of about so many bytes."""
+        """Return the connection for a command, or a reply, of about `size` bytes."""
         if size >= LARGE_BYTES and self.bulk is not None:
             return self.bulk.connected() or self.connection
         return self.connection
@@ -83,13 +83,13 @@ class RedisCaller:
         *,
         repeatable: bool = False,
     ) -> Reply:
-        """A script's answer."""
+        """Call a script, and return its answer."""
         return await self._patiently(
             lambda: self.connection.run(script, keys, arguments), repeatable=repeatable
         )
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        """Scripts' answers, errors among them as exceptions."""
+        """Call scripts in one write; return their answers, with errors as exceptions."""
         return await self._patiently(lambda: self.connection.run_all(calls), repeatable=repeatable)
 
     async def run_then(
@@ -101,9 +101,9 @@ class RedisCaller:
         *,
         can_do_without: bool = False,
     ) -> Reply:
-        """A script's answer; in the same write, and always after it, another command. Both are repeatable.
+        """Call a script, and send another command after it in the same write. Both must be repeatable.
 
-        Where one `can_do_without` that command, its error is logged and not raised.
+        Return the script's answer. If the caller `can_do_without` the command, its error is logged and not raised.
         """
         replies = await self.run_among(script, lambda: [script.command(keys, arguments), then])
         for reply in replies:
@@ -116,7 +116,7 @@ class RedisCaller:
     async def run_among(self, script: Script, commands: Callable[[], Sequence[Command]]) -> list[Reply]:
         """Send commands, the calls of one script among them, in one write; return their replies, errors as exceptions.
 
-        `commands` is called for each attempt, when the connection that it leaves over is known. All are repeatable.
+        `commands` is called for each attempt, when the connection to use is known. All commands must be repeatable.
         """
         replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
         if any(isinstance(reply, NoScriptError) for reply in replies):
@@ -125,11 +125,11 @@ class RedisCaller:
         return replies
 
     async def load(self, scripts: Sequence[Script]) -> None:
-        """Make Redis know scripts."""
+        """Load scripts into Redis."""
         await self._patiently(lambda: self.connection.load(scripts), repeatable=True)
 
     async def wait_connected(self, limit_s: float) -> bool:
-        """Whether there is a connection; waits for it, at most `limit_s`."""
+        """Wait for a connection, at most `limit_s`; return True if there is one."""
         if self.connection.is_connected:
             return True
         with trio.move_on_after(min(limit_s, self.patience_s)):
@@ -152,11 +152,11 @@ class RedisCaller:
         raise self.absence()
 
     def absence(self) -> KafkaError:
-        """The error for clients while there is no connection."""
+        """Return the error for clients while there is no connection."""
         return KafkaStorageError(f"no connection to Redis at {self.connection.address.description}")
 
     def failure(self, error: Exception) -> KafkaError:
-        """The error for clients; operators are told now and then what Redis says."""
+        """Return the error for clients, and log the error of Redis, each code at most once in SAY_AGAIN_S."""
         code = error_code(error)
         now = trio.current_time()
         if now >= self._said.get(code, -SAY_AGAIN_S) + SAY_AGAIN_S:

@@ -1,16 +1,16 @@
-"""A connection to Redis that many tasks share, and that is made anew whenever it breaks.
+"""A connection to Redis that many tasks share, and that reconnects whenever it breaks.
 
-What becomes of a command when the connection breaks:
+If the connection breaks, a command raises one of these errors:
 
-- `NotConnected`: it was never written. Trying again cannot do anything twice.
+- `NotConnected`: it was never written. Trying again cannot execute it twice.
 - `ConnectionLost`: it was written, at least in part. It may have been executed or not.
 
-Nothing is repeated behind the caller's back, except where `repeatable=True` says that doing it twice does no harm
-(reads, and scripts that recognise their own token): such a command waits for the next connection and goes out
-again, until it is answered or cancelled. Cancelling a task that waits abandons its reply, not the command: what
-is not yet written is dropped, what is written will be executed and its reply thrown away in its turn.
+A command is repeated only if the caller declares it harmless with `repeatable=True` (reads, and scripts that recognise
+their own token): such a command waits for the next connection and is sent again, until it is answered or cancelled.
+Cancelling a task that waits abandons its reply, not the command: commands that are not written yet are dropped; written
+ones will be executed, and their replies discarded.
 
-Replies stay bytes. Errors that a server answers are those of `korvet.storage.redis.client.errors`.
+Replies stay bytes. Error replies are the exceptions of `korvet.storage.redis.client.errors`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# After a break the first attempt comes at once, later ones at growing distance, spread so that many brokers do
-# not come back in one wave. A connection that lived shorter than SETTLED_S counts as another failed attempt: a
-# command that makes the server hang up must not be repeated in a tight loop.
+# The first attempt after a break is immediate; the delays before later ones grow, and are random so that many brokers
+# do not reconnect in one wave. A connection shorter than SETTLED_S counts as another failed attempt: a command that
+# makes the server close the connection must not be repeated in a tight loop.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LIMIT_S = 1.0
 SETTLED_S = 5.0
@@ -69,11 +69,11 @@ SAY_AGAIN_S = 30.0
 async def open_connection(
     where: str | RedisAddress, *, name: str = "", announce: bool = True
 ) -> AsyncIterator[RedisConnection]:
-    """Connect and stay connected until the block ends; what is under way then fails.
+    """Connect, and stay connected until the block ends; unanswered commands then fail.
 
-    Waits while the server is away, which is logged (by those of several connections that `announce`). Raises
-    StorageUsageError for a bad URL, and AuthenticationError and others (or ssl.SSLCertVerificationError) for what the
-    server, or its certificate, will go on refusing. `name` is added to the name that CLIENT LIST shows.
+    Wait while the server is unavailable; connections that `announce` log that. Raise StorageUsageError for a bad URL,
+    and AuthenticationError and others (or ssl.SSLCertVerificationError) for a refusal that a later attempt would meet
+    again. `name` is added to the name that CLIENT LIST shows.
     """
     address = address_of(where)
     client_name = ":".join(filter(None, (address.client_name or "korvet", name)))
@@ -85,14 +85,14 @@ async def open_connection(
 
 
 class Script:
-    """A Lua script, known to the server by its SHA-1."""
+    """A Lua script, which the server identifies by its SHA-1."""
 
     def __init__(self, source: bytes) -> None:
         self.source = source
         self.sha = sha1(source, usedforsecurity=False).hexdigest().encode()
 
     def command(self, keys: Sequence[Argument], args: Sequence[Argument] = ()) -> Command:
-        """The EVALSHA command that calls it. Where the server does not know it: NoScriptError, nothing done."""
+        """Return the EVALSHA command. If the script is not loaded, its reply is NoScriptError, and nothing is done."""
         return (b"EVALSHA", self.sha, len(keys), *keys, *args)
 
 
@@ -106,11 +106,11 @@ class ScriptCall:
 
 
 class RedisConnection:
-    """Opened by `open_connection`; every task may use it, at the same time."""
+    """A connection, opened by `open_connection`, that tasks may use concurrently."""
 
     def __init__(self, address: RedisAddress, *, announce: bool = True) -> None:
         self.address = address
-        #: Sockets opened so far: what is sent now leaves over the socket with this number.
+        #: Number of sockets opened so far, which is the number of the present socket.
         self.number = 0
         self._announce = announce
         self._link: Link | None = None
@@ -125,13 +125,13 @@ class RedisConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a command sent now would be written."""
+        """True if a command sent now would be written."""
         return self._link is not None
 
     def leave_other_servers(self, run_id: bytes, cause: str) -> bool:
-        """End the connection, and connect again, if it leads to another server process than that one.
+        """End the connection, and connect again, if the present server process has another `run_id`.
 
-        Return True if it did. A server without a known `run_id` counts as the same.
+        Return True if it has. A server without a known `run_id` counts as the same.
         """
         link = self._link
         if link is None or link.run_id in (b"", run_id):
@@ -141,7 +141,7 @@ class RedisConnection:
         return True
 
     async def wait_connected(self) -> None:
-        """Return when there is a connection, at once if there is one; NotConnected after the end."""
+        """Wait until there is a connection. Raise NotConnected after the end of the `open_connection` block."""
         await self._connected.wait()
         if self._closed:
             raise NotConnected(f"no connection to {self.address.description}: it was closed")
@@ -151,10 +151,10 @@ class RedisConnection:
     async def execute(
         self, *command: Argument, limit_s: float | None = None, repeatable: bool = False
     ) -> Reply:
-        """Send one command and return its reply, in bytes; raises error replies.
+        """Send one command and return its reply, in bytes; raise error replies.
 
-        `limit_s` is how long the server may stay silent over it (for blocking commands); reaching it ends the
-        connection. A caller's own deadline is a cancel scope around this.
+        If the server sends nothing for `limit_s` (longer for blocking commands), the connection ends. Callers set their
+        own deadline by a cancel scope around this.
         """
         if repeatable:
             return await self._repeat(lambda: self.send(command, limit_s=limit_s))
@@ -163,7 +163,7 @@ class RedisConnection:
     async def pipeline(
         self, commands: Sequence[Command], *, limit_s: float | None = None, repeatable: bool = False
     ) -> list[Reply]:
-        """Send commands in one write; their replies in order, error replies among them as exceptions."""
+        """Send commands in one write; return their replies in order, with error replies as exceptions."""
         if not commands:
             return []
         if repeatable:
@@ -173,9 +173,9 @@ class RedisConnection:
         return cast(list[Reply], replies)
 
     async def transaction(self, commands: Sequence[Command], *, repeatable: bool = False) -> list[Reply]:
-        """Send commands between MULTI and EXEC; their replies as of `pipeline`.
+        """Send commands between MULTI and EXEC; return their replies as `pipeline` does.
 
-        Raises the first error when one of them was refused before EXEC, which then executes none.
+        Raise the first error if a command was refused before EXEC, which then executes none.
         """
         replies = await self.pipeline([(b"MULTI",), *commands, (b"EXEC",)], repeatable=repeatable)
         executed = replies[-1]
@@ -191,12 +191,12 @@ class RedisConnection:
         *,
         repeatable: bool = False,
     ) -> Reply:
-        """Call a script, loading it first where the server does not know it; raises error replies."""
+        """Call a script, after loading it if necessary; raise error replies."""
         command = script.command(keys, args)
         try:
             return await self.execute(*command, repeatable=repeatable)
         except NoScriptError:
-            # In one write, or scripts could be forgotten again before the second.
+            # In one write, since scripts could be flushed between two.
             replies = await self.pipeline(
                 [(b"SCRIPT", b"LOAD", script.source), command], repeatable=repeatable
             )
@@ -206,9 +206,9 @@ class RedisConnection:
             return replies[-1]
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        """Call scripts in one write; replies as of `pipeline`.
+        """Call scripts in one write; return their replies as `pipeline` does.
 
-        Where the server lacks scripts, the calls it refused are sent again after loading: later than the others.
+        Calls of scripts that are not loaded are sent again after loading, so they are executed later than the others.
         """
         commands = [call.script.command(call.keys, call.args) for call in calls]
         replies = await self.pipeline(commands, repeatable=repeatable)
@@ -221,7 +221,7 @@ class RedisConnection:
         return replies
 
     async def load(self, scripts: Iterable[Script]) -> None:
-        """Make the server know the scripts."""
+        """Load scripts into the server."""
         replies = await self.pipeline(
             [(b"SCRIPT", b"LOAD", script.source) for script in scripts], repeatable=True
         )
@@ -236,11 +236,11 @@ class RedisConnection:
         limit_s: float | None = None,
         notify: Callable[[Pending], None] | None = None,
     ) -> Pending:
-        """Enqueue a command at once, before anything else that is sent later; raises NotConnected."""
+        """Enqueue a command immediately, before all commands that are sent later. Raise NotConnected."""
         return self._enqueue(pack(command), 0, limit_s, notify)
 
     def send_packed(self, buffers: list[Buffer], *, notify: Callable[[Pending], None]) -> Pending:
-        """As `send`, for a command that is bytes already."""
+        """Enqueue a packed command, as `send` does."""
         return self._enqueue(buffers, 0, None, notify)
 
     def send_all(
@@ -250,7 +250,7 @@ class RedisConnection:
         limit_s: float | None = None,
         notify: Callable[[Pending], None] | None = None,
     ) -> Pending:
-        """As `send`, for commands that leave, and are answered, together."""
+        """Enqueue commands that are written, and answered, together, as `send` does."""
         buffers = [buffer for command in commands for buffer in pack(command)]
         return self._enqueue(buffers, len(commands), limit_s, notify)
 
@@ -279,9 +279,9 @@ class RedisConnection:
     # --- Connecting ------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect for the first time, patiently while the server is away.
+        """Connect for the first time; keep trying while the server is unavailable.
 
-        Raises what trying again would not change: a refused password, database or certificate.
+        Raise errors that a later attempt would meet again: a refused password, database or certificate.
         """
         self._use(await self._open_link_patiently(first=True))
 
@@ -299,7 +299,7 @@ class RedisConnection:
         try:
             await link.serve()
         finally:
-            # First, so that a task that `fail_all` resumes cannot send on the ended link.
+            # Before `fail_all`, so that a task that it resumes cannot send on the ended link.
             self._unuse(link.cause)
             link.fail_all()
         if trio.current_time() > link.opened_at + SETTLED_S:
@@ -346,7 +346,7 @@ class RedisConnection:
 
 
 def is_for_good(error: BaseException) -> bool:
-    """Whether trying to connect again would meet the same refusal: wrong credentials, database or certificate."""
+    """Return True if a later attempt would fail in the same way: wrong credentials, database or certificate."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return True
     return isinstance(error, RedisError) and not is_temporary(error)

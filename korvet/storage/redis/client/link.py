@@ -1,15 +1,15 @@
-"""One socket to Redis from its greeting to its end: many tasks' commands in, their replies out, first in first out.
+"""One socket to Redis, from its greeting to its end, which pipelines the commands of many tasks.
 
-Commands are answered in the order they were written, so a reply belongs to the oldest command without one. Where
-nothing is under way a command leaves at once. Else what tasks send within one turn of the scheduler leaves in one
-write; a reply wakes its task and nobody else. That is some 170,000 small commands a second, where a connection per task
-or a lock around one reaches a tenth of it.
+Redis answers commands in the order they were written, so a reply belongs to the oldest command without one. If no
+command is waiting for a reply, a command is written immediately. Otherwise all commands that tasks send within one
+scheduler tick leave in one write. A reply wakes only its own task. This reaches some 170,000 small commands a second;
+a connection per task, or a lock around one connection, reaches a tenth of it.
 
-A server that takes bytes and answers nothing (a stopped process, a network that swallows packets) is noticed by
-the oldest command's time limit. Time counts only while nothing arrives at all, so a long queue of commands behind
-a slow one is not mistaken for it.
+The oldest command's time limit detects a server that accepts bytes and does not answer (a stopped process, a network
+that drops packets). The limit starts again whenever bytes arrive, so a long queue of commands after a slow one does not
+exceed it.
 
-A link is not made anew; `RedisConnection` does that, and says what becomes of commands then.
+A link does not reconnect; `RedisConnection` does that, and documents the outcome of commands in that case.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from korvet.storage.redis.client.transport import Transport, open_transport
 
 RECEIVE_BYTES = 256 * 1024
 
-# A connection to a server that has become a replica is given up, since its name may lead to the new primary by
-# now; not before it has lived this long, lest a server that stays read-only costs a connection per command.
+# A connection to a server that has become a replica is closed, since its name may lead to the new primary by now; but
+# only after this time, since otherwise a server that stays read-only would cost a connection per command.
 READ_ONLY_AFTER_S = 5.0
 
 RUN_ID = b"run_id:"
@@ -46,7 +46,7 @@ INCOMPLETE = object()
 
 
 class RedisUnavailable(RedisConnectionError):  # noqa: N818  a state, as trio.Cancelled
-    """There is no connection; the message says why."""
+    """There is no connection; the message has the reason."""
 
 
 class NotConnected(RedisUnavailable):
@@ -54,23 +54,23 @@ class NotConnected(RedisUnavailable):
 
 
 class ConnectionLost(RedisUnavailable):
-    """The connection broke after the command was written, or while it was: its outcome is unknown."""
+    """The connection broke during or after the write of the command: its outcome is unknown."""
 
 
 class LinkEnded(Exception):  # noqa: N818  caught in this package; the reason why a link ends
-    """The link has to end for the reason that the message gives."""
+    """The link has to end; the message has the reason."""
 
 
 @define(eq=False)
 class Pending:
-    """One write of one or more commands, and in time its reply (a list of them for more than one).
+    """One write of one or more commands, and later its reply (for `send_all`, a list of replies).
 
-    An error reply is the exception itself. `notify`, when given, is called with the Pending as soon as `reply` is
-    there, from the task that reads the link: it must be quick, and may not raise.
+    An error reply is the exception itself. If `notify` is given, the task that reads the link calls it with the Pending
+    as soon as `reply` is set: it must be quick, and must not raise.
     """
 
     buffers: list[Buffer]
-    expected: int  # replies that `reply` will list; 0 where there is one, and it is `reply` itself
+    expected: int  # number of replies in the list `reply`; 0 if `reply` is the only reply itself
     limit_s: float
     notify: Callable[[Pending], None] | None = None
     reply: Reply = None
@@ -79,9 +79,9 @@ class Pending:
     task: trio.lowlevel.Task | None = None
 
     async def wait(self) -> Reply:
-        """The reply; raises it where it is an exception. Only one task may wait.
+        """Wait for the reply and return it; raise it if it is an exception. Only one task may wait.
 
-        On cancellation what is not yet written is dropped; what is written will be executed all the same.
+        On cancellation, commands that are not written yet are dropped; written ones will be executed.
         """
         if self.done:
             await trio.lowlevel.checkpoint()
@@ -98,7 +98,7 @@ class Pending:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def resolve(self, reply: Reply) -> None:
-        """Give the reply to whoever waits for it."""
+        """Set the reply; wake the waiting task, and call `notify`."""
         self.reply = reply
         self.done = True
         if self.task is not None:
@@ -108,7 +108,7 @@ class Pending:
 
 
 class Link:
-    """One socket: who waits for replies, and what is still to be written."""
+    """One socket, the commands that wait for replies, and those that are not written yet."""
 
     def __init__(self, transport: Transport, answer_limit_s: float) -> None:
         self.transport = transport
@@ -116,21 +116,21 @@ class Link:
         self.opened_at = trio.current_time()
         self.cause = ""
         self._unsent: list[Pending] = []
-        self._rest: Sequence[Buffer] = ()  # of a command of which some is written
+        self._rest: Sequence[Buffer] = ()  # the rest of a command that is written in part
         self._waiting: deque[Pending] = deque()
-        self._writer: trio.lowlevel.Task | None = None  # while it has nothing to do
+        self._writer: trio.lowlevel.Task | None = None  # the writing task while it is idle
         self._reader = hiredis.Reader(
             protocolError=LinkEnded, replyError=self._note_error, notEnoughData=INCOMPLETE
         )
-        self._silence = trio.CancelScope()  # around the reading; its deadline is the oldest command's limit
+        self._silence = trio.CancelScope()  # around the reads; its deadline is the oldest command's limit
         self._read_only = False
-        self.run_id = b""  # of the server process, as INFO names it; empty if the user may not ask
+        self.run_id = b""  # the server process's run_id in INFO; empty if the Redis user may not send INFO
 
     def __repr__(self) -> str:
         return f"<Link unsent={len(self._unsent)} waiting={len(self._waiting)} {self.cause or 'open'}>"
 
     def enqueue(self, pending: Pending) -> None:
-        """Have `pending` written: at once, or with whatever else is sent in this turn of the scheduler."""
+        """Write `pending` immediately, or together with all other commands of this scheduler tick."""
         if self._writer is None:
             self._unsent.append(pending)
             return
@@ -159,7 +159,7 @@ class Link:
         return replies
 
     async def serve(self) -> None:
-        """Write and read until the link ends; `cause` says why. Then it is for the caller to `fail_all`."""
+        """Write and read until the link ends; `cause` has the reason. The caller then has to call `fail_all`."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_it_ends, self._write, nursery.cancel_scope)
@@ -169,12 +169,12 @@ class Link:
             await self.transport.aclose()
 
     def end(self, cause: str) -> None:
-        """Make `serve` end, for that reason."""
+        """End `serve`, with that cause."""
         self.cause = self.cause or cause
         self._silence.cancel()
 
     def fail_all(self) -> None:
-        """Tell everybody who waits that the link has ended."""
+        """Resolve all commands without a reply: ConnectionLost for written ones, NotConnected for the others."""
         waiting, self._waiting = self._waiting, deque()
         unsent, self._unsent = self._unsent, []
         for pending in waiting:
@@ -194,11 +194,11 @@ class Link:
             if not self._unsent:
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_writing)
-            # No names for what is sent: they would keep it, and its reply, until something else is.
+            # A local name would keep the buffers, and their replies, alive until the next write.
             await self.transport.send(self._to_be_sent())
 
     def _to_be_sent(self) -> list[Buffer]:
-        """Everything by now, of which the replies are waited for from here on."""
+        """Return the buffers of all unsent commands, and move these commands to those that wait for replies."""
         batch, self._unsent = self._unsent, []
         buffers, self._rest = [*self._rest], ()
         was_idle = not self._waiting
@@ -228,13 +228,13 @@ class Link:
         received = await self.transport.receive_into(buffer)
         if not received:
             raise LinkEnded("it closed the connection")
-        self._reader.feed(cast(bytes, buffer), 0, received)  # it takes any buffer, but does not say so
+        self._reader.feed(cast(bytes, buffer), 0, received)  # it accepts any buffer
 
     def _deliver(self) -> None:
         gets, waiting = self._reader.gets, self._waiting
         while (reply := gets()) is not INCOMPLETE:
             if type(reply) is hiredis.PushNotification:
-                continue  # RESP3 can announce things, but nothing here asks for any
+                continue  # RESP3 has push messages; korvet subscribes to none
             if not waiting:
                 raise LinkEnded(f"it spoke unasked: {reply!s:.200}")
             pending = waiting[0]
@@ -250,7 +250,7 @@ class Link:
             raise LinkEnded("it has become read-only")
 
     def _expect_answer(self) -> None:
-        """Start the oldest command's time limit anew. An abandoned one counts, too: the server is to answer."""
+        """Restart the oldest command's time limit, even if that is abandoned: the server has to answer it, too."""
         limit_s = self._waiting[0].limit_s if self._waiting else math.inf
         self._silence.deadline = trio.current_time() + limit_s
 
@@ -263,7 +263,8 @@ class Link:
 async def open_link(address: RedisAddress) -> Link:
     """Connect and greet, within the address's time limit.
 
-    Raises OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that lets nobody in (yet).
+    Raise OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that refuses the login or is
+    loading.
     """
     with trio.move_on_after(address.connect_limit_s):
         transport = await open_transport(address)
@@ -278,10 +279,10 @@ async def open_link(address: RedisAddress) -> Link:
 
 
 async def greet(link: Link, address: RedisAddress) -> None:
-    """Log in, choose the database, leave our name, and make sure that the server serves (is not loading).
+    """Log in, select the database, set the client's name, and check that the server serves (is not loading).
 
-    The name is a courtesy, and a user who may not PING may have other rights: neither is insisted on. Nor is
-    RESP3, which not every proxy knows, nor the server's run_id.
+    The name, the permission for PING, RESP3 and the server's run_id are optional: a Redis user without PING may have
+    all other permissions, and not every proxy supports RESP3.
     """
     greeted = address.protocol == 3 and await greet_in_resp3(link, address)
     required: list[Command] = []
@@ -302,13 +303,13 @@ async def greet(link: Link, address: RedisAddress) -> None:
 
 
 def run_id_in(info: Reply) -> bytes:
-    """Return the `run_id` in a reply to INFO, or nothing if the server refused to answer."""
+    """Return the `run_id` in a reply to INFO, or b"" if the server refused INFO."""
     lines = info.splitlines() if isinstance(info, bytes) else []
     return next((line[len(RUN_ID) :] for line in lines if line.startswith(RUN_ID)), b"")
 
 
 async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:
-    """Ask for RESP3, logging in along the way; False where the server stays with RESP2."""
+    """Request RESP3, with the login in the same command; return False if the server stays with RESP2."""
     login = (b"AUTH", address.username or b"default", address.password) if address.password else ()
     (hello,) = await link.ask([(b"HELLO", b"3", *login)])
     if isinstance(hello, AuthenticationError):
@@ -317,7 +318,7 @@ async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """Why, in the words of the innermost error: a stream's own says only that it is broken."""
+    """Return the message of the innermost cause, since a broken stream's own error does not name the reason."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):

@@ -1,9 +1,9 @@
-"""Commands into bytes, replies into values, and what error replies mean.
+"""Pack commands, convert replies to values, and convert error replies to exceptions.
 
 Values stay bytes. The shapes are RESP2's; RESP3 differs only in maps, which `as_map` reads from either.
 
-Error replies become the exceptions of `errors`, with the server's whole line as their message: its
-first word is the error's code, for which `error_code` is the way to ask.
+Error replies become the exceptions of `errors`, with the server's whole line as their message. Its first word is the
+error's code, which `error_code` returns.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from korvet.storage.redis.client.errors import (
 
 Argument = bytes | str | int | float | memoryview
 Command = Sequence[Argument]
-# What a server can answer. Callers know which of these a command has, and say so with `cast` or a check.
+# Any value that a server can answer. Callers narrow it to the type of the command's reply, with `cast` or a check.
 Reply = object
 
-# From this size on a memoryview goes out as the buffer it is. Packing a megabyte takes hiredis 0.9 ms; below a
-# few kilobytes a buffer of its own costs more than its copy.
+# From this size on a memoryview is sent without a copy. hiredis takes 0.9 ms to pack a megabyte; below a few kilobytes
+# a separate buffer costs more than the copy.
 UNCOPIED_BYTES = 4096
 
 CLASSES: dict[str, type[RedisError]] = {
@@ -49,8 +49,8 @@ CLASSES: dict[str, type[RedisError]] = {
     "WRONGPASS": AuthenticationError,
 }
 
-# Codes of a server that cannot serve just now, and may soon: full, read-only, loading, a disk that fails
-# (MISCONF), too few replicas, a script that runs on and on.
+# Codes of a server that temporarily cannot serve: full, read-only, loading, a failing disk (MISCONF), too few replicas,
+# a script that runs for too long.
 TEMPORARY = frozenset({
     "BUSY",
     "CLUSTERDOWN",
@@ -63,13 +63,13 @@ TEMPORARY = frozenset({
     "TRYAGAIN",
 })  # fmt: skip
 
-# Redis 6.2 says "ERR Error running script (call to f_…): @user_script:1: -OOM command not allowed …" where later
-# ones answer the inner error, and "@user_script: 1: -OOM command …" where a script returns what it has caught.
+# Redis 6.2 answers "ERR Error running script (call to f_…): @user_script:1: -OOM command not allowed …" where later
+# versions answer the inner error, and "@user_script: 1: -OOM command …" if a script returns an error it has caught.
 WRAPPED = re.compile(r"^(?:ERR Error running script .*?|@user_script: \d+:) -([A-Z]+ .*)", re.DOTALL)
 
 
 def pack(command: Command) -> list[Buffer]:
-    """The command's bytes, as one buffer, or more where large memoryviews are passed on as they are."""
+    """Return the command's bytes, as one buffer, or several if it has large memoryviews, which are not copied."""
     arguments = command if isinstance(command, tuple) else tuple(command)
     if memoryview not in set(map(type, arguments)):
         return [pack_command(cast(tuple[bytes], arguments))]
@@ -77,13 +77,13 @@ def pack(command: Command) -> list[Buffer]:
 
 
 def pack_arguments(arguments: tuple[Argument, ...]) -> list[Buffer]:
-    """Some arguments of a command, to stand among others' in `command_of`."""
+    """Pack some arguments of a command, for use in `command_of`."""
     first, *rest = pack(arguments)
     return [memoryview(first)[len(b"*%d\r\n" % len(arguments)) :], *rest]
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before an argument of some length, and ends the one before it."""
+    """Argument headers by length, each with the line end of the preceding argument."""
 
     def __missing__(self, length: int) -> bytes:
         return b"\r\n$%d\r\n" % length
@@ -93,7 +93,7 @@ HEADS = _Heads((length, b"\r\n$%d\r\n" % length) for length in range(1024))
 
 
 def pack_column(values: Sequence[bytes]) -> Buffer:
-    """As `pack_arguments`, in a third of the time for thousands of them."""
+    """Pack arguments as `pack_arguments` does, in a third of its time for thousands of them."""
     parts = [b""] * (2 * len(values) + 1)
     parts[0:-1:2] = map(HEADS.__getitem__, map(len, values))
     parts[1::2] = values
@@ -102,12 +102,12 @@ def pack_column(values: Sequence[bytes]) -> Buffer:
 
 
 def command_of(count: int, *packed: list[Buffer]) -> list[Buffer]:
-    """A command of `count` arguments, which `pack_arguments` has packed."""
+    """Return a command of `count` arguments that `pack_arguments` has packed."""
     return [b"*%d\r\n" % count, *chain.from_iterable(packed)]
 
 
 def pack_around_buffers(arguments: tuple[Argument, ...]) -> list[Buffer]:
-    """As `pack`, for a command with memoryviews among its arguments."""
+    """Pack a command with memoryviews among its arguments, as `pack` does."""
     buffers: list[Buffer] = []
     small = bytearray(b"*%d\r\n" % len(arguments))
     for argument in arguments:
@@ -125,7 +125,7 @@ def pack_around_buffers(arguments: tuple[Argument, ...]) -> list[Buffer]:
 
 
 def reply_error(line: str) -> RedisError:
-    """The exception for an error reply."""
+    """Return the exception for an error reply."""
     wrapped = WRAPPED.match(line)
     if wrapped:
         line = wrapped[1]
@@ -135,19 +135,19 @@ def reply_error(line: str) -> RedisError:
 
 
 def error_code(error: BaseException) -> str:
-    """The code that an error reply begins with: BUSYGROUP, NOGROUP, MISCONF, …; "" for other exceptions."""
+    """Return the code that an error reply begins with: BUSYGROUP, NOGROUP, MISCONF, …; "" for other exceptions."""
     return str(error).partition(" ")[0] if isinstance(error, RedisError) else ""
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the same command may succeed later without anybody changing it: the server is away or unable."""
+    """Return True if the unchanged command may succeed later: the server is unavailable, or cannot serve at present."""
     if isinstance(error, AuthenticationError | NoPermissionError):
         return False
     return isinstance(error, RedisConnectionError) or error_code(error) in TEMPORARY
 
 
 def as_map(reply: Reply) -> dict[bytes, Reply]:
-    """A map reply: a flat list of keys and values in RESP2, a dict in RESP3; an absent one (None) is empty."""
+    """Convert a map reply: a flat list of keys and values in RESP2, a dict in RESP3; None becomes an empty dict."""
     if reply is None:
         return {}
     if isinstance(reply, dict):
@@ -157,7 +157,7 @@ def as_map(reply: Reply) -> dict[bytes, Reply]:
 
 
 def as_pairs(reply: Reply) -> list[tuple[bytes, Reply]]:
-    """The streams of an XREAD reply: a list of [key, entries] in RESP2, a dict in RESP3, None for none."""
+    """Return the streams of an XREAD reply: a list of [key, entries] in RESP2, a dict in RESP3, None for none."""
     if reply is None:
         return []
     if isinstance(reply, dict):

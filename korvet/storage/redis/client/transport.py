@@ -1,7 +1,7 @@
-"""Bytes to and from a Redis: over a plain socket, or through TLS.
+"""Send and receive bytes over a plain socket, or through TLS.
 
 A plain socket is used directly, without `trio.SocketStream`: buffers are sent as a list and received in place, and
-what can be done at once is, without another turn through the scheduler (a tenth of a small command's cost).
+operations that need not wait avoid another scheduler tick (a tenth of a small command's cost).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from korvet.storage.redis.client.address import RedisAddress
 JOIN_BYTES = 4096  # smaller buffers are joined with their neighbours before they are sent
 SENDMSG_BUFFERS = 512  # the kernel takes 1,024 in one call
 
-# A megabyte batch should leave, and a megabyte of replies arrive, without many turns through the event loop.
-# The kernel cuts this to its own limit.
+# A megabyte batch should be sent, and a megabyte of replies received, in few iterations of the event loop.
+# The kernel reduces this to its own limit.
 SOCKET_BUFFER_BYTES = 4 << 20
 
 
@@ -29,28 +29,29 @@ class Transport(ABC):
 
     @abstractmethod
     async def receive_into(self, buffer: bytearray) -> int:
-        """Put what has arrived at the buffer's beginning, and return how much it is; 0 at the end."""
+        """Write received bytes to the beginning of the buffer; return their number, 0 at the end."""
 
     @abstractmethod
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all buffers, in order."""
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send what can be sent without waiting, while no `send` is under way; what is left. Never fails: that is
-        for the `send` of what is left to tell.
+        """Send as much as possible without waiting, and return the rest. No `send` may be under way.
+
+        Never raise: the later `send` of the rest raises the error.
         """
         return buffers
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close at once, whoever still waits."""
+        """Close immediately, even if tasks still wait."""
 
 
 class SocketTransport(Transport):
-    """A plain socket, not blocking."""
+    """A plain, non-blocking socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.settimeout(0)  # which is how not to block
+        sock.settimeout(0)  # makes it non-blocking
         self._socket = sock
 
     async def receive_into(self, buffer: bytearray) -> int:
@@ -85,7 +86,7 @@ class SocketTransport(Transport):
 
 
 class StreamTransport(Transport):
-    """Any stream of Trio's; TLS is one."""
+    """A Trio stream, such as one through TLS."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -104,7 +105,7 @@ class StreamTransport(Transport):
 
 
 async def open_transport(address: RedisAddress) -> Transport:
-    """Connect, and shake hands where TLS is asked for. The caller limits the time, and closes."""
+    """Connect, with a TLS handshake if the address requires TLS. The caller limits the time, and closes."""
     if address.path:
         stream = await trio.open_unix_socket(address.path)
     else:
@@ -120,14 +121,14 @@ async def open_transport(address: RedisAddress) -> Transport:
         await encrypted.do_handshake()
     except BaseException as error:
         await trio.aclose_forcefully(stream)
-        if isinstance(error.__cause__, ssl.SSLError):  # trio's own says only that the stream is broken
+        if isinstance(error.__cause__, ssl.SSLError):  # trio's own error does not name the reason
             raise error.__cause__ from None
         raise
     return StreamTransport(encrypted)
 
 
 def unsent(buffers: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of `buffers` after their first `sent` bytes."""
+    """Return the rest of `buffers` after their first `sent` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]

@@ -1,7 +1,8 @@
-"""Connections for appends that wait until replicas have them.
+"""Connections for appends that wait for replicas.
 
-WAIT answers for what its own connection wrote, and whatever is sent behind it waits as well. So such appends have
-connections of their own, opened when the first of them comes, and more of them, up to a limit, when all are waiting.
+WAIT covers only the writes of one connection, and blocks all later commands of it. Such appends therefore
+use separate connections. The first one is opened for the first such append, further ones, up to a limit, if all are
+waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_CONNECTIONS = 8
 
 @define(eq=False)
 class WaitingConnections:
-    """Some connections to one server, and how many WAITs each has to answer."""
+    """Connections to one server, each with its number of unanswered WAITs."""
 
     address: RedisAddress
     nursery: trio.Nursery
@@ -40,9 +41,10 @@ class WaitingConnections:
     _may_wait: bool = False
 
     async def open(self) -> None:
-        """Make sure that there is a connection, and that WAIT is to be had: some services and users do without.
+        """Ensure that there is a connection, and that it accepts WAIT, which some services and Redis users lack.
 
-        Raises NotEnoughReplicas before anything is written that nobody could confirm; KafkaStorageError.
+        Raise NotEnoughReplicas before a record is written that no replica could confirm; KafkaStorageError if there is
+        no connection.
         """
         if self._may_wait:
             return
@@ -69,7 +71,7 @@ class WaitingConnections:
         return tuple(self._waits)
 
     def choose(self) -> RedisConnection:
-        """The connection that is the least busy. Raises NotConnected where none is connected."""
+        """Return the connected connection with the fewest unanswered WAITs. Raise NotConnected if there is none."""
         connected = [each for each in self._waits if each.is_connected]
         if not connected:
             raise NotConnected(f"no connection to {self.address.description}")
@@ -79,7 +81,7 @@ class WaitingConnections:
         return chosen
 
     async def wait_connected(self) -> None:
-        """Return when `choose` finds a connection."""
+        """Wait until a connection is connected."""
         async with trio.open_nursery() as nursery:
             for connection in self._waits:
                 nursery.start_soon(self._first_connected, connection, nursery.cancel_scope)
@@ -89,11 +91,11 @@ class WaitingConnections:
         scope.cancel()
 
     def started(self, connection: RedisConnection) -> None:
-        """A WAIT was sent."""
+        """Count a WAIT that was sent."""
         self._waits[connection] += 1
 
     def ended(self, connection: RedisConnection) -> None:
-        """A WAIT was answered, or never will be."""
+        """Count a WAIT that was answered, or never will be."""
         self._waits[connection] -= 1
 
     def _open_another(self) -> None:
@@ -108,7 +110,7 @@ class WaitingConnections:
                 self._has_tried()
                 await trio.sleep_forever()
         except RedisError as error:
-            # The first connection got in; since then somebody has changed the password, or the server.
+            # The first connection was accepted; since then the password or the server has changed.
             logger.warning("no second connection to Redis at %s: %s", self.address.description, error)
             self._has_tried()
 
