@@ -1,4 +1,4 @@
-"""Many partitions: how many a client can have made, and what describing them costs others."""
+"""Many partitions: how many a client can create, and the time and memory that describing them costs."""
 
 from __future__ import annotations
 

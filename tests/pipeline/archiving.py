@@ -1,4 +1,4 @@
-"""The archive without Spark: workers of this very process, and a program that is killed where it is told to.
+"""The archive without Spark: workers in this process, and a program that kills itself at a given step.
 
 python -m tests.pipeline.archiving BOOTSTRAP-SERVERS TOPICS LAKE [STEP ROUND]
 """
@@ -32,7 +32,7 @@ STEPS = ("plan", "task", "files", "before commit", "after commit")
 
 @frozen
 class WorkersHere:
-    """Tasks one after the other in this process; `cores` is what they are planned for."""
+    """Workers that run tasks sequentially in this process. The tasks are planned for `cores`."""
 
     connecting: Connecting
     cores: int = 2
@@ -50,7 +50,7 @@ def archive_of(
     every_s: float | None = None,
     accept_gap: bool = False,
 ) -> Archive:
-    """An archive that is ready to run, to a folder or another place."""
+    """Return an archive that is ready to run, to a folder or another location."""
     connecting = Connecting(bootstrap_servers)
     place = lake if isinstance(lake, Location) else Location.parse(str(lake))
     options = ArchiveOptions(connecting, Wanted.parse(topics), place, every_s, accept_gap=accept_gap)
@@ -58,7 +58,7 @@ def archive_of(
 
 
 def archived(bootstrap_servers: str, topics: str, lake: Path | Location, **how: bool | int) -> Archive:
-    """Archive what there is; what came of it."""
+    """Archive all records, and return the archive."""
     archive = archive_of(bootstrap_servers, topics, lake, **how)
     archive.run()
     return archive
@@ -73,7 +73,7 @@ def values(count: int, *, first: int = 0, **more: object) -> list[Record]:
 
 @contextmanager
 def growing(cluster: Cluster, topic: str) -> Iterator[None]:
-    """Records are produced, one lot after the other, until the block ends."""
+    """Produce batches of records in a thread until the block ends."""
     ended = threading.Event()
 
     def produce() -> None:
@@ -92,7 +92,7 @@ def growing(cluster: Cluster, topic: str) -> Iterator[None]:
 
 
 def log_of(cluster: Cluster, topic: str, partitions: int = 1) -> list[Row]:
-    """All records of a topic, as a consumer reads them."""
+    """Return all records of a topic, as a consumer reads them."""
     rows = [
         Row(
             row["topic"],
@@ -139,7 +139,7 @@ def die() -> None:
 
 
 def nth(number: int, what: Callable[[], None]) -> Callable[[], None]:
-    """Something that does `what` when it is called the nth time, and nothing before."""
+    """Return a function that calls `what` at its nth call, and does nothing before."""
     calls = iter(range(1, number + 1))
 
     def call() -> None:
@@ -150,7 +150,7 @@ def nth(number: int, what: Callable[[], None]) -> Callable[[], None]:
 
 
 def deadly(archive: Archive, step: str, number: int) -> Archive:
-    """The same archive, which ends this process at a step of its nth round."""
+    """Return the archive, changed so that it kills this process at a step of its nth round."""
     dying = nth(number, die)
     if step in {"plan", "files"}:
         archive.workers = DeadlyWorkers(archive.workers, dying, first=step == "plan")

@@ -25,7 +25,7 @@ def memory() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def record_timestamp() -> Iterator[Cluster]:
-    """A broker on Redis: an entry for each record, offsets that are times."""
+    """A broker on Redis with the record layout and the timestamp mapping."""
     server = start_server(VALKEY)
     try:
         with KorvetProcess(storage=server.url) as broker:
@@ -36,7 +36,7 @@ def record_timestamp() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def batch_dense() -> Iterator[Cluster]:
-    """A broker on Redis: an entry for each batch, offsets that count."""
+    """A broker on Redis with the batch layout and the dense mapping."""
     server = start_server(VALKEY)
     settings = {"storage.layout": "batch", "offset.mapping": "dense"}
     try:
@@ -62,7 +62,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that no other test has."""
+    """A topic name that no other test uses."""
     return f"topic-{next(NUMBERS)}"
 
 

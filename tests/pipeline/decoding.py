@@ -1,4 +1,4 @@
-"""What tests of decoding have in common: records in an archive, and what is in a table afterwards."""
+"""Helpers for tests of decoding: write records to an archive, and read the decoded tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START_MS = 1_767_225_600_000  # 2026-01-01
 
 @frozen
 class Lake:
-    """An archive of one topic, and the tables decoded from it, in a folder of their own."""
+    """An archive of one topic, and the tables decoded from it, in a separate folder."""
 
     folder: Path
     topic: str = "orders"
@@ -43,7 +43,7 @@ class Lake:
         keys: Sequence[str | None] | None = None,
         timestamps_ms: Sequence[int] | None = None,
     ) -> None:
-        """Append records to the archive: bytes as they are, None as null, everything else as JSON."""
+        """Append records to the archive: bytes unchanged, None as null, all other values as JSON."""
         rows = archived(self.topic, values, partition, self.next_offset(partition), keys, timestamps_ms)
         table = LakeTable.open_or_create(self.location("raw"), self.topic, TOPIC_ID)
         start = table.archived_up_to.get(partition, 0)
@@ -59,12 +59,12 @@ class Lake:
         return Location.parse(str(self.folder / name))
 
     def decoding(self, **settings: Any) -> Decoding:
-        """The job, with the settings of a specification; it works in this process."""
+        """Return a decoding with the settings of a specification. It runs in this process."""
         specification = specifications((self.topic,), None, settings)[self.topic]
         return Decoding(specification, self.location("raw"), self.location("typed"), Here())
 
     def decode(self, **settings: Any) -> list[Told]:
-        """Rounds until there is nothing more to do."""
+        """Run rounds until everything is decoded, and return their results."""
         decoding = self.decoding(**settings)
         told: list[Told] = []
         while (one := decoding.round()) is not None:
@@ -73,7 +73,7 @@ class Lake:
         return told
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:
-        """The rows of a typed table by partition and offset."""
+        """Return the rows of a typed table, sorted by partition and offset."""
         found = self.table(table).to_pylist()
         return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
 
@@ -82,12 +82,12 @@ class Lake:
         return delta.to_pyarrow_table()
 
     def values(self, *columns: str) -> list[Any]:
-        """Values of one column, or tuples of several, by partition and offset."""
+        """Return the values of one column, or tuples of several, sorted by partition and offset."""
         rows = [tuple(row[column] for column in columns) for row in self.rows()]
         return [row[0] for row in rows] if len(columns) == 1 else rows
 
     def bad(self) -> dict[int, str]:
-        """What is wrong with bad rows, by offset."""
+        """Return the errors of bad rows, by offset."""
         if not (self.folder / "typed" / f"{self.topic}~dlq").exists():
             return {}
         rows = self.table(f"{self.topic}~dlq").to_pylist()
@@ -97,7 +97,7 @@ class Lake:
 
 
 def die_at(step: str, lake: Lake) -> None:
-    """Begin a round, and die by signal 9 at one of its steps; for a process of its own."""
+    """Run a round that kills this process (SIGKILL) at one of its steps. Call it in a separate process."""
     decoding = lake.decoding()
     decoding.on_step = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == step else None
     decoding.round()

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster out of the pip package: a master and workers, each a Java of its own, on loopback."""
+"""Spark's standalone cluster from the pip package: a master and workers, each a separate JVM, on loopback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 
 @define
 class Running:
-    """A process whose lines are collected."""
+    """A process whose lines of stderr are collected."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(factory=list)
@@ -34,7 +34,7 @@ class Running:
 
     @classmethod
     def start(cls, words: Sequence[str | Path], folder: Path, *, stdout: int = subprocess.PIPE) -> Running:
-        """Run a command with Spark's defaults for it; lines of stderr are collected."""
+        """Start a command with Spark's environment, and collect its lines of stderr."""
         environment = {
             **os.environ,
             "SPARK_HOME": str(SPARK_HOME),
@@ -60,7 +60,7 @@ class Running:
         return running
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """The first match in a line."""
+        """Wait for a line that matches, and return the first match."""
         found: list[re.Match[str]] = []
 
         def decided() -> bool:
@@ -73,24 +73,24 @@ class Running:
             return found[0]
 
     def wait_for_lines(self, count: int) -> None:
-        """Wait until there are so many lines."""
+        """Wait until at least `count` lines were collected."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.lines) >= count, LIMIT_S), self.lines
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, unless it has ended already, and wait; the exit status."""
+        """Send a signal unless the process has ended, wait for its end, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for the end of the process, and return the exit status."""
         status = self.process.wait(LIMIT_S)
         self._collecting.join(LIMIT_S)
         return status
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Kill the process if it runs, and close its streams."""
         if self.process.poll() is None:
             self.process.kill()
         self.wait()
@@ -112,14 +112,14 @@ class Running:
 
 @define
 class Standalone:
-    """A master, and workers with a core each; they keep what executors log in `folder`."""
+    """A master, and workers with one core each, which store the executors' logs in `folder`."""
 
     url: str
     folder: Path
     workers: Sequence[Running]
 
     def executors(self) -> list[int]:
-        """The process ids of the executors' Javas."""
+        """Return the process ids of the executors."""
         parents = [str(worker.process.pid) for worker in self.workers]
         told = subprocess.run(
             ["ps", "-ww", "-o", "pid=,args=", "--ppid", ",".join(parents)],
@@ -130,7 +130,7 @@ class Standalone:
         return [int(line.split()[0]) for line in told.splitlines() if "CoarseGrainedExecutorBackend" in line]
 
     def tasks(self) -> list[int]:
-        """How many tasks have ended well on each of the workers."""
+        """Return the number of tasks that have succeeded on each worker."""
         return [
             sum(
                 log.read_text(errors="replace").count("Finished task ")
@@ -142,7 +142,7 @@ class Standalone:
 
 @contextmanager
 def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
-    """A cluster, with all its workers; nothing of it is left when this ends."""
+    """Run a cluster with its workers until the block ends."""
     with ExitStack() as stack:
 
         def started(name: str, *arguments: str) -> Running:

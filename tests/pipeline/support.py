@@ -1,4 +1,4 @@
-"""The data source as Spark uses it, without Spark: planned, pickled, read, all in this process."""
+"""Use the data source as Spark does, without Spark: plan, pickle and read in this process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Row = dict[str, Any]
 
 @frozen
 class Cluster:
-    """A broker to be tested with, and how its topics count."""
+    """A broker for tests, and the offset mapping of its topics."""
 
     bootstrap_servers: str
     is_dense: bool
     storage: str = field(default="")  # the Redis behind it, if any
 
     def run(self, work: Callable[[Client], Awaitable[R]]) -> R:
-        """Do something with a client, and be done with it."""
+        """Run `work` with a client, and return its result."""
 
         async def main() -> R:
             async with open_client(self.bootstrap_servers) as client:
@@ -51,7 +51,7 @@ class Cluster:
         return self.run(lambda client: client.produce(topic, list(records), codec=codec))
 
     def options(self, **options: object) -> dict[str, str]:
-        """Options as Spark hands them over."""
+        """Return options in the form in which Spark passes them."""
         given = {"kafka.bootstrap.servers": self.bootstrap_servers}
         given |= {name.replace("__", "."): str(value) for name, value in options.items()}
         return {name.lower(): value for name, value in given.items()}
@@ -60,7 +60,7 @@ class Cluster:
         return KorvetSource(self.options(**options))
 
     def read(self, **options: object) -> list[Row]:
-        """All rows of a batch read, by partition and offset."""
+        """Return all rows of a batch read, by partition and offset."""
         return list(rows_of(batch_reader(self.source(**options))))
 
     def stream(self, **options: object) -> StreamReader:
@@ -81,7 +81,7 @@ def rows_of(reader: BatchReader) -> Iterator[Row]:
 
 
 def rows_in(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> Iterator[Row]:
-    """What tasks would yield: reader and partitions travel pickled."""
+    """Yield the rows of tasks. The reader and the partitions are pickled and unpickled, as for Spark's workers."""
     for partition in pickle.loads(pickle.dumps(list(partitions))):
         for batch in pickle.loads(pickle.dumps(reader)).read(partition):
             assert isinstance(batch, pa.RecordBatch)
@@ -90,13 +90,13 @@ def rows_in(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> It
 
 
 def trigger(reader: StreamReader, start: StreamOffset) -> tuple[StreamOffset, list[Row]]:
-    """One trigger: where it ended, and its rows."""
+    """Run one trigger, and return its end and its rows."""
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     return end, list(rows_in(reader, reader.partitions(start, end)))
 
 
 def delete_records(cluster: Cluster, topic: str, offset: int) -> None:
-    """Let partition 0 begin at an offset."""
+    """Delete the records of partition 0 before an offset."""
     partition = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000

@@ -1,4 +1,4 @@
-"""`korvet lake archive` where Spark is not needed: what is wrong is told before anything is started or written."""
+"""`korvet lake archive` without Spark: invalid usage is reported before anything is started or written."""
 
 # ruff: noqa: F811  the fixture of another folder
 
@@ -21,7 +21,7 @@ from tests.processes import KorvetProcess
 
 @pytest.fixture(scope="session")
 def broker(memory: Cluster) -> KorvetProcess:
-    """What the fixture `korvet` asks for: who to speak to."""
+    """Return the broker for the fixture `korvet`."""
     host, _, port = memory.bootstrap_servers.partition(":")
     return KorvetProcess(host=host, port=int(port))
 

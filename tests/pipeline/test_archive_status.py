@@ -21,7 +21,7 @@ from tests.pipeline.support import Cluster, delete_records
 
 
 def audited(cluster: Cluster, topic: str, lake: Path) -> list[Finding]:
-    """What an audit of one topic finds, with the broker's help."""
+    """Return the findings of an audit of one topic that compares the table with the broker."""
     place = Location.parse(str(lake))
     _, findings, failures = cluster.run(lambda client: audit(client, place, [topic]))
     assert failures == {}

@@ -32,7 +32,7 @@ def answer(next_offset: int, *batches: RecordBatch) -> Fetched:
 
 
 class Answers(Fetching):
-    """What a broker would have answered."""
+    """A fetcher with prepared responses."""
 
     def __init__(self, *answers: Fetched | KafkaError) -> None:
         self.given = list(answers)

@@ -17,7 +17,7 @@ UTC = dt.UTC
 
 
 def decoded(values: list[object], *fields: tuple[str, pa.DataType] | pa.Field, **settings: Any) -> Decoded:
-    """Values decoded to columns; `keys` and `timestamps_ms` are the records' own."""
+    """Decode values to columns. `keys` and `timestamps_ms` are those of the records."""
     records = {name: settings.pop(name) for name in ("keys", "timestamps_ms") if name in settings}
     specification = specifications(("orders",), None, settings)["orders"]
     schema = pa.schema(fields)
@@ -25,7 +25,7 @@ def decoded(values: list[object], *fields: tuple[str, pa.DataType] | pa.Field, *
 
 
 def fault(value: object, kind: pa.DataType, **settings: Any) -> str:
-    """What is wrong with a value for a column of this type."""
+    """Return the error for a value that a column of this type refuses."""
     found = decoded([{"x": value} if not isinstance(value, bytes) else value], ("x", kind), **settings)
     assert found.typed.num_rows == 0
     (error,) = found.bad.column("error").to_pylist()
@@ -33,7 +33,7 @@ def fault(value: object, kind: pa.DataType, **settings: Any) -> str:
 
 
 def held(value: object, kind: pa.DataType, **settings: Any) -> Any:
-    """What a column of this type holds of a value."""
+    """Return a value as decoded for a column of this type."""
     found = decoded([{"x": value} if not isinstance(value, bytes) else value], ("x", kind), **settings)
     assert found.bad.column("error").to_pylist() == []
     (row,) = found.typed.column("x").to_pylist()

@@ -1,4 +1,4 @@
-"""`korvet lake decode`, as far as it needs no Spark: what it shows, and what it says to bad input."""
+"""`korvet lake decode` without Spark: its output, and its errors for invalid input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:
-    """Run the command; its exit status."""
+    """Run the command, and return its exit status."""
     places = ["--at", str(lake.folder / "raw"), "--to", to or str(lake.folder / "typed")]
     with pytest.raises(SystemExit) as ended:
         main(["lake", "decode", *places, *arguments])

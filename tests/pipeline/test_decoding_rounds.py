@@ -32,7 +32,7 @@ class Killed(Exception):  # noqa: N818  it happened
 
 
 def kill_at(step: str, decoding: Decoding) -> None:
-    """Let a round come up to this step, and no further."""
+    """Run a round that ends at this step."""
 
     def end(name: str) -> None:
         if name == step:
@@ -156,7 +156,7 @@ def test_killed_at_any_step_each_row_is_there_once(lake: Lake, step: str) -> Non
 
 
 def test_killed_between_the_commits_another_specification_finishes_what_was_begun(lake: Lake) -> None:
-    """What was good to the first is bad to the second, and the other way round."""
+    """Rows that the first specification accepts are bad for the second, and vice versa."""
     file = written(lake, "a", "timestamp")
     lake.archive([{"a": "2026-01-31T00:00:00Z"}, {"a": 5000}])
     kill_at("between commits", lake.decoding(schema_file=file))
@@ -170,7 +170,7 @@ def test_killed_between_the_commits_another_specification_finishes_what_was_begu
 
 
 def written(lake: Lake, name: str, kind: str) -> str:
-    """A file with a schema in Spark's JSON, of one column."""
+    """Write a file with a schema of one column in Spark's JSON, and return its path."""
     file = lake.folder / f"{name}-{kind}.json"
     field = f'{{"name": "{name}", "type": "{kind}", "nullable": true, "metadata": {{}}}}'
     file.write_text(f'{{"type": "struct", "fields": [{field}]}}')

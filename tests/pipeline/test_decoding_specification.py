@@ -1,4 +1,4 @@
-"""What a user says about a topic is taken, or all that is wrong with it is told at once."""
+"""Specifications of topics: valid ones are parsed, and all faults of invalid ones are reported together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from korvet.pipeline.decoding.specification import Specification, specifications
 
 
 def errors(text: str, folder: Path, topics: tuple[str, ...] = (), **options: Any) -> list[str]:
-    """What is said about a file with this text, without its name."""
+    """Return the errors for a file with this text, with the folder's path replaced."""
     file = folder / "decode.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:

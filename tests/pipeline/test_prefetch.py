@@ -1,4 +1,4 @@
-"""What a thread hands over, ahead of who wants it."""
+"""Prefetching: items that a thread produces before the consumer requests them."""
 
 from __future__ import annotations
 

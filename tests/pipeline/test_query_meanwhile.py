@@ -28,7 +28,7 @@ PAUSE_S = 0.1  # between lots, or the machine has no time for anything else
 
 @define
 class Growth:
-    """Records produced by a thread of its own, a lot at a time, and how many there are for certain, and at most."""
+    """A producer of batches of records for a thread, which counts the sent and the acknowledged records."""
 
     cluster: Cluster
     topic: str

@@ -40,7 +40,7 @@ def numbered(numbers: Sequence[int]) -> list[Record]:
 
 
 def prepared(cluster: Cluster, topic: str, lake: Path, count: int = 1000) -> Replay:
-    """A topic of two partitions, archived, and an empty one that it is to be replayed into."""
+    """Return a replay from an archived topic of two partitions into an empty one. Create both topics."""
     cluster.create(topic, partitions=2)
     cluster.produce(topic, numbered(range(count)))
     archived(cluster.bootstrap_servers, topic, lake)
@@ -56,7 +56,7 @@ def everything(replay: Replay, partition: int) -> Selection:
 
 
 def records_of(cluster: Cluster, topic: str) -> list[ConsumedRecord]:
-    """All records of a topic of two partitions, as they are read back."""
+    """Consume and return all records of a topic of two partitions."""
 
     async def read(client: Client) -> list[ConsumedRecord]:
         tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

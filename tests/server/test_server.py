@@ -1,4 +1,4 @@
-"""The server over real sockets: order, limits, clients that go, and the end."""
+"""The server over real sockets: order of responses, limits, disconnects, and draining."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A broker's share of a compaction in a process of its own, which ends itself with signal 9 when it was told to.
+"""Run the broker's part of a compaction in a separate process, which kills itself (SIGKILL) after a number of steps.
 
     python -m tests.storage.compacting URL TOPIC STEPS
 
-Steps are the scripts that were answered. With more STEPS than there are it compacts, and ends by itself.
+A step is a script that Redis has answered. If STEPS exceeds their number, the compaction completes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The private server: who may use a folder, what survives whom, and that nothing but the owner gets in."""
+"""The private server: exclusive use of a folder, survival of killed brokers, and access for the owner only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    status = Path(f"/proc/{pid}/stat")  # an orphan may stay a zombie where nobody minds orphans
+    status = Path(f"/proc/{pid}/stat")  # an orphan stays a zombie if init does not reap it
     return not status.exists() or not status.read_text().rpartition(")")[2].startswith(" Z")
 
 
@@ -151,7 +151,7 @@ async def test_refuses_a_folder_that_is_none() -> None:
 
 
 def kill_a_broker(folder: Path, *, appendfsync: str = "always") -> int:
-    """Run a broker's part in a process of its own, kill it with signal 9, and say which server it leaves."""
+    """Run a broker's part in a separate process, kill it (SIGKILL), and return the pid of the server it leaves."""
     program = textwrap.dedent(
         f"""
         import os, signal, trio

@@ -1,4 +1,4 @@
-"""What only the memory backend promises; the rest is the contract's."""
+"""Guarantees of the memory backend beyond the storage contract."""
 
 from __future__ import annotations
 

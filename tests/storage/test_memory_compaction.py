@@ -17,7 +17,7 @@ LARGE = b"x" * 20_000
 
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> MemoryStorage:
-    """One whose compaction lets others have their turn after every batch."""
+    """A storage whose compaction lets other tasks run after each batch."""
     monkeypatch.setattr(time_slices, "SLICE_S", -1.0)
     return MemoryStorage()
 

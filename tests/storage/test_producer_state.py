@@ -34,7 +34,7 @@ def send(states: ProducerStates) -> Send:
 
 
 def sender(states: ProducerStates) -> Send:
-    """Check a batch, and remember it where it may be appended; base offsets are the number of the call."""
+    """Return a function that checks a batch and records it if it is new. Its base offset is the number of the call."""
     calls = 0
 
     def send(
@@ -205,8 +205,8 @@ def test_a_clock_that_steps_back_expires_nobody_early(states: ProducerStates, se
     assert send(0, 0, producer_id=2, now_ms=DAY_MS) is None
 
 
-# Ten times as many records as a batch may have. Where five batches go round all the 2^31 sequences, the next one may
-# be numbered as one of them, and is taken for it, as in Kafka.
+# At most ten times as many records as a batch may have. If five batches used all 2^31 sequences, the next one could
+# have the sequence of one of them, and would be treated as its duplicate, as in Kafka.
 @given(counts=st.lists(st.integers(1, 10**7), min_size=1, max_size=20), start=st.integers(0, MAX_SEQUENCE))
 def test_batches_of_any_size_from_anywhere_follow_each_other(counts: list[int], start: int) -> None:
     send = sender(ProducerStates(DAY_MS, complete_from=8))

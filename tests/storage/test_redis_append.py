@@ -37,7 +37,7 @@ each_layout = pytest.mark.parametrize("layout", ["record", "batch"])
 
 @asynccontextmanager
 async def broker_on(server: RedisServer, layout: str = "record", **settings: str) -> AsyncIterator[Storage]:
-    """A broker, and the topic, which it creates if nobody has."""
+    """Yield a broker's storage on the server, with the topic "orders", which is created if it does not exist."""
     defaults = StorageDefaults(retention_check_interval_ms=0)
     settings = {"storage.layout": layout, "retention.ms": "-1", **settings}
     async with open_redis_storage(server.url, defaults=defaults) as storage:
@@ -48,7 +48,7 @@ async def broker_on(server: RedisServer, layout: str = "record", **settings: str
 
 @define
 class Stored:
-    """Results as they come in."""
+    """The results of appends, in the order of their arrival."""
 
     results: list[AppendResult] = field(factory=list)
     _changed: trio.Event = field(factory=trio.Event)
@@ -59,14 +59,14 @@ class Stored:
         self._changed = trio.Event()
 
     async def wait_for_more(self, count: int) -> None:
-        """Return once so many more are there."""
+        """Wait until `count` more results have arrived."""
         target = len(self.results) + count
         while len(self.results) < target:
             await self._changed.wait()
 
 
 async def append_until_stored(storage: Storage, values: Sequence[bytes], stored: Stored) -> None:
-    """Append one record after the other as a client does that is not idempotent: again only when told to."""
+    """Append records one after the other like a producer without idempotence: retry only after retriable errors."""
     for value in values:
         result: AppendResult | KafkaError | None = None
         while not isinstance(result, AppendResult):
@@ -191,7 +191,7 @@ async def test_two_brokers_neither_lose_nor_double_when_the_server_is_killed(
 async def test_an_append_whose_time_is_up_is_not_repeated_later(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client may have sent the batch again already. Later appends go on."""
+    """The client may already have sent the batch again. Later appends continue."""
     monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", 0.2)
     async with broker_on(redis_server) as storage:
         await append(storage, TP, [Record(b"before")])
@@ -210,7 +210,7 @@ async def test_an_append_whose_time_is_up_is_not_repeated_later(
 
 
 async def fill(server: RedisServer, *, spare: int = 0) -> None:
-    """Leave the server no more memory than it uses, and a little."""
+    """Limit the server's memory to what it uses now, plus `spare` bytes."""
     with server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] + spare)
 

@@ -1,4 +1,4 @@
-"""The catalogue of topics in Redis: what a broker goes by while Redis is away, or is asked by several at once."""
+"""The catalogue of topics in Redis: its cache while Redis is unavailable, and concurrent requests for it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_full_server_gets_room_by_deleting_a_topic(
 
 
 class Late:
-    """A connection whose answers to one command are taken up late, as those of a task whose turn comes last."""
+    """A connection that delays the replies to one command, as for a task that is scheduled last."""
 
     def __init__(self, storage: RedisStreamsStorage, command: bytes) -> None:
         self.redis: Any = storage._catalogue.redis

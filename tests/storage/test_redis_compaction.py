@@ -1,4 +1,4 @@
-"""Compaction as a user of Redis sees it: streams, groups and keys, before, after, and when somebody interferes."""
+"""Compaction as a user of Redis sees it: streams, groups and keys, before, after, and with other clients' commands."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_groups_keep_positions_consumers_and_what_is_pending(
 async def test_few_entries_with_many_pending_are_taken_over(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    """Then the entries are gone through, and not what is pending."""
+    """Then the entries are searched instead of the pending entries list."""
     assert topic.partitions == 1
     await fill(storage, 60, 5)
     client.xgroup_create(KEY, "plain", 0)
@@ -427,7 +427,7 @@ async def test_a_topic_that_is_created_anew_meanwhile_is_not_touched(
 async def test_of_two_runs_the_later_one_counts(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis, after_step: Any
 ) -> None:
-    """As when a broker that was paused goes on, and another has its lease by then."""
+    """This happens if a paused broker continues after another broker has acquired its lease."""
     assert topic.partitions == 1
     await fill(storage, 10, 30)
     expected = latest_of(await records_from(storage, TP))
@@ -548,7 +548,7 @@ async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: s
 
 
 def run_until(server: RedisServer, steps: int) -> int:
-    """Compact in another process that kills itself after so many steps; how it ended."""
+    """Compact in another process that kills itself after a number of steps. Return how it ended."""
     command = [sys.executable, "-m", "tests.storage.compacting", server.url, "orders", str(steps)]
     return subprocess.run(command, cwd=ROOT, env=os.environ, check=False, timeout=60).returncode
 

@@ -224,7 +224,7 @@ async def test_what_is_refused_for_good_is_raised_at_once(
 
 @asynccontextmanager
 async def tls_proxy(server: RedisServer, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """Terminates TLS on a port of its own, since neither wheel's server speaks it; yields the port."""
+    """Terminate TLS on a separate port, which is yielded, because the servers of both wheels do not support TLS."""
 
     async def relay(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
         try:
@@ -327,7 +327,7 @@ async def test_tls_shows_its_own_certificate(
 
 
 async def kill_while_it_works(server: RedisServer, redis: RedisConnection) -> Pending:
-    """Kill the server with a command written that it will not get to any more."""
+    """Kill the server after a command was written that it does not execute any more."""
     server.pause()
     pending = redis.send((b"INCR", b"count"))
     await trio.testing.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""What plain Redis clients do to a partition's stream: entries added and removed by hand."""
+"""Plain Redis clients use a partition's stream: they add and remove entries."""
 
 from __future__ import annotations
 

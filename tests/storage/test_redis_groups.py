@@ -1,4 +1,4 @@
-"""Positions of groups, and the Redis consumer groups beside them, on real servers."""
+"""Committed offsets of groups, and the corresponding Redis consumer groups, on real servers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Store:
                 raise error
 
     async def info(self) -> dict[bytes, Reply]:
-        """What XINFO GROUPS says of the group."""
+        """Return the group's entry of XINFO GROUPS."""
         (info,) = cast(list[Reply], await self.redis.execute(b"XINFO", b"GROUPS", STREAM))
         return as_map(info)
 

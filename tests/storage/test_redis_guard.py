@@ -1,4 +1,4 @@
-"""Servers that lose acknowledged records by their own doing: evicting, emptied, with a file they cannot write."""
+"""Servers that lose acknowledged records themselves: by eviction, by being emptied, or with an unwritable file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches to entries and back, without a server: what the append script is given, and what is made of entries."""
+"""Batches to entries and back, without a server: the arguments of the append script, and the parsing of entries."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_large_batch_is_several_pieces_of_the_index(retention_bytes: int, larg
 
 
 def fields_of(record: Record, *, producer: bytes = b"", log_append_time: bool = False) -> Fields:
-    """The fields that the script gives a record."""
+    """Return the fields that the script writes for a record."""
     fields: Fields = []
     if record.key is not None:
         fields += (b"key", record.key)

@@ -20,7 +20,7 @@ from korvet.storage.redis.client.transport import SocketTransport, StreamTranspo
 
 @define
 class Server:
-    """The other end: `writes` holds what arrived, one item per write."""
+    """The server's end of a link, which the test controls."""
 
     stream: trio.testing.MemoryReceiveStream
     replies: trio.testing.MemorySendStream
@@ -49,7 +49,7 @@ async def served_link() -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def link_on_a_socket() -> AsyncIterator[tuple[Link, socket.socket]]:
-    """A link, and the other end, which blocks."""
+    """Yield a link on a socket, and the blocking socket of its other end."""
     ours, theirs = socket.socketpair()
     with theirs:
         async with serving(SocketTransport(ours)) as link:
@@ -58,7 +58,7 @@ async def link_on_a_socket() -> AsyncIterator[tuple[Link, socket.socket]]:
 
 @asynccontextmanager
 async def serving(transport: Transport) -> AsyncIterator[Link]:
-    """A link on it that is served; at the end nobody waits any more."""
+    """Yield a running link on the transport. At the end, its pending commands fail."""
     link = Link(transport, 60.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.serve)

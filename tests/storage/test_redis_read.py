@@ -1,4 +1,4 @@
-"""Reading slices of a stream: what is asked of Redis for what is answered."""
+"""Reading slices of a stream: the Redis commands sent for each result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis is relieved of: expired pieces of a log, and what is remembered of producers and brokers."""
+"""Deletion from Redis: expired pieces of a log, and the state of expired producers and brokers."""
 
 from __future__ import annotations
 

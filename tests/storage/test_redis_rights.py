@@ -64,12 +64,12 @@ def url_of(server: RedisServer) -> str:
 
 
 def denied(client: redis.Redis) -> set[str]:
-    """What the server has refused so far, as it logs it."""
+    """Return the commands and keys that the server has refused so far, from its ACL log."""
     return {entry["object"] for entry in client.acl_log()}
 
 
 async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
-    """Each verb, in ways that take different commands."""
+    """Call each method of storage, in all ways that use different Redis commands."""
     topic = await storage.create_topic("orders", 2, {"storage.layout": layout, "retention.ms": "-1"})
     topic = await storage.alter_topic(topic, partitions=3)
     await storage.topics()

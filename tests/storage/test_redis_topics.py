@@ -1,4 +1,4 @@
-"""Topics on Redis: deletion and recreation under fire, leftovers, what a keyspace says of itself, lost records."""
+"""Topics on Redis: concurrent deletion and recreation, leftovers, the format of a keyspace, lost records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def storage(redis_server: RedisServer) -> AsyncIterator[Storage]:
 async def test_nothing_crosses_while_a_topic_is_deleted_and_created_under_appends(
     redis_server: RedisServer, client: redis.Redis, layout: str
 ) -> None:
-    """Each append carries the id its broker took for the topic's when it began."""
+    """Each append carries the topic id that its broker had when the append began."""
     settings = {"storage.layout": layout}
     stored: dict[str, int] = {}
 
@@ -129,7 +129,7 @@ async def test_an_old_broker_does_not_make_a_deleted_topic_s_state_again(
 async def test_a_later_topic_s_partition_is_not_taken_over_by_an_earlier_one(
     storage: Storage, client: redis.Redis
 ) -> None:
-    """As if the catalogue had been read just before the deletion, and the state is asked for just after."""
+    """The old topic stands for that of a broker that read the catalogue just before the topic was deleted."""
     await storage.create_topic("orders", 1, DENSE)
     async with new_broker(client) as other:
         old = await other.topic("orders")
@@ -240,7 +240,7 @@ async def test_a_wrong_password_is_one_line(new_server: object) -> None:
 
 
 async def go_back(client: redis.Redis, saved: dict[bytes, bytes]) -> None:
-    """What a server does that comes back with an older file."""
+    """Restore saved keys, as a server that restarts with an older file does."""
     client.delete(*[key for key in client.keys("*") if b"orders" in key and b"$topics" not in key])
     for key, dump in saved.items():
         client.restore(key, 0, dump, replace=True)

@@ -30,20 +30,20 @@ CHANGES = b"korvet:$changes"
 
 @define
 class Watching:
-    """A watcher at work, and a connection of somebody else's."""
+    """A running watcher, and another client's connection."""
 
     watcher: Watcher
     redis: RedisConnection
     changes: list[Change | None] = field(factory=list)
 
     async def add(self, key: bytes, entry_id: bytes = b"*") -> bytes:
-        """Add an entry by hand; its ID."""
+        """Add an entry with XADD, and return its ID."""
         added = await self.redis.execute(b"XADD", key, entry_id, b"field", b"value")
         assert isinstance(added, bytes)
         return added
 
     async def reads(self) -> int:
-        """How many XREADs the server has executed."""
+        """Return the number of XREADs that the server has executed."""
         stats = await self.redis.execute(b"INFO", b"commandstats")
         assert isinstance(stats, bytes)
         lines = dict(line.split(":", 1) for line in stats.decode().splitlines() if ":" in line)
@@ -71,7 +71,7 @@ async def watching(redis_server: RedisServer) -> AsyncIterator[Watching]:
 
 
 async def parked(watch: StreamWatch, nursery: trio.Nursery) -> trio.Event:
-    """Wait in a task of its own; the event says when it is over. Returns when the server blocks for it."""
+    """Wait in a separate task, and return when the server blocks for it. The event is set when the wait ends."""
     over = trio.Event()
 
     async def wait() -> None:
