@@ -1,12 +1,12 @@
-"""Topics, records and positions in the broker's own memory: the reference for other backends, and the tests' fake.
+"""Topics, records and committed offsets in the broker's memory: the reference backend, and the tests' fake.
 
-`korvet serve` without arguments runs on it. Everything is forgotten when the broker ends, so it is fast, and it
-is bounded: beyond `max_bytes` (`memory://?max_bytes=…`) an append is refused once retention frees nothing more.
-Offsets are dense unless the topic says otherwise; a topic's layout is remembered and means nothing. There is one
-copy, so `min.insync.replicas` above 1 refuses `acks=all`.
+`korvet serve` without arguments uses it. All data are lost when the broker ends. Memory is limited: beyond
+`max_bytes` (`memory://?max_bytes=…`) an append is refused if retention frees nothing more.
+Offsets are dense unless the topic sets another mapping; a topic's layout is stored and has no effect. There is one
+copy, so `acks=all` is refused if `min.insync.replicas` is above 1.
 
-No verb waits, except for a watch, compaction and the search for a time: nothing can be seen half done, and a read costs
-what its slices cost.
+No method waits, except a watch, compaction, the search for a timestamp, and the release of dropped segments: no task
+can observe a partial operation, and a read costs only the slices that it returns.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed
 
 GIB = 1024**3
 RECLAIM_INTERVAL_MS = 100
-# What a position and a document occupy besides their bytes.
+# Bytes that a committed offset and a document occupy besides their content.
 POSITION_COST = 600
 DOCUMENT_COST = 400
 
 
 def sensible_max_bytes() -> int:
-    """1 GiB, or half of the machine's memory where that is less."""
+    """Return 1 GiB, or half of the machine's memory if that is less."""
     return min(GIB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
@@ -74,7 +74,7 @@ def now_in_ms() -> int:
 
 
 class MemoryWatch:
-    """A watch that appends to its partitions set off. Also a context manager, as cheap as one can be."""
+    """A watch that appends to its partitions notify; also its own context manager, which is the cheapest form."""
 
     __slots__ = ("_event", "_grown", "_tps", "_watches")
 
@@ -116,7 +116,7 @@ class MemoryWatch:
 
 @define
 class GroupPositions:
-    """What one group committed. Positions go when their topic does, so they need not name its id."""
+    """The committed offsets of one group. They are deleted with their topic, so they need not name its id."""
 
     generation_id: int = -1
     positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
@@ -128,10 +128,10 @@ def position_cost(position: OffsetAndMetadata) -> int:
 
 @define(eq=False)
 class MemoryStorage(Storage):
-    """See the module. Needs no opening or closing; `open_storage` is for those who choose by URL.
+    """The memory backend, which needs no opening or closing; `open_storage` selects it by URL.
 
-    `mapping` is that of new topics whose settings name none; here it stands for the one among the defaults.
-    `clock` answers milliseconds since 1970: offsets (under the timestamp mapping), log append times, retention and
+    `mapping` is that of new topics whose settings name none; it replaces the one in the defaults.
+    `clock` returns milliseconds since 1970: offsets (under the timestamp mapping), log append times, retention and
     producers' expiry follow it.
     """
 
@@ -143,7 +143,7 @@ class MemoryStorage(Storage):
     durability: str = field(default="everything is forgotten when the broker ends", init=False)
     is_elsewhere: bool = field(default=False, init=False)
     _budget: MemoryBudget = field(init=False)
-    # Replaced, never changed: whoever goes through what `topics` answered may take its time.
+    # Replaced, never changed, so that callers of `topics` can iterate over the result across checkpoints.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     _names: dict[UUID, str] = field(factory=dict, init=False)
     _created_ms: dict[UUID, int] = field(factory=dict, init=False)
@@ -231,7 +231,7 @@ class MemoryStorage(Storage):
         await self._free_dropped()
 
     def _check_present(self, topic: Topic) -> None:
-        """Raise unless the topic with that id is there."""
+        """Raise UnknownTopicOrPartition unless the topic with that id exists."""
         if topic.topic_id not in self._names:
             raise UnknownTopicOrPartition
 
@@ -319,7 +319,7 @@ class MemoryStorage(Storage):
 
     async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
         if self._is_there(tp) and tp not in self._logs:
-            return None  # nobody ever wrote to it
+            return None  # no log was created yet
         log = self._log(tp)
         before, now_ms = log.log_start_offset, self.clock()
         log.enforce_retention(now_ms, up_to)
@@ -341,7 +341,7 @@ class MemoryStorage(Storage):
         return topic is not None and 0 <= tp.partition < topic.partitions
 
     def _log(self, tp: TopicPartition) -> PartitionLog:
-        """A partition's log, made when it is first asked for: a topic may have ten thousand."""
+        """Return a partition's log; create it on first use, since a topic may have ten thousand partitions."""
         log = self._logs.get(tp)
         if log is None:
             if not self._is_there(tp):
@@ -350,7 +350,7 @@ class MemoryStorage(Storage):
         return log
 
     async def _free_dropped(self) -> None:
-        """Free what was dropped, in turns with others: a gigabyte takes a tenth of a second."""
+        """Free dropped segments in time slices: a gigabyte takes a tenth of a second."""
         turns = Turns()
         while self._budget.free():
             await turns.next()
@@ -360,9 +360,9 @@ class MemoryStorage(Storage):
             watch.notify(tp)
 
     def _enforce_retention(self) -> None:
-        """What a full store tries before it refuses: every partition, also those that nobody writes to.
+        """Apply retention to all partitions, also those without appends, before a full store refuses an append.
 
-        Not for each of the appends that it then refuses: there may be ten thousand partitions.
+        Do so at most once in RECLAIM_INTERVAL_MS, since there may be ten thousand partitions.
         """
         now_ms = self.clock()
         if 0 <= now_ms - self._reclaimed_ms < RECLAIM_INTERVAL_MS:
@@ -372,7 +372,7 @@ class MemoryStorage(Storage):
             log.enforce_retention(now_ms)
             log.expire_producers(now_ms)
 
-    # --- Groups' positions ------------------------------------------------------------------------------
+    # --- Committed offsets ------------------------------------------------------------------------------
 
     async def ack(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1

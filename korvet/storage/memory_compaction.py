@@ -1,8 +1,8 @@
-"""Compaction in memory: segments are written anew, some at a time, and put in the place of the old ones.
+"""Compaction in memory: rebuild segments, some at a time, and replace the old ones.
 
-While one is written the broker goes on: it appends to a later segment, since compaction seals those that are there, and
-reads the old ones. What DeleteRecords or retention took away meanwhile is not put back: then the round ends there, and
-the next one does the rest.
+While a segment is rebuilt the broker appends to a later one, since compaction seals the present segments, and reads the
+old ones. If DeleteRecords or retention removes a segment meanwhile, compaction does not restore it: the call ends, and
+the next one compacts the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MemoryCompaction:
         return Compacted(log.cleaned.end, size, log.size)
 
     def _target(self) -> int:
-        """The end of what is old enough."""
+        """Return the end of the records that are older than min.compaction.lag.ms."""
         limit = lag_limit(self.log.config, self.now_ms)
         end = self.log.cleaned.end
         if limit is None:
@@ -82,7 +82,7 @@ class MemoryCompaction:
         return size
 
     async def _noted(self, target: int) -> Round:
-        """The next round, with the keys of the dirty part, as far as there is room."""
+        """Return the next round, with the keys of the dirty part, up to its limit of keys."""
         log = self.log
         round_ = Round(
             self.max_keys,
@@ -108,7 +108,7 @@ class MemoryCompaction:
         return round_
 
     async def _clean(self, round_: Round) -> bool:
-        """Write the segments below the round's end anew; False if some of them were taken away meanwhile."""
+        """Rebuild the segments below the round's end; return False if some of them were removed meanwhile."""
         sources: list[Segment] = []
         new = Segment()
         begin = 0

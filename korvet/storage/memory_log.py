@@ -1,15 +1,15 @@
-"""One partition kept in memory: whole batches in segments, found by bisecting.
+"""One partition in memory: whole batches in segments, found by bisection.
 
-A segment is some 256 kB of batches. It is what retention drops, and its largest timestamp is the first level of
-the time index; the second are the batches' own. Neither is ever a running maximum, so a record dated 2100 hides
-nothing behind it.
+A segment has some 256 kB of batches. Retention drops whole segments. The largest timestamp of each segment is the first
+level of the time index, that of each batch the second. Neither is a running maximum, so a record with a timestamp in
+the year 2100 does not affect later segments and batches.
 
-A batch stays the bytes it came as. It is kept in the buffer of its request, base offset stamped in place, unless
-it is a small part of that buffer: then it is copied, so that one partition's retention frees what it drops.
-Appending and reading cost per batch, never per record. Records are looked into only to answer for a timestamp,
+A batch keeps the bytes of its request. It stays in the request's buffer, base offset stamped in place, unless it is a
+small part of that buffer: then it is copied, so that one partition's retention frees the memory that it drops.
+The cost of appending and reading depends on batches, never on records. Records are decoded only to find a timestamp,
 and to find the first one of a batch whose beginning was cut off by `truncate_before`.
 
-Nothing here waits or knows the time: it is told both limits and the clock.
+No function here waits or reads the clock: callers pass limits and the time.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from korvet.storage.offsets import OffsetMapper, offset_mapper
 from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, ProducerStates
 
 SEGMENT_BYTES = 256 * 1024
-# Below every timestamp, also below -1, which says that a record has none.
+# Lower than every timestamp, also than -1, which stands for a record without one.
 ANY_TIME = -(2**63)
-# What a batch occupies besides its bytes: its buffer's and view's own headers, and its places in a segment.
+# Bytes that a batch occupies besides its content: the headers of its buffer and view, and its array items in a segment.
 BATCH_COST = 400
-# What it occupies in a segment that grows no more, if it is small: its places alone.
+# Bytes that a small batch occupies in a closed segment: its array items alone.
 JOINED_BATCH_COST = 32
 SMALL_BATCH_BYTES = 32 * 1024
 LOG_COST = 2000
-# Nothing here survives a broker, so nothing acknowledged is ever lost while it lives.
+# The log lives as long as its broker, and loses no acknowledged record meanwhile, so the epoch never changes.
 LEADER_EPOCH = 0
 
 
 def nothing_to_reclaim() -> None:
-    """A budget of its own frees nothing."""
+    """Do nothing: the `reclaim` of a budget without a storage."""
 
 
 @define
 class MemoryBudget:
-    """How much all partitions together may hold, counted roughly: payloads exactly, Python's share by averages.
+    """The limit of memory for all partitions, and its approximate use: payloads exactly, Python's overhead by averages.
 
-    What logs have dropped is no longer counted, and is freed a segment at a time.
+    Dropped segments are no longer counted, and are freed one at a time.
     """
 
     limit: int
@@ -70,7 +70,7 @@ class MemoryBudget:
     _dropped: deque[Segment] = field(factory=deque)
 
     def take(self, cost: int) -> None:
-        """Count `cost` bytes, or raise KafkaStorageError when they do not fit even after retention."""
+        """Count `cost` bytes, or raise KafkaStorageError if they do not fit even after retention."""
         if self.used + cost > self.limit:
             self.reclaim()
             if self.used + cost > self.limit:
@@ -85,12 +85,12 @@ class MemoryBudget:
         self.used -= cost
 
     def drop(self, segments: Sequence[Segment]) -> None:
-        """Give back what segments cost, and let go of them with `free`."""
+        """Subtract the cost of segments; `free` releases them later."""
         self.used -= sum(segment.cost for segment in segments)
         self._dropped.extend(segments)
 
     def free(self) -> bool:
-        """Free one segment that was dropped; False when there is none."""
+        """Free one dropped segment; return False if there is none."""
         if self._dropped:
             self._dropped.popleft()
             return True
@@ -106,10 +106,10 @@ class Slice(NamedTuple):
 
 
 class Segment:
-    """Consecutive batches, by columns: what is bisected lies together, and a small batch costs little.
+    """Consecutive batches, by columns: bisected values are contiguous, and a small batch costs little.
 
-    As long as it grows each batch is a buffer of its own. `close` lays small ones side by side: thousands of little
-    objects would be slow to read, slow to free, and keep memory from being given back after they are gone.
+    While the segment grows, each batch has a separate buffer. `close` joins small ones into one buffer: thousands of
+    small objects would be slow to read, slow to free, and would fragment the memory that they release.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Segment:
 
     @property
     def count(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return len(self.ends)
 
     def append(self, buffer: Buffer, last_offset: int, max_timestamp: int, now_ms: int, cost: int) -> None:
@@ -153,7 +153,7 @@ class Segment:
         self.cost += cost
 
     def close(self) -> int:
-        """No more is to come; how much less it costs now."""
+        """Join small batches, since none will be appended; return the bytes by which the cost has decreased."""
         if self._joined is not None or self.count < 2 or self.size > self.count * SMALL_BATCH_BYTES:
             return 0
         self._joined = memoryview(b"".join(self._buffers))
@@ -162,13 +162,13 @@ class Segment:
         return before - self.cost
 
     def batch(self, index: int) -> Buffer:
-        """One batch. What is to outlive the segment is copied by the caller (`own_buffer`)."""
+        """Return one batch. If it has to outlive the segment, the caller copies it (`own_buffer`)."""
         if self._joined is None:
             return self._buffers[index]
         return self._joined[self._start(index) : self.ends[index]]
 
     def batches(self, first: int, end: int) -> list[Buffer]:
-        """Batches one after the other, in as few buffers as they lie in."""
+        """Return consecutive batches: as one buffer if the segment is joined, else a buffer for each."""
         if self._joined is None:
             return self._buffers[first:end]
         return [self._joined[self._start(first) : self._start(end)]]
@@ -177,12 +177,12 @@ class Segment:
         return self.ends[index - 1] if index else 0
 
     def expired(self, now_ms: int, retention_ms: int, kept_at_least_ms: int) -> bool:
-        """Whether the largest timestamp is past retention; without timestamps, the time of the last append."""
+        """Return True if the largest timestamp is past retention; without timestamps, if the last append is."""
         newest = self.max_timestamp if self.max_timestamp >= 0 else self.last_append_ms
         return now_ms - newest > retention_ms and now_ms - self.last_append_ms >= kept_at_least_ms
 
     def without_first(self, count: int) -> Segment:
-        """The segment without its first batches."""
+        """Return the segment without its first batches."""
         rest = Segment()
         for index in range(count, self.count):
             buffer = own_buffer(self.batch(index))
@@ -215,7 +215,7 @@ class PartitionLog:
     segments: list[Segment] = field(factory=list)
     segment_ends: list[int] = field(factory=list)  # the last offset of each segment
     cleaned: Cleaned = field(factory=Cleaned)
-    _is_sealed: bool = False  # whether what is appended next begins a segment
+    _is_sealed: bool = False  # the next append begins a new segment
     _bounds: LogOffsets | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -224,7 +224,7 @@ class PartitionLog:
 
     @property
     def bounds(self) -> LogOffsets:
-        """Log start and high watermark. Nothing is ever undecided here, so that is the last stable offset too."""
+        """Log start, high watermark, and last stable offset, which without transactions is the high watermark."""
         bounds = self._bounds
         if bounds is None:
             bounds = self._bounds = LogOffsets(
@@ -238,7 +238,7 @@ class PartitionLog:
     # --- Appending --------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, now_ms: int) -> AppendResult:
-        """Append the batch, or find that it was. Raises before anything has changed."""
+        """Append the batch, or return the result of the first append of a duplicate. An error changes nothing."""
         idempotent = batch.producer_id >= 0
         if idempotent and (duplicate := self._duplicate_of(batch, now_ms)) is not None:
             return AppendResult(
@@ -255,7 +255,7 @@ class PartitionLog:
         if idempotent:
             self._remember(batch, base_offset, log_append_time_ms, now_ms)
         self.enforce_retention(now_ms)
-        # More than an append adds: so it never becomes much, however much was dropped at once.
+        # Frees more than an append adds, so dropped segments never accumulate, however many are dropped together.
         if self.budget.free():
             self.budget.free()
         return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
@@ -266,7 +266,7 @@ class PartitionLog:
         )
 
     def _stamp(self, batch: RecordBatch, base_offset: int, now_ms: int) -> int:
-        """Write what the broker decides into the batch; the log append time, or -1."""
+        """Write the fields that the broker sets into the batch; return the log append time, or -1."""
         stamp(batch, base_offset, LEADER_EPOCH)
         if self.config.timestamp_type is TimestampType.CREATE_TIME:
             return -1
@@ -291,16 +291,16 @@ class PartitionLog:
         before = len(self.producers)
         appended = AppendedBatch(batch.base_sequence, batch.last_sequence, base_offset, log_append_time_ms)
         self.producers.remember(batch.producer_id, batch.producer_epoch, appended, now_ms=now_ms)
-        # Counted after the fact: a few hundred bytes over the limit are better than a batch half appended.
+        # Counted after the append: exceeding the limit by a few hundred bytes is better than half an append.
         self.budget.used += (len(self.producers) - before) * PRODUCER_COST
         self.expire_producers(now_ms)
 
     # --- Reading ----------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice:
-        """Whole batches from the one that holds `offset`, or follows it, on.
+        """Return whole batches, beginning with the one that contains `offset` or follows it.
 
-        `at_least_one` returns the first one however large it is.
+        With `at_least_one`, return the first one even if it exceeds `max_bytes`.
         """
         if offset == self.next_offset:
             return Slice([], 0)
@@ -340,8 +340,8 @@ class PartitionLog:
         return OffsetAndTimestamp(self.log_start_offset, -1 if first is None else first.timestamp)
 
     def seek_ts(self, timestamp: int) -> Steps[OffsetAndTimestamp | None]:
-        """The first record at or after `timestamp`."""
-        for segment in list(self.segments):  # those of this moment, also when some go between two steps
+        """Return the first record whose timestamp is at or after `timestamp`."""
+        for segment in list(self.segments):  # a copy, since segments may be dropped between two steps
             if segment.max_timestamp < timestamp:
                 continue
             for index, largest in enumerate(segment.max_timestamps):
@@ -352,7 +352,7 @@ class PartitionLog:
         return None
 
     def seek_max_ts(self) -> Steps[OffsetAndTimestamp | None]:
-        """The first record with the largest timestamp."""
+        """Return the first record with the largest timestamp."""
         if not self.segments:
             return None
         segment = max(self.segments, key=lambda each: each.max_timestamp)
@@ -367,12 +367,12 @@ class PartitionLog:
             else:
                 found = next((each for each in self._visible(batch) if each[1] >= timestamp), None)
         except KafkaError:
-            # It was never looked into when it came, and cannot be. Its header is all there is to answer with.
+            # An append does not decode records, so the log may have a batch that cannot be decoded: use its header.
             found = max(batch.base_offset, self.log_start_offset), batch.max_timestamp
         return None if found is None else OffsetAndTimestamp(*found)
 
     def _visible(self, batch: RecordBatch) -> Iterator[tuple[int, int]]:
-        """Offset and timestamp of the records of a batch that are not cut off."""
+        """Yield offset and timestamp of the records of a batch at or above the log start."""
         for delta, timestamp, *_ in decode_records(batch, max_bytes=MAX_UNPACKED_BYTES):
             if batch.base_offset + delta >= self.log_start_offset:
                 yield batch.base_offset + delta, timestamp
@@ -380,9 +380,9 @@ class PartitionLog:
     # --- Dropping ---------------------------------------------------------------------------------------
 
     def enforce_retention(self, now_ms: int, up_to: int | None = None) -> None:
-        """Drop leading segments as long as retention.ms or retention.bytes says so, and none beyond `up_to`.
+        """Drop leading segments that retention.ms or retention.bytes require to drop, and none beyond `up_to`.
 
-        Of a tiered topic nothing is dropped without it.
+        A tiered topic drops nothing without `up_to`.
         """
         if self.config.is_tiered and up_to is None:
             return
@@ -406,7 +406,7 @@ class PartitionLog:
         self.budget.give_back(self.producers.expire(now_ms) * PRODUCER_COST)
 
     def truncate_before(self, offset: int) -> int:
-        """Drop what lies below `offset`; the batch that holds it stays whole, and only the bound says otherwise."""
+        """Delete the records below `offset`. The batch that contains it stays whole; only the log start moves."""
         if offset > self.next_offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond the log's end at {self.next_offset}")
         if offset <= self.log_start_offset:
@@ -422,11 +422,11 @@ class PartitionLog:
     # --- Compacting: see memory_compaction ----------------------------------------------------------------
 
     def seal(self) -> None:
-        """Let the segments that are there grow no more."""
+        """End the present segments: the next append begins a new one."""
         self._is_sealed = True
 
     def replace(self, old: Sequence[Segment], new: Segment) -> bool:
-        """Put what is left of consecutive segments in their place; False if they are not all there any more."""
+        """Replace consecutive segments by their compacted one; return False if some of them are gone."""
         first = next((at for at, each in enumerate(self.segments) if each is old[0]), -1)
         after = first + len(old)
         present = self.segments[first:after] if first >= 0 else []
@@ -440,12 +440,12 @@ class PartitionLog:
         return True
 
     def clear(self) -> None:
-        """Drop everything: its topic was deleted."""
+        """Drop all segments and producers, since the topic was deleted."""
         self._drop_segments(len(self.segments))
         self.budget.give_back(len(self.producers) * PRODUCER_COST)
 
     def _drop_segments(self, count: int) -> None:
-        """Drop leading segments. The log then starts right behind them: who read them all misses nothing."""
+        """Drop leading segments. The log then starts at the next offset, so a consumer that has read them continues."""
         if count == 0:
             return
         dropped = self.segments[:count]
@@ -457,12 +457,15 @@ class PartitionLog:
         del self.segments[:count], self.segment_ends[:count]
 
     def _cut_first_segment(self) -> None:
-        """Let the first segment begin with the batch that holds the log start, known by what is left of it."""
+        """Drop the batches of the first segment before the log start.
+
+        Recompute the timestamps of the first remaining batch from its records at or above the log start.
+        """
         first = self.segments[0]
         rest = first.without_first(bisect_left(first.last_offsets, self.log_start_offset))
         (batch,) = parse_batches(rest.batch(0))
         if batch.base_offset < self.log_start_offset:
-            with suppress(KafkaError):  # it cannot be looked into: the header has to do
+            with suppress(KafkaError):  # the batch cannot be decoded: keep the header's timestamp
                 rest.max_timestamps[0] = max(timestamp for _, timestamp in self._visible(batch))
                 rest.max_timestamp = max(rest.max_timestamps)
         self.segments[0] = rest
@@ -471,9 +474,9 @@ class PartitionLog:
 
 
 def own_buffer(buffer: Buffer) -> Buffer:
-    """A buffer to keep a batch in: its own place in its request, unless that is more than twice as large.
+    """Return the buffer in which a batch is kept: its part of the request's buffer, or a copy.
 
-    A copy, too, where that place cannot be written to.
+    It is copied if the request's buffer is more than twice as large, or read-only.
     """
     if not isinstance(buffer, memoryview):
         return buffer
@@ -481,5 +484,5 @@ def own_buffer(buffer: Buffer) -> Buffer:
 
 
 def kept_bytes(buffer: Buffer) -> int:
-    """How many bytes a stored buffer holds on to."""
+    """Return the number of bytes that a stored buffer keeps allocated."""
     return len(cast("Sized", buffer.obj)) if isinstance(buffer, memoryview) else len(buffer)

@@ -1,8 +1,8 @@
-"""Offsets and the IDs of Redis stream entries: two ways to turn one into the other, without a table.
+"""Convert between offsets and the IDs of Redis stream entries: two mappings, both without a table.
 
-`timestamp` puts the clock into the offset: `offset = (milliseconds << sequence_bits) | sequence`, and the entry's
+`timestamp` encodes the clock in the offset: `offset = (milliseconds << sequence_bits) | sequence`, and the entry's
 ID is `milliseconds-sequence`. `dense` counts: offset 0, 1, 2, … is entry `1-0`, `2-0`, `3-0`, … (a stream has no
-entry `0-0`). The memory backend numbers its offsets by the same rules, without streams.
+entry `0-0`). The memory backend assigns offsets by the same rules, without streams.
 
 Not every ID has an offset: a plain `XADD *` can reach sequences above the mask within one millisecond, a dense ID
 has sequence 0, and IDs go higher (twice 64 bits, unsigned) than Kafka's offsets (one, signed).
@@ -18,47 +18,49 @@ from korvet.storage.interface import OffsetMapping, TopicConfig
 
 MIN_SEQUENCE_BITS = 1
 MAX_SEQUENCE_BITS = 16
-# An int64, and so is the offset after it, which is what `latest` answers.
+# This offset, and the next one, which `latest` returns, are int64.
 MAX_OFFSET = 2**63 - 2
 
 
 class OffsetMapper(ABC):
-    """Offset to entry ID and back, for one topic."""
+    """The mapping between offsets and entry IDs of one topic."""
 
     @abstractmethod
     def base_offset(self, next_offset: int, now_ms: int) -> int:
-        """The offset of the first record of a batch that is appended now; `next_offset` is the log's end."""
+        """Return the offset of the first record of a batch that is appended now; `next_offset` is the log's end."""
 
     @abstractmethod
     def pair(self, offset: int) -> tuple[int, int]:
-        """The two numbers of the entry's ID: milliseconds and sequence."""
+        """Return the two numbers of the entry's ID: milliseconds and sequence."""
 
     @abstractmethod
     def offset_of_pair(self, milliseconds: int, sequence: int) -> int | None:
-        """The offset of the entry with that ID; None if it has none."""
+        """Return the offset of the entry with that ID, or None if it has none."""
 
     def entry_id(self, offset: int) -> bytes:
-        """The entry's ID as Redis writes it."""
+        """Return the entry's ID in Redis's notation."""
         milliseconds, sequence = self.pair(offset)
         return b"%d-%d" % (milliseconds, sequence)
 
     def entry_id_before(self, offset: int) -> bytes:
-        """The ID of the entry one below: a position's last consumed entry. `0-0`, where nothing is, below 0."""
+        """Return the ID of the preceding offset: the last consumed entry of a committed offset.
+
+        Return `0-0`, which no entry has, for offset 0 and below.
+        """
         return self.entry_id(offset - 1) if offset > 0 else b"0-0"
 
     def offset(self, entry_id: bytes) -> int | None:
-        """The offset of the entry with that ID; None if it has none."""
+        """Return the offset of the entry with that ID, or None if it has none."""
         milliseconds, _, sequence = entry_id.partition(b"-")
         return self.offset_of_pair(int(milliseconds), int(sequence))
 
 
 @frozen
 class TimestampOffsets(OffsetMapper):
-    """Offsets that begin with the milliseconds at which their records were appended.
+    """Offsets whose high bits are the time in milliseconds at which their records were appended.
 
-    Consecutive offsets carry over into the next millisecond by themselves, so a batch may be larger than one
-    millisecond has room for; and since a base offset never lies below the log's end, a clock that steps
-    backwards breaks no order.
+    Consecutive offsets carry over into the next millisecond, so a batch may have more records than one millisecond
+    has sequences. A base offset is never below the log's end, so the order holds if the clock steps backwards.
     """
 
     sequence_bits: int
@@ -87,7 +89,7 @@ class TimestampOffsets(OffsetMapper):
 class DenseOffsets(OffsetMapper):
     """Offsets that count records, as Apache Kafka's do."""
 
-    def base_offset(self, next_offset: int, now_ms: int) -> int:  # noqa: ARG002  the clock means nothing here
+    def base_offset(self, next_offset: int, now_ms: int) -> int:  # noqa: ARG002  independent of the clock
         return next_offset
 
     def pair(self, offset: int) -> tuple[int, int]:
@@ -98,7 +100,7 @@ class DenseOffsets(OffsetMapper):
 
 
 def offset_mapper(config: TopicConfig) -> OffsetMapper:
-    """The mapper of a topic with that configuration."""
+    """Return the mapper of a topic with that configuration."""
     if config.mapping is OffsetMapping.DENSE:
         return DenseOffsets()
     return TimestampOffsets(config.sequence_bits)

