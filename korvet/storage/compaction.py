@@ -1,16 +1,17 @@
-"""Which records of a compacted log stay, and when it is time to look: Kafka's log cleaner, pure and told the time.
+"""The rules of Kafka's log cleaner: which records compaction retains, and when a log is due. Callers pass the time.
 
-A log is compacted in rounds. A round first notes the last offset of each key in the part that is still dirty, from
-where the round before ended, for as many keys as there is room; and up to the first record that is younger than
-`min.compaction.lag.ms`. Then it goes through the whole log up to there and leaves out each record whose key comes
-again later, and tombstones (records without value) that a round has met `delete.retention.ms` ago or longer. Offsets
-never change. What cannot be compacted stays: records without key, control batches, batches that cannot be read.
+A log is compacted in rounds. A round first notes the last offset of each key in the dirty part, which begins where the
+preceding round ended. Noting ends at the limit of keys, or at the first record that is younger than
+`min.compaction.lag.ms`. The round then reads the whole log up to there, and omits each record whose key occurs again
+later, and tombstones (records without value) that a round has read `delete.retention.ms` ago or longer. Offsets
+never change. Records without key, control batches, and batches that cannot be decoded are retained.
 
-There are no segments, and none that is active: in its place the newest record of a log always stays, even a tombstone.
+Kafka does not compact the active segment. Here there are no segments; instead the newest record of a log is always
+retained, even a tombstone.
 
-A tombstone's time counts from the first round that went over it, so that a consumer which was up to
-`delete.retention.ms` behind has seen it. What has to be remembered for that are the ends and times of rounds (`Mark`),
-not something about each record.
+A tombstone's time counts from the first round that has read it, so that a consumer with a lag of up to
+`delete.retention.ms` has received it. For that, a log stores the ends and times of rounds (`Mark`), and nothing for
+single records.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from korvet.protocol.record_batch import LONG_UNCOMPRESSED_BYTES, BatchBuilder, 
 from korvet.protocol.steps import RECORDS_A_STEP, LongCall, Steps
 from korvet.storage.interface import TopicConfig
 
-#: What a key and its offset occupy, roughly, in the map of a round.
+#: Approximate bytes of a key and its offset in the map of a round.
 BYTES_PER_KEY = 200
 # More marks than this mean that rounds follow each other closely; some tombstones then stay a little longer.
 MAX_MARKS = 64
@@ -38,7 +39,7 @@ DIGEST_BYTES = 16
 
 
 class Mark(NamedTuple):
-    """A round that has ended: everything below `end` was compacted by then."""
+    """A completed round: all records below `end` were compacted at that time."""
 
     end: int
     time_ms: int
@@ -46,13 +47,13 @@ class Mark(NamedTuple):
 
 @frozen
 class Cleaned:
-    """How far a log is compacted, and since when."""
+    """The ends and times of a log's completed rounds."""
 
     marks: tuple[Mark, ...] = ()
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """What `str` wrote."""
+        """Parse the text that `str` returns."""
         pairs = (mark.split(b":") for mark in text.split())
         return cls(tuple(Mark(int(end), int(time_ms)) for end, time_ms in pairs))
 
@@ -61,21 +62,21 @@ class Cleaned:
 
     @property
     def end(self) -> int:
-        """The first offset that no round has looked at."""
+        """The first offset that no round has read."""
         return self.marks[-1].end if self.marks else 0
 
     def tombstones_end(self, now_ms: int, delete_retention_ms: int) -> int:
-        """The offset below which tombstones have been there for long enough."""
+        """Return the offset below which tombstones are older than `delete.retention.ms`."""
         return max(
             (mark.end for mark in self.marks if now_ms - mark.time_ms >= delete_retention_ms), default=0
         )
 
     def after(self, end: int, now_ms: int, delete_retention_ms: int) -> Cleaned:
-        """As it is once a round has ended at `end`."""
+        """Return the marks after a round that has ended at `end`."""
         expired = [mark for mark in self.marks if now_ms - mark.time_ms >= delete_retention_ms][-1:]
         waiting = [mark for mark in self.marks if now_ms - mark.time_ms < delete_retention_ms]
         marks = [*expired, *waiting, Mark(end, now_ms)]
-        if len(marks) > MAX_MARKS:  # without one of them, what it stood for counts from the next
+        if len(marks) > MAX_MARKS:  # the records below the deleted mark count from the next mark
             del marks[1]
         return Cleaned(tuple(marks))
 
@@ -83,7 +84,7 @@ class Cleaned:
 def is_due(
     config: TopicConfig, *, clean_bytes: int, dirty_bytes: int, oldest_dirty_ms: int, now_ms: int
 ) -> bool:
-    """Whether a log is dirty enough. `oldest_dirty_ms` is the time of the first dirty record, -1 if unknown."""
+    """Return True if a log is dirty enough. `oldest_dirty_ms` is the first dirty record's time, -1 if unknown."""
     if dirty_bytes <= 0:
         return False
     if 0 <= oldest_dirty_ms < now_ms - config.max_compaction_lag_ms:
@@ -92,12 +93,12 @@ def is_due(
 
 
 def lag_limit(config: TopicConfig, now_ms: int) -> int | None:
-    """The timestamp above which records are too young; None where none is."""
+    """Return the timestamp above which records are too young to compact, or None if there is no such limit."""
     return now_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else None
 
 
 class KeyedRecord(NamedTuple):
-    """What compaction looks at of a record."""
+    """The part of a record that compaction needs."""
 
     offset: int
     key: bytes | None
@@ -106,14 +107,14 @@ class KeyedRecord(NamedTuple):
 
 @define(eq=False)
 class Round:
-    """One round over a log: first the dirty part is noted, then the whole log up to there asks what it keeps.
+    """One round over a log: first note the keys of the dirty part, then decide for each record up to there.
 
-    `latest` holds for a key the place of its last record: an offset, or whatever a store has in its stead, as long as
-    it tells the same place of the same record both times.
+    `latest` maps a key to the place of its last record: an offset, or another value with which the store identifies
+    the record in both passes.
     """
 
     max_keys: int
-    start: int  # the log start: what lies below may go
+    start: int  # the log start: records below it need not be retained
     newest: int  # the offset of the newest record
     tombstones_end: int
     end: int = 0  # the first offset that was not noted
@@ -121,24 +122,24 @@ class Round:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for further keys; what is noted all the same exceeds it a little."""
+        """True if the limit of keys is reached; keys noted before the next check may exceed it a little."""
         return len(self.latest) >= self.max_keys
 
     def note(self, key: bytes | None, place: object) -> None:
-        """Remember where a key stands; to be told in the order of the log."""
+        """Note the place of a key's record. Callers note records in the order of the log."""
         if key is not None:
             self.latest[short(key)] = place
 
     def is_superseded(self, key: bytes, place: object) -> bool:
-        """Whether a record further behind has the key of one that was noted, or lies before those that were."""
+        """Return True if a later record has the same key, given a record of the noted part or before it."""
         return self.latest.get(short(key), place) != place
 
     def drops_tombstone(self, offset: int) -> bool:
-        """Whether a tombstone has been there for long enough."""
+        """Return True if a tombstone is older than `delete.retention.ms`, and not the newest record."""
         return offset < self.tombstones_end and offset < self.newest
 
     def keeps(self, record: KeyedRecord) -> bool:
-        """Whether the record stays, in a log whose places are offsets."""
+        """Return True if the record is retained, in a log whose places are offsets."""
         offset, key, is_tombstone = record
         if offset < self.start:
             return False
@@ -148,7 +149,7 @@ class Round:
 
 
 def short(key: bytes) -> bytes:
-    """What stands for a key in the map: itself, or its digest where that is shorter; never the same for two keys."""
+    """Return the key itself, or its digest if that is not longer; the result is different for different keys."""
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -156,7 +157,7 @@ def short(key: bytes) -> bytes:
 
 
 def note_all(batch: RecordBatch, round_: Round) -> Steps[None]:
-    """Note the keys of a batch; none of one that cannot be read to its end, and stays as it is."""
+    """Note the keys of a batch; none if the batch cannot be decoded to its end, since it is then retained unchanged."""
     if batch.is_control:
         return
     parts: list[list[RawRecord]] = []
@@ -171,9 +172,9 @@ def note_all(batch: RecordBatch, round_: Round) -> Steps[None]:
 
 
 def compacted(batch: RecordBatch, round_: Round) -> Steps[Buffer | None]:
-    """What is left of a batch: its own buffer where everything stays, None where nothing does.
+    """Return the rest of a batch: its own buffer if all records are retained, None if none is.
 
-    Base offset, last offset delta, sequence and codec are the batch's as it was, like Kafka's cleaner leaves them.
+    Base offset, last offset delta, sequence and codec are those of the original batch, as with Kafka's cleaner.
     """
     if batch.is_control:
         return batch.buffer
@@ -199,7 +200,7 @@ def keyed(batch: RecordBatch, record: RawRecord) -> KeyedRecord:
 
 
 def rebuilt(batch: RecordBatch, kept: Sequence[RawRecord]) -> Steps[Buffer]:
-    """The batch with these of its records."""
+    """Build the batch with only the kept records."""
     builder = BatchBuilder()
     for at in range(0, len(kept), RECORDS_A_STEP):
         builder.add(kept[at : at + RECORDS_A_STEP])
@@ -218,6 +219,6 @@ def rebuilt(batch: RecordBatch, kept: Sequence[RawRecord]) -> Steps[Buffer]:
     )
     if batch.compression is Codec.NONE or builder.size < LONG_UNCOMPRESSED_BYTES:
         return finish()
-    # The records, those of them that are written, and their compressed bytes.
+    # Three times the size: the records, their encoded form, and their compressed bytes.
     data: Buffer = yield LongCall(finish, 3 * builder.size)
     return data

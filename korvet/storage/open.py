@@ -1,4 +1,4 @@
-"""The storage that a URL names.
+"""Open the storage that a URL names.
 
     memory://[?max_bytes=BYTES]    the broker's own memory
     redis:// rediss:// unix://     a Redis or Valkey server, written as the `redis` package has it
@@ -50,7 +50,7 @@ Backend = Callable[[str, StorageOptions], AbstractAsyncContextManager[Storage]]
 def open_storage(url: str, options: StorageOptions | None = None) -> AbstractAsyncContextManager[Storage]:
     """Open the storage, and close it with the block.
 
-    Raises StorageUsageError for a URL that names no storage, or one that cannot be had.
+    Raise StorageUsageError for a URL that names no storage, or a storage that cannot be opened.
     """
     scheme = urlsplit(url).scheme
     backend = BUILT_IN.get(scheme) or installed_backend(url, scheme)
@@ -60,7 +60,7 @@ def open_storage(url: str, options: StorageOptions | None = None) -> AbstractAsy
 def installed_backend(url: str, scheme: str) -> Backend:
     """Return the backend that an installed package has for the scheme.
 
-    Raises StorageUsageError if no package has one, or if it cannot be imported.
+    Raise StorageUsageError if no package has one, or if it cannot be imported.
     """
     # Importing it and searching all packages takes some 50 ms, a tenth of the time in which a broker starts. So the
     # built-in backends are no entry points.

@@ -1,8 +1,8 @@
 """Remember the idempotent producers of a partition (KIP-98, KIP-360); callers pass the time.
 
 A producer numbers its records per partition; a batch carries the number of its first record, and its count. The
-partition remembers, per producer id, the epoch and the last five batches, so that a batch which is sent again
-because its answer was lost is recognised and answered as it was the first time. The rules are those of Apache
+partition remembers, per producer id, the epoch and the last five batches. If a batch is sent again because its answer
+was lost, the partition detects the duplicate and returns the first answer. The rules are those of Apache
 Kafka (ProducerStateManager and ProducerAppendInfo), in this order:
 
 1. A batch with the epoch, first and last sequence of one of the last five is a duplicate of it.
@@ -13,12 +13,13 @@ Kafka (ProducerStateManager and ProducerAppendInfo), in this order:
    forgotten it, it begins anywhere. A partition may have forgotten every id given out before `complete_from`: before a
    producer last expired, a topic was last deleted, or a broker opened the store. An id contains its time.
 
-Two things differ from Kafka. There, a producer expires by the timestamps of its records, so that replayed old ones
-are forgotten at once; here it is the time of its last append that counts. And there, every unknown producer begins
-anywhere: a batch whose predecessor failed is then stored, and clients take the predecessor for stored as well.
+There are two differences from Kafka. In Kafka a producer expires by the timestamps of its records, so that a producer
+of replayed old records expires immediately; here it expires by the time of its last append. In Kafka every unknown
+producer begins anywhere: a batch whose predecessor failed is then stored, and clients take the predecessor for stored,
+too.
 
-Backends that must decide this elsewhere, in a script beside the data, are held to these rules by the contract
-suite. Where several batches of one producer arrive together, each is checked after the one before was remembered.
+The contract suite checks these rules for backends that apply them elsewhere, in a script beside the data. If several
+batches of one producer arrive together, each is checked after its predecessor was remembered.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumbe
 # A producer has at most five requests in flight (max.in.flight.requests.per.connection).
 BATCHES_REMEMBERED = 5
 MAX_SEQUENCE = 2**31 - 1
-# A producer id is the time it was given out, in units of 64 ms since 2020, and 19 more bits. So ids never repeat, even
-# if the store loses its last ones, and are below 2^53 until 2054: Lua and JavaScript keep them in doubles.
+# A producer id is the time of its assignment, in units of 64 ms since 2020, and 19 more bits. So ids never repeat, even
+# if the store loses its last ones, and are below 2^53 until 2054: Lua and JavaScript store them in doubles.
 ID_EPOCH_MS = 1_577_836_800_000
 ID_UNIT_MS = 64
 ID_LOW_BITS = 19
-# Roughly what one producer occupies, batches included; for backends that count their memory.
+# Approximate bytes of one producer with its batches, for backends that count their memory.
 PRODUCER_COST = 900
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that was appended, and how that was answered."""
+    """The sequences of an appended batch, and the answer to its append."""
 
     first_sequence: int
     last_sequence: int
@@ -57,7 +58,7 @@ def producer_id_at(now_ms: int) -> int:
 
 
 def next_sequence(sequence: int) -> int:
-    """The sequence number after `sequence`; they are 31 bits wide and begin again at 0."""
+    """Return the sequence number after `sequence`; they have 31 bits and wrap around to 0."""
     return (sequence + 1) & MAX_SEQUENCE
 
 
@@ -70,7 +71,7 @@ class Producer:
     batches: deque[AppendedBatch] = field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
 
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
-        """The batch that was the same one, if it is still remembered."""
+        """Return the remembered batch with the same epoch and sequences, or None."""
         if epoch != self.epoch:
             return None
         for batch in self.batches:
@@ -79,7 +80,7 @@ class Producer:
         return None
 
     def check(self, producer_id: int, epoch: int, first_sequence: int) -> None:
-        """Raise unless a batch that is no duplicate may follow."""
+        """Raise unless a batch that is not a duplicate may follow."""
         if epoch < self.epoch:
             message = f"producer {producer_id} has epoch {self.epoch} by now; a batch came with {epoch}"
             raise InvalidProducerEpoch(message)
@@ -99,8 +100,8 @@ class ProducerStates:
 
     expiration_ms: int
     complete_from: int = 0  # every producer with at least this id is remembered
-    # Ordered by the last append: whoever is first expires first. A clock that steps backwards can break that
-    # order; the one in front then holds up the others for as long, and `_known` looks at each one's own time.
+    # Ordered by the last append, so the first one expires first. A clock that steps backwards can break that order; the
+    # first producer then delays the removal of the others, and `_known` checks each producer's own time.
     producers: dict[int, Producer] = field(factory=dict)
 
     def __len__(self) -> int:
@@ -109,9 +110,9 @@ class ProducerStates:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, now_ms: int
     ) -> AppendedBatch | None:
-        """None if the batch may be appended; the earlier batch if it is a duplicate. Changes nothing.
+        """Return None if the batch may be appended, or the earlier batch if it is a duplicate. Change nothing.
 
-        Raises InvalidProducerEpoch and OutOfOrderSequenceNumber.
+        Raise InvalidProducerEpoch and OutOfOrderSequenceNumber.
         """
         producer = self._known(producer_id, now_ms)
         if producer is None:
@@ -124,7 +125,7 @@ class ProducerStates:
         return duplicate
 
     def remember(self, producer_id: int, epoch: int, batch: AppendedBatch, *, now_ms: int) -> None:
-        """Note a batch that `check` let pass and that was appended."""
+        """Remember a batch that `check` has accepted and that was appended."""
         producer = self._known(producer_id, now_ms)
         if producer is None or producer.epoch != epoch:
             producer = Producer(epoch, now_ms)
@@ -134,7 +135,7 @@ class ProducerStates:
         self.producers[producer_id] = producer
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers that appended nothing for `expiration_ms`; how many were forgotten."""
+        """Forget producers without appends for `expiration_ms`; return their number."""
         expired = []
         for producer_id, producer in self.producers.items():
             if not self._expired(producer, now_ms):

@@ -1,8 +1,8 @@
-"""A topic's raw settings, and what they amount to for storage.
+"""Parse a topic's raw settings into the configuration that storage applies.
 
-The names are Kafka's, and three of our own, which are fixed at creation and therefore always written down with
-the topic: whoever changes the broker's defaults later changes nothing about the topics that are there. Values
-were validated when they were set (`korvet.broker.topics`); one that is nonsense all the same raises InvalidConfig.
+The names are Kafka's, and three names of korvet, which are fixed at creation and therefore always stored with the
+topic: a later change of the broker's defaults does not affect existing topics. Values were validated when they were
+set (`korvet.broker.topics`); a value that is invalid nevertheless raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TIMESTAMP_TYPES = {
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
 
-AS_A_WHOLE = -2  # of local.retention.*: what the topic's retention.* is
+AS_A_WHOLE = -2  # value of local.retention.* that stands for the topic's retention.*
 
-# Setting -> (attribute of TopicConfig, how its string is read).
+# Setting -> (attribute of TopicConfig, function that parses its string).
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     LAYOUT: ("layout", StorageLayout),
     MAPPING: ("mapping", OffsetMapping),
@@ -47,10 +47,10 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
-    """What `settings` and the defaults amount to. Settings that mean nothing to storage are passed over.
+    """Return the defaults, overridden by `settings`. Settings that do not concern storage are ignored.
 
-    Retention drops nothing where the policy is to compact only, as in Kafka. Where records are archived
-    (`remote.storage.enable`), it is `local.retention.*` that says what storage keeps, and -2 there is the topic's own.
+    Retention drops nothing if the policy is only to compact, as in Kafka. If records are archived
+    (`remote.storage.enable`), `local.retention.*` is the retention of storage, and -2 stands for `retention.*`.
     """
     config = evolve(
         defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS)
@@ -70,7 +70,7 @@ def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicCon
 
 
 def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
-    """`settings` as they are written down at creation: the fixed three filled in."""
+    """Return the settings to store at creation: `settings`, with missing fixed ones from the defaults."""
     fixed = {
         LAYOUT: defaults.layout.value,
         MAPPING: defaults.mapping.value,
@@ -80,7 +80,7 @@ def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> d
 
 
 def fixed_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The three of them that no alteration changes."""
+    """Return the three fixed settings, which no alteration changes."""
     return {name: settings[name] for name in FIXED_SETTINGS}
 
 
