@@ -53,7 +53,7 @@ class FakeRegistry:
 
 @contextmanager
 def registry() -> Iterator[FakeRegistry]:
-    """A registry that listens while the context lasts."""
+    """Run a registry until the block ends."""
     fake = FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -82,5 +82,5 @@ def registry() -> Iterator[FakeRegistry]:
 
 
 def framed(number: int, payload: bytes, indexes: bytes = b"") -> bytes:
-    """A value as Confluent's serializers write it."""
+    """Frame a value as Confluent's serializers do."""
     return b"\0" + number.to_bytes(4, "big") + indexes + payload

@@ -36,7 +36,7 @@ def spark_archive(spark: SparkSession, cluster: Cluster, topic: str, lake: Path)
 
 
 def rows_by_spark(spark: SparkSession, table: Path) -> list[Row]:
-    """The table's rows as Spark reads its files."""
+    """Return the table's rows as Spark reads them from its files."""
     columns = ["topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"]
     found = spark.read.parquet(*live_files(table)).select(*columns).orderBy("partition", "offset").collect()
     return [
@@ -125,7 +125,7 @@ class Running:
             assert found, self.lines
 
     def java(self) -> int:
-        """The process id of the Java it has started."""
+        """Return the process id of the JVM that the command has started."""
         children = subprocess.run(
             ["ps", "-o", "pid=,comm=", "--ppid", str(self.process.pid)],
             capture_output=True, text=True, check=True,
@@ -133,7 +133,7 @@ class Running:
         return int(children[children.index("java") - 1])
 
     def end(self) -> tuple[int, str]:
-        """Exit status and what was printed."""
+        """Wait for the end of the command, and return its exit status and output."""
         assert self.process.stdout is not None
         status = self.process.wait(timeout=120)
         self.collecting.join(timeout=120)
@@ -189,7 +189,7 @@ def test_killed_in_two_ways_and_stopped_they_write_everything_once(
 
 
 def is_java(pid: int) -> bool:
-    """Whether Java runs under this process id."""
+    """Return True if a process with this id is Java."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
     except FileNotFoundError:

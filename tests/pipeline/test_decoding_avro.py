@@ -37,7 +37,7 @@ def fake() -> Iterator[FakeRegistry]:
 
 
 def record(*fields: tuple[str, Any], name: str = "Order") -> str:
-    """A record's schema; a field of three is one with a default."""
+    """Return the schema of a record with fields of (name, type)."""
     return json.dumps({"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]})
 
 

@@ -15,7 +15,7 @@ from korvet.pipeline.decoding.leaves import Number
 
 
 def columns(rows: list[dict[str, Any]], *fields: tuple[str, pa.DataType], **options: Any) -> dict[str, str]:
-    """The columns for these rows, by name, as Arrow shows their types."""
+    """Infer the columns for rows. Return Arrow's names of their types, by column."""
     known = list(pa.schema(fields))
     return {one.name: str(one.type) for one in grown(known, wanted(rows, known), **options)}
 

@@ -158,7 +158,7 @@ def test_killed_for_good_at_every_step_on_a_topic_that_grows(
 
 
 def replayed(table: Path, columns: str) -> list[tuple[Any, ...]]:
-    """Columns of the files that are in a table by its log, sorted; neither deltalake nor we read either."""
+    """Return columns of a table's live files, sorted. DuckDB and this function read them, not deltalake or korvet."""
     files: set[str] = set()
     for entry in sorted((table / "_delta_log").glob("*.json")):
         for line in entry.read_text().splitlines():

@@ -22,7 +22,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def by_key(lake: Lake, *columns: str) -> dict[str, Any]:
-    """The rows of the typed table by key, each once."""
+    """Return the rows of the typed table by key, and assert that each key has one row."""
     rows = lake.rows()
     found = {row["_key"].decode(): tuple(row[column] for column in columns) for row in rows}
     assert len(found) == len(rows), "a key is there twice"

@@ -94,6 +94,6 @@ def test_a_count_lies_between_what_was_acknowledged_before_and_after_it(
 
 
 def local_start(cluster: Cluster, topic: str) -> int:
-    """The first offset that the broker itself has."""
+    """Return the local log start offset."""
     tp = TopicPartition(topic, 0)
     return cluster.run(lambda client: client.list_offsets({tp: NAMED["earliest-local"]}))[tp].offset

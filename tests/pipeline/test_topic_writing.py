@@ -106,7 +106,7 @@ TYPES = {
 
 
 def schema_of(ddl: str) -> StructType:
-    """A schema out of DDL, which Spark itself reads only where there is a session."""
+    """Parse a schema from DDL. Spark's own parser needs a session."""
     columns = (column.split(" ") for column in ddl.split(", "))
     return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
 

@@ -50,7 +50,7 @@ def frame(*parts: bytes, size: int | None = None) -> bytes:
 
 
 def header(key: int, version: int) -> bytes:
-    """A request header with correlation id 1 and client id "c"."""
+    """Return a request header with correlation id 1 and client id "c"."""
     return struct.pack(">hhih", key, version, 1, 1) + b"c"
 
 
@@ -212,7 +212,7 @@ def produce(batch: bytes | bytearray, topic: str = "t") -> ProduceRequest:
 
 
 def altered(offset: int, value: bytes, *, crc: bool = True) -> bytearray:
-    """A batch of two records with other bytes at an offset, and a CRC that is right for them, or not."""
+    """Return a batch of two records with `value` at an offset, with a matching CRC unless `crc` is False."""
     batch = build_batch([(0, 1, None, b"a", ()), (1, 1, None, b"b", ())])
     batch[offset : offset + len(value)] = value
     if crc:
@@ -269,7 +269,7 @@ async def test_bad_batches_get_an_error_and_the_connection_lives_on(
 
 
 def bomb(codec: Codec, size: int) -> bytearray:
-    """A small batch whose records, it says, are one; decompressed it is `size` zeros."""
+    """Return a small batch with a record count of 1, whose payload decompresses to `size` zeros."""
     batch = build_batch([(0, 1, None, b"", ())])[:HEADER_BYTES]
     payload = gzip.compress(bytes(size)) if codec is Codec.GZIP else compress(codec, bytes(size))
     batch += payload
@@ -333,13 +333,13 @@ async def test_bad_names_of_topics_get_an_error(name: str) -> None:
 
 
 async def answered(broker: Broker, request: object, version: int) -> Any:
-    """The answer to one good request."""
+    """Return the response to one valid request."""
     (answer,) = await exchange(broker, request_bytes(request, version))
     return answer
 
 
 async def exchange(broker: Broker, data: bytes) -> list[Any]:
-    """The answers to whatever requests are in these bytes, up to the first that breaks the protocol."""
+    """Return the responses to the requests in these bytes, up to the first one that ends the connection."""
     connection = Connection(APIS, max_frame_bytes=Config().socket_request_max_bytes)
     connection.receive_data(data)
     answers: list[Any] = []
@@ -362,7 +362,7 @@ async def work(broker: Broker, connection: Connection, request: Request) -> Any:
 
 
 def read_back(request: Request, data: bytes) -> Any:
-    """The answer as a client reads it; None where there is none."""
+    """Decode a response as a client does. Return None if there are no bytes."""
     if not data:
         return None
     frames = FrameReader(2**31 - 1)

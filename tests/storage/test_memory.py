@@ -47,7 +47,7 @@ OTHER = TopicPartition("orders", 1)
 async def memory(
     *, max_bytes: int = 10_000_000, clock: ManualClock | None = None, **settings: str
 ) -> MemoryStorage:
-    """A storage with a topic of two partitions; settings' names with underscores for dots."""
+    """Return a storage with a topic of two partitions. Settings have underscores instead of dots."""
     storage = MemoryStorage(max_bytes=max_bytes, clock=clock or ManualClock())
     await storage.create_topic(
         "orders", 2, {name.replace("_", "."): value for name, value in settings.items()}
@@ -56,7 +56,7 @@ async def memory(
 
 
 def framed(appended: RecordBatch, slack: int) -> RecordBatch:
-    """The batch as a part of a larger request's buffer."""
+    """Return the batch as a view of a larger buffer, like that of a request."""
     frame = bytearray(slack) + bytearray(appended.buffer)
     return RecordBatch(memoryview(frame)[slack:])
 

@@ -138,7 +138,7 @@ async def test_state_and_index_agree_with_the_stream(
 
 
 def check_state(client: redis.Redis) -> None:
-    """Length and bytes are the stream's, and every piece of the index counts up to its ID."""
+    """Assert that the state has the stream's length and bytes, and that index entries count up to their IDs."""
     ids, contents = zip(*client.xrange(KEY), strict=True)
     state = client.hgetall(STATE)
     sizes = [sum(map(len, (*fields, *fields.values()))) for fields in contents]

@@ -25,12 +25,12 @@ def new_round() -> Round:
 
 
 def entries(*fields: Sequence[bytes]) -> list[Entry]:
-    """Entries at 1-0, 2-0, …."""
+    """Return entries with the IDs 1-0, 2-0, …."""
     return [(b"%d-0" % number, list(each)) for number, each in enumerate(fields, 1)]
 
 
 def left(part: Sequence[Entry], read: EntryReader | None = None) -> list[bytes]:
-    """The IDs of what is left when all of it is compacted."""
+    """Compact entries, and return the IDs of those that are left."""
     read, round_ = read or reader(), new_round()
     assert at_once(read.note(part, round_, None)) is None
     return [each.entry_id for each in at_once(read.left(part, round_))]

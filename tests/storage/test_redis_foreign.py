@@ -63,7 +63,7 @@ class Shared:
         return f"{offset + 1}-0" if self.is_dense else f"{offset >> 10}-{offset & 1023}"
 
     def next_id(self, ahead: int = 0) -> str:
-        """An ID of an offset behind the end."""
+        """Return the ID of the next offset after the last entry, plus `ahead`."""
         last: bytes = self.client.xinfo_stream(KEY)["last-generated-id"]
         return self.entry_id(self.offset(last) + 1 + ahead)
 
@@ -392,7 +392,7 @@ async def test_a_stream_deleted_by_hand_goes_on_behind_its_end(shared: Shared) -
 
 
 async def test_as_many_added_as_deleted_are_noticed(shared: Shared) -> None:
-    """The stream is as long as it should be then."""
+    """The length of the stream is then as expected."""
     offset = await shared.append(b"old", timestamp=T0)
     shared.client.xdel(KEY, shared.entry_id(offset))
     shared.add(shared.next_id(), value="new", timestamp=T0)

@@ -57,7 +57,7 @@ class Store:
             await self.redis.execute(b"DEL", *self.groups.keyspace.partition(tp).all)
 
     def entry_id(self, number: int) -> bytes:
-        """The ID of entry 0, 1, 2, …"""
+        """Return the ID of entry `number`, counted from 0."""
         return b"%d-0" % (number + 1) if self.is_dense else b"1000-%d" % number
 
     def offset(self, number: int) -> int:

@@ -202,7 +202,7 @@ def records_of(rebuilt: Rebuilt) -> list[StoredRecord]:
 
 @st.composite
 def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, bytes, bool]]:
-    """Offset, record, producer, and whether the timestamp is the broker's; offsets rise, in steps of any size."""
+    """Draw tuples of offset, record, producer, and True if the timestamp is the broker's, with ascending offsets."""
     offset = draw(st.integers(1, 2**40))
     found = []
     for _ in range(draw(st.integers(1, 12))):

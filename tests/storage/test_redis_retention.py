@@ -35,7 +35,7 @@ async def topic(storage: Storage, request: pytest.FixtureRequest) -> Topic:
 
 
 async def test_old_records_go_when_a_young_one_joins_them(storage: Storage, topic: Topic) -> None:
-    """However few they are: as part of one piece they would stay as long as young ones keep coming."""
+    """Even a few: in one piece of the log, they would remain as long as young records are added to it."""
     await append(storage, TP, numbered(3))
     await storage.alter_topic(topic, settings={**topic.settings, "retention.ms": HOUR_MS})
     young = await append(storage, TP, [Record(b"young", timestamp=YEAR_2100)])
@@ -66,7 +66,7 @@ async def test_lowered_retention_is_applied_to_all_there_is(
 async def test_nothing_is_made_for_a_partition_that_nobody_wrote_to(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    """Or the workers would fill Redis with the states of partitions that are only there in case."""
+    """Otherwise the workers would fill Redis with the states of partitions that are never used."""
     policy = {"retention.ms": HOUR_MS, "cleanup.policy": "compact,delete"}
     await storage.alter_topic(topic, settings={**topic.settings, **policy})
 

@@ -38,7 +38,7 @@ PASSWORD = "secret"
 
 
 def documented_rights() -> list[str]:
-    """The words of the ACL command in the document, from the user's name on."""
+    """Return the rules of the ACL SETUSER command in the document, after the password."""
     found = re.search(
         r"^    ACL SETUSER korvet on >PASSWORD (.*?)\n\n", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -102,7 +102,7 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
 
 
 async def compact(storage: Storage, layout: str) -> None:
-    """A log with a group, some of whose entries were delivered and are pending."""
+    """Compact a topic with a group that has committed an offset, and delete the topic."""
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout}
     topic = await storage.create_topic("compacted", 1, settings)
     tp = TopicPartition("compacted", 0)
