@@ -385,7 +385,7 @@ def test_no_server_anywhere_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_configured_program_that_is_none_is_refused() -> None:
-    with pytest.raises(StorageUsageError, match="server.server: /no/such is not there"):
+    with pytest.raises(StorageUsageError, match=r"embedded\.server: /no/such is not there"):
         find_binary("/no/such")
     with pytest.raises(StorageUsageError, match="is no Valkey or Redis server"):
         version_of(Path(cast(str, shutil.which("true"))))
