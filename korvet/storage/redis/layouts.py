@@ -49,7 +49,7 @@ Column = tuple[bytes | None, ...]
 
 
 class Packed(NamedTuple):
-    """A batch as arguments of the append script, packed in advance so that sending a call takes no time."""
+    """A batch as arguments of the append script, packed in advance, since Redis may be idle when a call is sent."""
 
     argument_count: int
     buffers: list[Buffer]

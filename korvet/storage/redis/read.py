@@ -111,7 +111,7 @@ class PartitionRead:
     def wants_more(self, behind: int = 0) -> bool:
         """Return True if another entry probably fits after `behind` more entries of average size.
 
-        Return True as well while the read still lacks its first batch.
+        If `behind` is 0, return True also while the read still needs its first batch.
         """
         room = self.limit - behind * self.average
         return room >= max(self.average, 1) or (self.at_least_one and not behind)
@@ -208,7 +208,7 @@ class Reader:
     def _next_wave(
         waiting: list[PartitionRead], left: int, *, is_first: bool
     ) -> tuple[list[PartitionRead], list[PartitionRead]]:
-        """Return the reads whose slices are requested in one write, up to WAVE_BYTES, and the remaining reads."""
+        """Return the reads of the next write, limited by WAVE_BYTES and STATES_AT_ONCE, and the remaining reads."""
         size = 0
         for index, read in enumerate(waiting):
             read.limit = min(read.limit, left)

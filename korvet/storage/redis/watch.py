@@ -1,7 +1,7 @@
 """Wake tasks that wait for streams to grow, whether this broker, another broker or redis-cli appends to them.
 
 One connection blocks in one XREAD over all streams that tasks wait for, and over the stream of changes to the
-catalogue. An append through this broker wakes its waiters immediately, without a reply from Redis.
+catalogue. An append through this broker wakes its waiters immediately, without waiting for the XREAD's reply.
 
 XREAD requires the last ID of each stream, and returns only later entries. Readers and appenders report (`note`,
 `grew`) the lowest ID that a stream's next entry can have; between two reports the watcher sends no command for it. Two
