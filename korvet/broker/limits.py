@@ -66,7 +66,7 @@ class ByteBudget:
         self._wake_next()
 
     def give_back(self, size: int, share: Share | None = None) -> None:
-        """Return the bytes of a request that was answered or abandoned, and release its share."""
+        """Release the bytes of a request that was answered or abandoned, and its share."""
         self.taken -= size
         if share is not None and share is self._beyond:
             self._beyond = None
@@ -106,12 +106,12 @@ class AnswerBudget:
         return wanted
 
     def release(self, reserved: int) -> None:
-        """Return the bytes that `reserve` took."""
+        """Release the bytes that `reserve` took."""
         self._reserved -= reserved
         self._add(-reserved)
 
     def change(self, difference: int) -> None:
-        """Take `difference` more bytes for records that were read, or return them if it is negative."""
+        """Take `difference` more bytes for records that were read, or release bytes if it is negative."""
         self._add(difference)
         self.highest = max(self.highest, self.read)
 

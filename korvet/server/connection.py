@@ -124,7 +124,7 @@ class Arrival:
     number: int  # the request's number in its connection
     began: float
     span_began: float  # the start of the span in which its rate is counted
-    span_bytes: int  # the bytes that had arrived by then
+    span_bytes: int  # the number of bytes received before the span
 
 
 @define(eq=False)
@@ -220,7 +220,7 @@ class ServedConnection:
         """
         is_working = self._taken != self._answered and not self._is_sending
         if is_working or self._is_waiting_for_room:
-            # The broker does not read meanwhile, so the time does not count.
+            # The broker does not read from the client in this state, so the time does not count.
             self._arrival = None
             return ""
         if now - self._active > patience.idle_s:

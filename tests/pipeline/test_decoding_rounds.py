@@ -148,7 +148,7 @@ def test_killed_at_any_step_each_row_is_there_once(lake: Lake, step: str) -> Non
     lake.archive([{"a": 5}], partition=1)
 
     kill_at(step, lake.decoding())
-    lake.archive([{"a": 6}, b"]"])  # the topic goes on meanwhile
+    lake.archive([{"a": 6}, b"]"])  # more records arrive in the meantime
     lake.decode()
 
     assert [1, 2, 3, 6, 5] == lake.values("a")

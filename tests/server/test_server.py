@@ -498,7 +498,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
         await wait_all_tasks_blocked(0.02)
 
         assert 20 == base_offset(await quick.ask(produce(), 9))
-        # The slow one is not read from meanwhile: requests it has sent are not worked on.
+        # The broker does not read from the slow client in this state, so its other requests are not handled.
         assert 20 > seen(server).names.count("Fetch")
         for _ in range(20):
             assert 20 * len(large) <= len(records((await slow.answer(FetchRequest, 12))[1]))

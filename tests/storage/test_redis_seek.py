@@ -159,7 +159,7 @@ RECORDS = 5_000  # of a batch
 async def filled(
     storage: RedisStreamsStorage, tp: TopicPartition, layout: str, *, batches: int
 ) -> tuple[TopicPartition, list[int]]:
-    """Create a topic with this number of batches, one record per millisecond, and return their base offsets."""
+    """Create a topic with `batches` batches, one record per millisecond. Return its partition and the base offsets."""
     await storage.create_topic(tp.topic, 1, {"storage.layout": layout, "retention.ms": "-1"})
     far = await append(storage, tp, [Record(timestamp=YEAR_2100)])
     bases = []
