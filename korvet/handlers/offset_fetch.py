@@ -13,11 +13,14 @@ transactions all committed offsets are stable. Member id and epoch (v9) are for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from attrs import frozen
 
 from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.concurrency.time_slices import Turns
+from korvet.protocol.buffers import Buffer, EncodedElements
+from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -52,19 +55,36 @@ class Committed:
 
 async def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.version >= 8:
-        # A group that stands several times is answered once, where it stands first.
-        asked: dict[str, OffsetFetchRequestGroup] = {}
-        for each in request.groups:
-            asked.setdefault(each.group_id, each)
-        groups = []
-        for group_id, group in asked.items():
-            committed = await _committed(broker, context, group_id, group.topics)
-            groups.append(await _group(group_id, committed))
+        groups = await _groups(broker, context, request.groups)
         return OffsetFetchResponse(groups=groups)
     committed = await _committed(broker, context, request.group_id, request.topics)
     if committed.error_code and context.version >= 2:
         return OffsetFetchResponse(error_code=committed.error_code)
     return OffsetFetchResponse(topics=_topics(committed))
+
+
+async def _groups(
+    broker: Broker, context: RequestContext, asked: Sequence[OffsetFetchRequestGroup]
+) -> list[OffsetFetchResponseGroup]:
+    """Return a response for each entry of the request."""
+
+    async def answer(each: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        return await _group(each.group_id, await _committed(broker, context, each.group_id, each.topics))
+
+    if len({each.group_id for each in asked}) == len(asked):
+        return [await answer(each) for each in asked]
+    # Equal entries share one encoding, so that repetitions take neither memory nor time.
+    write = element_writer(OffsetFetchResponse, OffsetFetchResponseGroup, context.version)
+    encodings: dict[str, Buffer] = {}
+    pieces = []
+    for each in asked:
+        key = repr(each)
+        if key not in encodings:
+            buffers: list[Buffer] = []
+            write(await answer(each), buffers.append)
+            encodings[key] = b"".join(buffers)
+        pieces.append(encodings[key])
+    return cast(list[OffsetFetchResponseGroup], EncodedElements(len(pieces), pieces))
 
 
 async def _committed(

@@ -82,4 +82,6 @@ class OffsetFetchResponse:
     throttle_time_ms: int = int32(versions="3+", default=0, ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, versions="0-7", factory=list)
     error_code: int = int16(versions="2-7", default=0, ignorable=True)
-    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, versions="8+", factory=list)
+    groups: list[OffsetFetchResponseGroup] = array(
+        OffsetFetchResponseGroup, encodable=True, versions="8+", factory=list
+    )
