@@ -34,39 +34,36 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == "korvet.maintenance.compaction"]
 
 
-async def test_compacts_what_is_dirty_and_says_so(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def compact(caplog: pytest.LogCaptureFixture, *records: Record) -> tuple[list[bytes | None], list[str]]:
+    """Let a worker compact a topic with these records. Return the values that are left, and the log messages."""
     storage = MemoryStorage()
     tp = await create(storage, "t")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker_on(storage).run)
         await trio.sleep(1)
-        await append(storage, tp, [Record(b"1", b"a"), Record(b"2", b"a")])
+        await append(storage, tp, list(records))
         with caplog.at_level(logging.INFO):
             await trio.sleep(4 * BACKOFF_S)
         nursery.cancel_scope.cancel()
-    (said,) = messages(caplog)
+    return [each.value for each in await records_from(storage, tp)], messages(caplog)
 
-    assert [b"2"] == [each.value for each in await records_from(storage, tp)]
+
+async def test_compacts_what_is_dirty_and_says_so(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, (said,) = await compact(caplog, Record(b"1", b"a"), Record(b"2", b"a"))
+
+    assert [b"2"] == left
     assert said.startswith("compaction: t-0: every key once up to offset 2; 79 bytes have become 70 in")
 
 
 async def test_a_compaction_that_removed_nothing_is_not_logged(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    storage = MemoryStorage()
-    tp = await create(storage, "t")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker_on(storage).run)
-        await trio.sleep(1)
-        await append(storage, tp, [Record(b"1", b"a"), Record(b"2", b"b")])
-        with caplog.at_level(logging.INFO):
-            await trio.sleep(4 * BACKOFF_S)
-        nursery.cancel_scope.cancel()
+    left, said = await compact(caplog, Record(b"1", b"a"), Record(b"2", b"b"))
 
-    assert [b"1", b"2"] == [each.value for each in await records_from(storage, tp)]
-    assert messages(caplog) == []
+    assert [b"1", b"2"] == left
+    assert said == []
 
 
 async def test_asks_for_all_partitions_of_topics_that_are_compacted(autojump_clock: MockClock) -> None:
