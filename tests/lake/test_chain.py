@@ -20,7 +20,7 @@ def test_a_partition_never_archived_has_no_chain(table: LakeTable) -> None:
     assert chained_up_to(table, 0) is None
 
 
-def test_the_chain_goes_up_to_the_number_also_over_holes_and_ranges_without_records(table: LakeTable) -> None:
+def test_chain_spans_offset_gaps_and_ranges_without_records(table: LakeTable) -> None:
     table = table.commit([written(table, 5, 20, offsets=[7, 9, 12])])
     table = table.commit([ArchivedRange(0, 20, 30)])
     table = table.commit([written(table, 30, 40)])
@@ -30,7 +30,7 @@ def test_the_chain_goes_up_to_the_number_also_over_holes_and_ranges_without_reco
     assert missing_stretches(table, 0) == []
 
 
-def test_a_foreign_delete_ends_the_chain_where_rows_are_missing(table: LakeTable) -> None:
+def test_chain_ends_where_a_foreign_delete_removed_rows(table: LakeTable) -> None:
     for start in range(0, 50, 10):
         table = table.commit([written(table, start, start + 10, timestamps=[NOON + start * DAY_MS] * 10)])
     table.delta.delete("date = '2026-02-20'")
@@ -41,7 +41,7 @@ def test_a_foreign_delete_ends_the_chain_where_rows_are_missing(table: LakeTable
     assert missing_stretches(table, 0) == [Stretch(20, 30)]
 
 
-def test_one_date_of_a_range_missing_is_the_range_missing(table: LakeTable) -> None:
+def test_range_is_missing_when_rows_of_one_date_are_missing(table: LakeTable) -> None:
     days = [NOON + (offset % 2) * DAY_MS for offset in range(10)]
     table = table.commit([written(table, 0, 10, timestamps=days)])
     table.delta.delete("date = '2026-02-01'")
@@ -49,7 +49,7 @@ def test_one_date_of_a_range_missing_is_the_range_missing(table: LakeTable) -> N
     assert missing_stretches(table.reopened(), 0) == [Stretch(0, 10)]
 
 
-def test_restore_keeps_the_number_and_not_the_chain(table: LakeTable) -> None:
+def test_restore_keeps_the_archived_offset_and_shortens_the_chain(table: LakeTable) -> None:
     table = table.commit([written(table, 0, 10)])
     version = table.version
     table = table.commit([written(table, 10, 20)])
@@ -60,7 +60,7 @@ def test_restore_keeps_the_number_and_not_the_chain(table: LakeTable) -> None:
     assert chained_up_to(table, 0) == 10
 
 
-def test_what_is_written_after_a_loss_does_not_hide_it(table: LakeTable) -> None:
+def test_ranges_committed_after_a_loss_do_not_hide_it(table: LakeTable) -> None:
     table = table.commit([written(table, 0, 10)])
     version = table.version
     table = table.commit([written(table, 10, 20)])
@@ -87,7 +87,7 @@ def optimized(table: LakeTable) -> LakeTable:
     return after
 
 
-def test_what_somebody_else_has_optimized_is_counted(table: LakeTable) -> None:
+def test_chain_counts_files_of_a_foreign_optimize(table: LakeTable) -> None:
     table = table.commit([written(table, 0, 20, offsets=[1, 5, 9]), written(table, 0, 8, partition=1)])
     table = table.commit([written(table, 20, 30), ArchivedRange(1, 8, 9)])
     table = table.commit([written(table, 30, 40, offsets=[33]), written(table, 9, 12, partition=1)])
@@ -97,7 +97,7 @@ def test_what_somebody_else_has_optimized_is_counted(table: LakeTable) -> None:
     assert chained_up_to(table, 1) == 12
 
 
-def test_rows_that_are_missing_from_what_was_optimized_are_missed(table: LakeTable) -> None:
+def test_rows_deleted_after_a_foreign_optimize_are_reported_missing(table: LakeTable) -> None:
     for start in range(0, 40, 10):
         table = table.commit([written(table, start, start + 10, offsets=[start + 2, start + 5])])
     table = optimized(table)
@@ -106,7 +106,7 @@ def test_rows_that_are_missing_from_what_was_optimized_are_missed(table: LakeTab
     assert missing_stretches(table.reopened(), 0) == [Stretch(10, 12), Stretch(13, 20)]
 
 
-def test_what_was_erased_to_the_last_record_is_held_where_somebody_else_has_left_no_file_of_it(
+def test_chain_accepts_a_fully_erased_range_after_foreign_optimize(
     table: LakeTable,
 ) -> None:
     for start in (0, 20):

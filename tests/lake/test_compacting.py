@@ -65,14 +65,14 @@ def names(table: LakeTable) -> list[tuple[int, int, int, int, str | None]]:
     return sorted(found, key=str)
 
 
-def test_a_days_small_files_become_one_in_the_order_of_their_offsets(table: LakeTable) -> None:
+def test_small_files_of_a_day_are_joined_in_offset_order(table: LakeTable) -> None:
     table = compacted(archived(table, *[[0]] * 12))
 
     assert names(table) == [(0, 120, 1, 1, "2026-01-31")]
     assert pq.read_table(table.absolute(table.files[0]))["offset"].to_pylist() == list(range(120))
 
 
-def test_each_date_and_no_date_have_a_file_of_their_own(table: LakeTable) -> None:
+def test_each_date_and_undated_rows_get_separate_files(table: LakeTable) -> None:
     table = compacted(archived(table, [0, 1, None], [1, 0], [None, 1]))
 
     assert names(table) == [
@@ -82,7 +82,7 @@ def test_each_date_and_no_date_have_a_file_of_their_own(table: LakeTable) -> Non
     ]
 
 
-def test_ranges_are_joined_within_a_day_so_that_they_can_grow_old(table: LakeTable) -> None:
+def test_ranges_are_joined_within_a_day_so_that_they_expire_by_day(table: LakeTable) -> None:
     table = compacted(archived(table, [0], [0], [1], [1, 0], [0], [1], [2], [2]))
 
     assert names(table) == [
@@ -96,7 +96,7 @@ def test_ranges_are_joined_within_a_day_so_that_they_can_grow_old(table: LakeTab
     assert (table.start(0), chained_up_to(table, 0), missing_stretches(table, 0)) == (20, 80, [])
 
 
-def test_files_grow_up_to_the_target_and_no_further(table: LakeTable) -> None:
+def test_files_grow_up_to_the_target_size(table: LakeTable) -> None:
     table = archived(table, *[[0]] * 30, size=500)
     size = table.files[0].size
 
@@ -106,7 +106,7 @@ def test_files_grow_up_to_the_target_and_no_further(table: LakeTable) -> None:
     assert max(file.size for file in table.files) <= 10 * size
 
 
-def test_row_groups_are_as_the_archive_makes_them(table: LakeTable) -> None:
+def test_compacted_row_groups_have_the_size_of_archived_ones(table: LakeTable) -> None:
     table = compacted(archived(table, *[[0]] * 3, size=7_000))
 
     metadata = pq.read_metadata(table.absolute(table.files[0]))
@@ -117,7 +117,7 @@ def test_row_groups_are_as_the_archive_makes_them(table: LakeTable) -> None:
     ]
 
 
-def test_a_large_file_is_not_written_again_for_a_small_one(
+def test_large_file_is_not_rewritten_to_join_a_small_one(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compacting, "LEFT_BYTES", 1)
@@ -128,14 +128,14 @@ def test_a_large_file_is_not_written_again_for_a_small_one(
     assert names(table) == [(0, 40_000, 1, 1, "2026-01-31"), (40_000, 40_030, 1, 1, "2026-01-31")]
 
 
-def test_many_dates_in_a_batch_become_a_file_each(table: LakeTable) -> None:
+def test_batch_with_many_dates_becomes_a_file_for_each_date(table: LakeTable) -> None:
     table = compacted(archived(table, list(range(60)), list(range(60)), size=120))
 
     assert len(table.files) == 60
     assert {file.count for file in table.files} == {4}
 
 
-def test_ranges_without_records_and_accepted_gaps_are_passed_over(table: LakeTable) -> None:
+def test_compaction_spans_ranges_without_records_and_accepted_gaps(table: LakeTable) -> None:
     table = archived(table, [0])
     table = table.commit([ArchivedRange(0, 10, 15)], [Gap(0, 15, 30)])
     table = compacted(archived(table, [0], [0]))
@@ -143,7 +143,7 @@ def test_ranges_without_records_and_accepted_gaps_are_passed_over(table: LakeTab
     assert names(table) == [(0, 50, 1, 1, "2026-01-31")]
 
 
-def test_what_was_lost_stays_missing(table: LakeTable) -> None:
+def test_compaction_keeps_lost_ranges_missing(table: LakeTable) -> None:
     table = archived(table, [0], [0], [1], [0], [0])
     table.delta.delete("date = '2026-02-01'")
     table = compacted(table.reopened())
@@ -152,7 +152,7 @@ def test_what_was_lost_stays_missing(table: LakeTable) -> None:
     assert len(table.files) == 2
 
 
-def test_files_that_somebody_else_has_written_are_left_alone(table: LakeTable) -> None:
+def test_compaction_ignores_files_of_another_writer(table: LakeTable) -> None:
     table = archived(table, [0], [0])
     table.delta.optimize.compact()
     table = compacted(archived(table.reopened(), [0], [0]))
@@ -160,7 +160,7 @@ def test_files_that_somebody_else_has_written_are_left_alone(table: LakeTable) -
     assert sorted(file.held is None for file in table.files) == [False, True]
 
 
-def test_what_is_on_the_old_snapshot_can_be_read_until_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
+def test_old_snapshot_is_readable_until_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
     table = archived(table, *[[0, 1]] * 5)
     reader = ColdReader(lake(tmp_path))
     before = reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
@@ -173,7 +173,7 @@ def test_what_is_on_the_old_snapshot_can_be_read_until_a_vacuum(table: LakeTable
     assert cold.read(TOPIC, TOPIC_ID, 0, 0, 50, MB) == before
 
 
-def test_records_that_are_not_those_that_were_committed_are_not_joined(table: LakeTable) -> None:
+def test_compaction_refuses_records_that_differ_from_the_committed_ones(table: LakeTable) -> None:
     table = archived(table, [0], [0], [1], [1])
     other = LakeTable.open_or_create(lake(folder(table).parent.parent / "other"), TOPIC, TOPIC_ID)
     wrong = archived(other, [0], [5])
@@ -193,7 +193,7 @@ def test_records_that_are_not_those_that_were_committed_are_not_joined(table: La
 # --- Concurrent writers -----------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_not_there_is_named_and_all_others_are_joined(table: LakeTable) -> None:
+def test_missing_file_is_reported_and_other_files_are_joined(table: LakeTable) -> None:
     table = archived(table, [0], [0], [1], [1], [2], [2])
     (lost,) = table.files_of(0, 20, 30)
     Path(table.absolute(lost)).unlink()
@@ -210,7 +210,7 @@ def test_a_file_that_is_not_there_is_named_and_all_others_are_joined(table: Lake
     ]
 
 
-def test_an_archivers_commit_in_between_costs_neither_anything(table: LakeTable) -> None:
+def test_compaction_and_a_concurrent_archiver_commit_both_succeed(table: LakeTable) -> None:
     table = archived(table, [0], [0])
     compaction = Compaction(table)
     newer = archived(table, [0])
@@ -222,7 +222,7 @@ def test_an_archivers_commit_in_between_costs_neither_anything(table: LakeTable)
     assert [name[:2] for name in names(stale)] == [(0, 20), (20, 30), (30, 40)]
 
 
-def test_of_two_who_replace_the_same_files_one_does(table: LakeTable) -> None:
+def test_second_of_two_replacements_of_the_same_files_conflicts(table: LakeTable) -> None:
     table = archived(table, [0], [0])
     first, second = table.reopened(), table.reopened()
     Compaction(first).run()
@@ -233,7 +233,7 @@ def test_of_two_who_replace_the_same_files_one_does(table: LakeTable) -> None:
     assert [row.offset for row in rows_of(folder(table))] == list(range(20))
 
 
-def test_who_loses_the_race_begins_anew_with_what_there_is(
+def test_compaction_that_loses_a_race_restarts_from_the_new_snapshot(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = archived(table, [0], [0])
@@ -250,7 +250,7 @@ def test_who_loses_the_race_begins_anew_with_what_there_is(
     assert names(table.reopened()) == [(0, 20, 1, 1, "2026-01-31")]
 
 
-def test_a_commit_whose_answer_is_lost_is_not_made_twice(
+def test_commit_with_a_lost_response_is_not_repeated(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = archived(table, [0], [0])
@@ -294,7 +294,9 @@ def killed(place: Path, step: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["writing", "before commit", "after commit"])
-def test_killed_at_any_step_nothing_is_lost_or_doubled(table: LakeTable, tmp_path: Path, step: str) -> None:
+def test_compaction_killed_at_any_step_loses_and_duplicates_no_record(
+    table: LakeTable, tmp_path: Path, step: str
+) -> None:
     archived(table, [0, 1], [0], [1])
     before = rows_of(folder(table))
 
@@ -311,7 +313,7 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(table: LakeTable, tmp_pat
 # --- The command ------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_it_did_and_a_dry_run_what_it_would(table: LakeTable, tmp_path: Path) -> None:
+def test_command_prints_joined_files_and_dry_run_prints_the_plan(table: LakeTable, tmp_path: Path) -> None:
     archived(table, [0], [0], [0])
     run = CliRunner().invoke
     arguments = ["--at", str(tmp_path / "lake")]
@@ -326,7 +328,7 @@ def test_the_command_says_what_it_did_and_a_dry_run_what_it_would(table: LakeTab
     assert "'many' is no size; accepted are 128MB, 1GB, 500kB, 1000000." in wrong.output
 
 
-def test_the_command_says_what_was_committed_before_it_failed(
+def test_command_prints_commits_made_before_a_failure(
     table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archived(table, [0], [0], [1], [1])
@@ -348,7 +350,7 @@ def test_the_command_says_what_was_committed_before_it_failed(
     assert "korvet: the store refuses.\n" in result.stderr
 
 
-def test_the_command_names_what_is_damaged_and_exits_with_1(table: LakeTable, tmp_path: Path) -> None:
+def test_command_names_a_damaged_file_and_exits_with_1(table: LakeTable, tmp_path: Path) -> None:
     table = archived(table, [0], [0])
     path = Path(table.absolute(table.files[0]))
     content = bytearray(path.read_bytes())

@@ -21,7 +21,7 @@ header_lists = st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=5), text
     st.sampled_from(Codec),
     st.sampled_from([200, 10_000]),
 )
-def test_rows_are_the_records_that_the_plain_decoder_finds(
+def test_encoded_rows_are_decoded_by_the_plain_decoder(
     rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]],
     codec: Codec,
     max_bytes: int,

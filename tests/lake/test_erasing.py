@@ -84,7 +84,7 @@ def erased(table: LakeTable, keys: pa.Array = ADA) -> LakeTable:
     return after
 
 
-def test_a_keys_records_are_gone_and_the_chain_is_whole(table: LakeTable) -> None:
+def test_erasure_removes_the_records_of_a_key_and_keeps_the_chain(table: LakeTable) -> None:
     table = archived(table, ["ada", "bob", None, "ada"], ["bob", "bob"], ["ada"], days=(0, 1))
     after = erased(table)
 
@@ -93,7 +93,7 @@ def test_a_keys_records_are_gone_and_the_chain_is_whole(table: LakeTable) -> Non
     assert [places.tolist() for places in erased_places(after).values()] == [[0, 3, 6]]
 
 
-def test_what_has_no_such_key_is_left_as_it_is(table: LakeTable) -> None:
+def test_erasure_does_not_rewrite_files_without_the_key(table: LakeTable) -> None:
     table = archived(table, ["bob"], ["ada", "bob"])
     bobs = [file.path for file in table.files if file.held and file.held.start == 0]
     after = erased(table)
@@ -103,7 +103,7 @@ def test_what_has_no_such_key_is_left_as_it_is(table: LakeTable) -> None:
     assert erased(after).version == version
 
 
-def test_cold_reads_pass_over_what_was_erased(table: LakeTable, tmp_path: Path) -> None:
+def test_remote_reads_skip_erased_records(table: LakeTable, tmp_path: Path) -> None:
     table = archived(table, ["ada", "bob"], ["ada", "ada"], ["ada", "bob"])
     erased(table)
     reader = ColdReader(lake(tmp_path))
@@ -114,7 +114,7 @@ def test_cold_reads_pass_over_what_was_erased(table: LakeTable, tmp_path: Path) 
     assert reader.read(TOPIC, TOPIC_ID, 0, 2, 5, MB) == (b"", 5)
 
 
-def test_several_partitions_and_keys_at_once(table: LakeTable) -> None:
+def test_erasure_of_several_keys_in_several_partitions(table: LakeTable) -> None:
     table = table.commit([keyed(table, ["ada", "bob"]), keyed(table, ["eve", "ada", "bob"], partition=1)])
     after = erased(table, key_set([b"ada", b"eve", b"nobody"]))
 
@@ -124,7 +124,7 @@ def test_several_partitions_and_keys_at_once(table: LakeTable) -> None:
     }
 
 
-def test_what_was_erased_stays_known_when_files_are_joined_and_erased_from_again(table: LakeTable) -> None:
+def test_erased_offsets_survive_compaction_and_another_erasure(table: LakeTable) -> None:
     table = erased(archived(table, ["ada", "bob"], ["bob", "ada"], ["ada"]))
     compaction = Compaction(table)
     compaction.run()
@@ -137,7 +137,7 @@ def test_what_was_erased_stays_known_when_files_are_joined_and_erased_from_again
     assert (erased_count(again), again.files[0].count) == (5, 0)
 
 
-def test_files_that_somebody_else_has_written_are_erased_from_too(table: LakeTable) -> None:
+def test_erasure_rewrites_files_of_another_writer(table: LakeTable) -> None:
     table = table.commit([keyed(table, ["ada", "bob"]), keyed(table, ["bob", "ada", "bob"], partition=1)])
     table = archived(table, ["ada", "bob", "ada"])
     table.delta.optimize.compact()
@@ -149,7 +149,7 @@ def test_files_that_somebody_else_has_written_are_erased_from_too(table: LakeTab
     assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
 
 
-def test_a_range_that_somebody_else_has_written_in_part_is_counted_in_all_of_its_files(
+def test_audit_counts_all_files_of_a_partly_optimized_range(
     table: LakeTable,
 ) -> None:
     table = archived(table, ["ada", "bob", "eve"], ["ada", "bob"], days=(0, 1))
@@ -160,7 +160,7 @@ def test_a_range_that_somebody_else_has_written_in_part_is_counted_in_all_of_its
     assert audit_table(table, checksums=True) == []
 
 
-def test_what_somebody_else_has_written_may_be_erased_to_the_last_record(table: LakeTable) -> None:
+def test_all_records_of_foreign_files_can_be_erased(table: LakeTable) -> None:
     table = table.commit([keyed(table, ["ada"]), keyed(table, ["bob", "ada"], partition=1)])
     table = archived(table, ["ada"])
     table.delta.optimize.compact()
@@ -169,14 +169,14 @@ def test_what_somebody_else_has_written_may_be_erased_to_the_last_record(table: 
     assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
 
 
-def test_what_is_empty_grows_old_with_what_is_around_it(table: LakeTable) -> None:
+def test_fully_erased_range_expires_with_its_neighbours(table: LakeTable) -> None:
     table = erased(archived(table, ["ada"], ["bob"], ["ada", "ada"]))
 
     assert expired_up_to(table, NOON + DAY_MS) == {0: 4}
     assert expired_up_to(table, NOON) == {0: 1}
 
 
-def test_rows_that_come_back_are_found_by_an_audit(table: LakeTable) -> None:
+def test_audit_reports_erased_rows_that_a_restore_brought_back(table: LakeTable) -> None:
     table = archived(table, ["ada", "bob"], ["bob"])
     version = table.version
     after = erased(table)
@@ -189,7 +189,7 @@ def test_rows_that_come_back_are_found_by_an_audit(table: LakeTable) -> None:
     ]
 
 
-def test_an_archiver_and_a_compaction_meanwhile_cost_nothing(
+def test_erasure_succeeds_beside_an_archiver_and_a_compaction(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = archived(table, ["ada", "bob"], ["bob", "ada"])
@@ -207,7 +207,7 @@ def test_an_archiver_and_a_compaction_meanwhile_cost_nothing(
     assert (chained_up_to(after, 0), audit_table(after, checksums=True)) == (6, [])
 
 
-def test_two_erasures_of_one_range_at_once_are_both_told(
+def test_two_concurrent_erasures_of_one_range_are_both_counted(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = archived(table, ["ada", "bob", "ada", "bob"], days=(0, 1))
@@ -228,7 +228,7 @@ def test_two_erasures_of_one_range_at_once_are_both_told(
 # --- Old files --------------------------------------------------------------------------------------------
 
 
-def test_old_files_with_such_records_are_found_wherever_they_come_from_and_removed(table: LakeTable) -> None:
+def test_old_files_with_erased_records_are_found_and_removed(table: LakeTable) -> None:
     table = archived(table, ["bob"], ["ada", "bob"], ["ada"])
     Compaction(table).run()
     orphan = keyed(table, ["ada"])
@@ -253,9 +253,7 @@ def test_old_files_with_such_records_are_found_wherever_they_come_from_and_remov
     assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob", b"ada"]
 
 
-def test_nothing_of_the_key_is_in_any_byte_of_the_table_after_a_vacuum(
-    table: LakeTable, tmp_path: Path
-) -> None:
+def test_no_byte_of_the_key_remains_in_the_table_after_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
     archived(table, ["ada-lovelace", "bob"], ["bob"])
     arguments = [
         "--at",
@@ -279,7 +277,7 @@ def test_nothing_of_the_key_is_in_any_byte_of_the_table_after_a_vacuum(
     ]
 
 
-def test_a_file_that_is_not_there_is_named_and_all_others_are_erased_from(table: LakeTable) -> None:
+def test_missing_file_is_reported_and_other_files_are_erased(table: LakeTable) -> None:
     table = archived(table, ["ada", "bob"], ["ada"], ["eve", "ada"])
     (lost,) = table.files_of(0, 2, 3)
     Path(table.absolute(lost)).unlink()
@@ -315,7 +313,7 @@ def killed(place: Path, step: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["before commit", "after commit"])
-def test_killed_at_any_step_it_is_finished_by_doing_it_again(
+def test_erasure_killed_at_any_step_is_completed_by_a_second_run(
     table: LakeTable, tmp_path: Path, step: str
 ) -> None:
     table = archived(table, ["ada", "bob"], ["ada"], ["bob"])
@@ -344,7 +342,7 @@ def test_killed_at_any_step_it_is_finished_by_doing_it_again(
 # --- The command ------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_it_did_and_what_is_left(table: LakeTable, tmp_path: Path) -> None:
+def test_command_prints_erased_records_and_remaining_old_files(table: LakeTable, tmp_path: Path) -> None:
     archived(table, ["ada", "bob", "eve"])
     keys = tmp_path / "keys"
     keys.write_text("eve\n")
@@ -370,7 +368,7 @@ def test_the_command_says_what_it_did_and_what_is_left(table: LakeTable, tmp_pat
     assert "--vacuum-now removes them at once" in second
 
 
-def test_the_command_says_what_was_committed_before_it_failed(
+def test_command_prints_commits_made_before_a_failure(
     table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = archived(table, ["ada", "bob"], ["ada"])
@@ -392,7 +390,7 @@ def test_the_command_says_what_was_committed_before_it_failed(
     assert "korvet: the store refuses.\n" in result.stderr
 
 
-def test_no_key_and_no_table_are_told_in_a_line(table: LakeTable, tmp_path: Path) -> None:
+def test_missing_key_and_missing_table_are_reported_in_one_line(table: LakeTable, tmp_path: Path) -> None:
     arguments = ["--at", str(tmp_path / "lake"), "--offline"]
 
     none = CliRunner().invoke(command, [*arguments, "-t", TOPIC])
@@ -403,7 +401,7 @@ def test_no_key_and_no_table_are_told_in_a_line(table: LakeTable, tmp_path: Path
     assert "There is no Delta table at" in elsewhere.output
 
 
-def test_ranges_that_the_log_has_forgotten_are_erased_from_all_the_same(table: LakeTable) -> None:
+def test_erasure_covers_ranges_whose_log_entries_were_removed(table: LakeTable) -> None:
     table = archived(table, ["ada", "bob"])
     table = table.commit([ArchivedRange(0, 2, 4)])
     table = archived(table, ["bob", "ada"])

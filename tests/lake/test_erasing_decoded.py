@@ -31,7 +31,7 @@ def erase(lake: Lake, *more: str) -> str:
     return result.output
 
 
-def test_rows_are_erased_from_typed_and_dlq_tables_by_where_their_records_were(lake: Lake) -> None:
+def test_rows_of_typed_and_dlq_tables_are_erased_by_partition_and_offset(lake: Lake) -> None:
     lake.archive(VALUES, keys=KEYS)
     lake.archive([{"id": 7}], partition=1, keys=["bob"])
     lake.decode()
@@ -47,7 +47,7 @@ def test_rows_are_erased_from_typed_and_dlq_tables_by_where_their_records_were(l
     assert list(lake.bad()) == [4]
 
 
-def test_what_is_decoded_behind_an_erasure_is_erased_when_it_is_done_again(lake: Lake) -> None:
+def test_rows_decoded_during_an_erasure_are_erased_by_the_next_one(lake: Lake) -> None:
     lake.archive([{"id": 1}, {"id": 2}], keys=["ada", "bob"])
     late = lake.decoding()
 
@@ -64,7 +64,7 @@ def test_what_is_decoded_behind_an_erasure_is_erased_when_it_is_done_again(lake:
     assert lake.values("id") == [2]
 
 
-def test_a_table_with_a_row_for_each_key_loses_that_of_the_key(lake: Lake) -> None:
+def test_upsert_table_loses_the_row_of_an_erased_key(lake: Lake) -> None:
     settings: dict[str, Any] = {"upsert": True}
     lake.archive([{"id": 1}, {"id": 2}, {"id": 3}], keys=["ada", "bob", "ada"])
     lake.decode(**settings)
@@ -76,7 +76,7 @@ def test_a_table_with_a_row_for_each_key_loses_that_of_the_key(lake: Lake) -> No
     assert lake.values("id") == [2, 4]
 
 
-def test_older_versions_are_gone_when_that_is_asked_for(lake: Lake) -> None:
+def test_vacuum_now_removes_older_versions(lake: Lake) -> None:
     lake.archive([{"name": "lovelace"}, {"name": "babbage"}], keys=["ada", "bob"])
     lake.decode()
     erase(lake, "--vacuum-now")
@@ -86,7 +86,7 @@ def test_older_versions_are_gone_when_that_is_asked_for(lake: Lake) -> None:
     assert not [path for path in table.rglob("*") if path.is_file() and b"lovelace" in path.read_bytes()]
 
 
-def test_a_table_that_is_partitioned_by_columns_and_days_is_erased_from(lake: Lake) -> None:
+def test_rows_of_a_partitioned_table_are_erased(lake: Lake) -> None:
     lake.archive(
         [{"name": "a b", "id": 1}, {"name": "c/d", "id": 2}, {"name": "a b", "id": 3}], keys=KEYS[:3]
     )
@@ -96,7 +96,9 @@ def test_a_table_that_is_partitioned_by_columns_and_days_is_erased_from(lake: La
     assert lake.values("name", "id") == [("c/d", 2)]
 
 
-def test_many_places_of_several_partitions_go_bit_by_bit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_offsets_of_several_partitions_are_erased_in_batches(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("korvet.lake.erasing_decoded.PLACES_AT_ONCE", 3)
     for partition in (0, 1):
         lake.archive([{"id": number} for number in range(10)], partition=partition)
@@ -108,9 +110,7 @@ def test_many_places_of_several_partitions_go_bit_by_bit(lake: Lake, monkeypatch
     assert lake.values("_partition", "id") == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)]
 
 
-def test_a_table_is_looked_through_once_and_once_more_when_others_were_faster(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_is_scanned_again_only_after_a_conflict(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.lake.erasing_decoded.PLACES_AT_ONCE", 2)
     lake.archive([{"id": number} for number in range(10)])
     lake.decode()

@@ -18,13 +18,15 @@ from korvet.lake.location import Location
         ("s3a://bucket", "s3://bucket", "bucket"),
     ],
 )
-def test_a_place_is_read(text: str, url: str, path: str) -> None:
+def test_location_is_parsed(text: str, url: str, path: str) -> None:
     location = Location.parse(text)
 
     assert (url, path) == (location.url, location.path)
 
 
-def test_a_relative_path_is_one_of_this_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_relative_path_is_resolved_against_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert Location.parse("lake").path == str(tmp_path / "lake")
@@ -33,12 +35,12 @@ def test_a_relative_path_is_one_of_this_folder(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     "text", ["", "  ", "file://host/path", "ftp://host/path", "s3://", "s3://Not_A/bucket"]
 )
-def test_what_is_no_place_is_told(text: str) -> None:
+def test_invalid_location_is_refused(text: str) -> None:
     with pytest.raises(InvalidLocation, match="accepted are a path, file:///path and s3://bucket/prefix"):
         Location.parse(text)
 
 
-def test_options_reach_deltalake_under_its_names() -> None:
+def test_storage_options_use_the_names_of_deltalake() -> None:
     location = Location.parse("s3://bucket/lake", {"endpoint_url": "http://here:1", "AWS_REGION": "eu"})
 
     assert location.storage_options() == {
@@ -48,5 +50,5 @@ def test_options_reach_deltalake_under_its_names() -> None:
     }
 
 
-def test_secrets_are_not_shown() -> None:
+def test_repr_hides_secrets() -> None:
     assert "hush" not in repr(Location.parse("s3://bucket/lake", {"AWS_SECRET_ACCESS_KEY": "hush"}))

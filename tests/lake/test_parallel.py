@@ -7,7 +7,7 @@ import pytest
 from korvet.lake.parallel import AHEAD, results
 
 
-def test_results_come_in_order_and_what_is_raised_comes_in_its_place() -> None:
+def test_results_are_yielded_in_order_and_exceptions_are_raised_in_place() -> None:
     first_may_go = threading.Event()
 
     def work(number: int) -> int:
@@ -25,7 +25,7 @@ def test_results_come_in_order_and_what_is_raised_comes_in_its_place() -> None:
         next(several)
 
 
-def test_no_more_is_begun_than_a_few_items_ahead_of_who_takes_them() -> None:
+def test_work_starts_at_most_a_few_items_ahead_of_the_consumer() -> None:
     begun: list[int] = []
     taken = 0
     for item, _ in results(begun.append, range(100)):
@@ -36,7 +36,7 @@ def test_no_more_is_begun_than_a_few_items_ahead_of_who_takes_them() -> None:
     assert (taken, sorted(begun)) == (100, list(range(100)))
 
 
-def test_what_is_begun_ends_when_nobody_wants_the_rest() -> None:
+def test_threads_end_when_the_consumer_closes_the_iterator() -> None:
     before = set(threading.enumerate())
     begun: list[int] = []
     several = results(begun.append, range(100))

@@ -49,7 +49,7 @@ def offsets_from(reader: ColdReader, offset: int, end: int, *, max_bytes: int = 
     return found
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+def test_read_returns_archived_records_unchanged(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None], HEADERS)
     rows = archive_table(
@@ -75,7 +75,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert (batch.base_offset, next_offset) == (7, 10)
 
 
-def test_a_read_begins_at_its_offset_and_ends_before_the_given_one(tmp_path: Path) -> None:
+def test_read_covers_the_requested_offsets_only(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100)
 
     data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 10, 20, MB)
@@ -84,7 +84,7 @@ def test_a_read_begins_at_its_offset_and_ends_before_the_given_one(tmp_path: Pat
     assert next_offset == 20
 
 
-def test_a_read_keeps_to_max_bytes_but_for_the_first_record(tmp_path: Path) -> None:
+def test_read_respects_max_bytes_except_for_the_first_record(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 1000)
     reader = ColdReader(lake(tmp_path))
 
@@ -98,7 +98,7 @@ def test_a_read_keeps_to_max_bytes_but_for_the_first_record(tmp_path: Path) -> N
     assert offsets_from(reader, 0, 1000, max_bytes=3_000) == list(range(1000))
 
 
-def test_offsets_without_records_are_passed_over(tmp_path: Path) -> None:
+def test_read_skips_offsets_without_records(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50, 51])
     reader = ColdReader(lake(tmp_path))
 
@@ -106,7 +106,7 @@ def test_offsets_without_records_are_passed_over(tmp_path: Path) -> None:
     assert reader.read(TOPIC, TOPIC_ID, 0, 60, 100, MB) == (b"", 100)
 
 
-def test_alternating_dates_keep_the_order(tmp_path: Path) -> None:
+def test_records_of_alternating_dates_are_read_in_offset_order(tmp_path: Path) -> None:
     timestamps = [NOON + DAY_MS * (offset % 3) for offset in range(30_000)]
     committed(new_table(tmp_path), 0, 30_000, timestamps=timestamps)
     reader = ColdReader(lake(tmp_path))
@@ -115,7 +115,7 @@ def test_alternating_dates_keep_the_order(tmp_path: Path) -> None:
     assert offsets_from(reader, 12_345, 30_000) == list(range(12_345, 30_000))
 
 
-def test_hundreds_of_dates_in_one_range_keep_the_order(tmp_path: Path) -> None:
+def test_range_with_hundreds_of_dates_is_read_in_offset_order(tmp_path: Path) -> None:
     dates = list(range(300))
     random.Random(1).shuffle(dates)
     committed(new_table(tmp_path), 0, 300, timestamps=[NOON + DAY_MS * day for day in dates])
@@ -123,7 +123,7 @@ def test_hundreds_of_dates_in_one_range_keep_the_order(tmp_path: Path) -> None:
     assert offsets_from(ColdReader(lake(tmp_path)), 5, 300) == list(range(5, 300))
 
 
-def test_files_that_somebody_else_has_optimized_are_read_in_order(tmp_path: Path) -> None:
+def test_foreign_optimized_files_are_read_in_offset_order(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for start in range(0, 5_000, 1000):
         table = committed(table, start, start + 1000)
@@ -134,7 +134,7 @@ def test_files_that_somebody_else_has_optimized_are_read_in_order(tmp_path: Path
     assert offsets_from(reader, 10, 5_000) == list(range(10, 5_000))
 
 
-def test_log_append_times_stay_those_of_their_records(tmp_path: Path) -> None:
+def test_log_append_times_are_preserved(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     rows = archive_table(
         TOPIC,
@@ -156,7 +156,7 @@ def test_log_append_times_stay_those_of_their_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_times_are_found_as_by_looking_at_every_record(tmp_path: Path, seed: int) -> None:
+def test_seek_ts_finds_the_same_record_as_a_full_scan(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     timestamps = [NOON + chance.randrange(3 * DAY_MS) for _ in range(3000)]
     committed(new_table(tmp_path), 0, 3000, timestamps=timestamps)
@@ -172,7 +172,7 @@ def test_times_are_found_as_by_looking_at_every_record(tmp_path: Path, seed: int
     assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 3000) == (timestamps.index(largest), largest)
 
 
-def test_the_first_record_from_an_offset_on(tmp_path: Path) -> None:
+def test_first_returns_the_first_record_from_an_offset(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50])
     reader = ColdReader(lake(tmp_path))
 
@@ -181,7 +181,7 @@ def test_the_first_record_from_an_offset_on(tmp_path: Path) -> None:
     assert reader.first(TOPIC, TOPIC_ID, 0, 51, 100) is None
 
 
-def test_an_older_snapshot_is_opened_anew_when_more_was_trimmed(tmp_path: Path) -> None:
+def test_stale_snapshot_is_refreshed_when_more_was_trimmed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     reader = ColdReader(lake(tmp_path))
     assert reader.refresh(TOPIC, TOPIC_ID) == {0: ArchivedLog(0, 10, 10)}
@@ -191,14 +191,14 @@ def test_an_older_snapshot_is_opened_anew_when_more_was_trimmed(tmp_path: Path) 
     assert offsets_from(reader, 0, 20) == list(range(20))
 
 
-def test_what_was_trimmed_but_never_archived_is_an_error(tmp_path: Path) -> None:
+def test_trimmed_offsets_that_were_never_archived_raise_an_error(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 10)
 
     with pytest.raises(RowsMissing, match="below 20 were trimmed, but are not archived"):
         ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 20, MB)
 
 
-def test_rows_that_a_restore_took_away_are_no_gap(tmp_path: Path) -> None:
+def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     table = committed(table, 10, 20)
     committed(table, 20, 30)
@@ -214,7 +214,7 @@ def test_rows_that_a_restore_took_away_are_no_gap(tmp_path: Path) -> None:
     assert offsets_from(reader, 20, 30) == list(range(20, 30))
 
 
-def test_files_vacuumed_away_after_a_compaction_are_looked_for_anew(tmp_path: Path) -> None:
+def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     committed(table, 10, 20)
     reader = ColdReader(lake(tmp_path), cache_bytes=1)
@@ -227,7 +227,7 @@ def test_files_vacuumed_away_after_a_compaction_are_looked_for_anew(tmp_path: Pa
     assert offsets_from(reader, 0, 20) == list(range(20))
 
 
-def test_nothing_is_known_of_a_topic_without_a_table(tmp_path: Path) -> None:
+def test_topic_without_a_table_has_no_archived_log(tmp_path: Path) -> None:
     reader = ColdReader(lake(tmp_path))
 
     assert reader.refresh(TOPIC, TOPIC_ID) == {}
@@ -243,7 +243,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     assert reader._cached == sum(rows.nbytes for rows in reader._groups.values())
 
 
-def test_the_largest_timestamp_is_found_by_statistics(tmp_path: Path) -> None:
+def test_seek_max_ts_uses_file_statistics(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 30_000)
     table = committed(table, 30_000, 60_000, timestamps=[NOON + 29_999] * 30_000)
     committed(table, 60_000, 60_010, timestamps=[NOON] * 10)

@@ -24,7 +24,7 @@ def days_of(folder: Path, *days: tuple[int, ...]) -> LakeTable:
     return table
 
 
-def test_ranges_go_from_the_beginning_as_long_as_all_of_them_is_old(tmp_path: Path) -> None:
+def test_ranges_expire_from_the_start_while_all_their_records_are_old(tmp_path: Path) -> None:
     table = days_of(tmp_path, (0,), (1, 0), (5,), (1,))
 
     assert expired_up_to(table, NOON + 2 * DAY_MS) == {0: 20}
@@ -33,7 +33,7 @@ def test_ranges_go_from_the_beginning_as_long_as_all_of_them_is_old(tmp_path: Pa
     assert expired_up_to(table, NOON + 9 * DAY_MS) == {0: 40}
 
 
-def test_the_archive_begins_later_and_has_no_holes(tmp_path: Path) -> None:
+def test_archive_start_advances_and_leaves_no_missing_range(tmp_path: Path) -> None:
     table = days_of(tmp_path, (0,), (1, 0), (5,), (1,))
 
     table = drop_before(table, {0: 20})
@@ -47,7 +47,7 @@ def test_the_archive_begins_later_and_has_no_holes(tmp_path: Path) -> None:
     assert found.offset == 20
 
 
-def test_everything_may_go_and_the_archive_goes_on(tmp_path: Path) -> None:
+def test_archive_continues_after_every_range_expired(tmp_path: Path) -> None:
     table = drop_before(days_of(tmp_path, (0,), (1,)), {0: 20})
 
     table = table.commit([written(table, 20, 30)])
@@ -55,21 +55,21 @@ def test_everything_may_go_and_the_archive_goes_on(tmp_path: Path) -> None:
     assert (table.start(0), table.archived_up_to[0], chained_up_to(table, 0)) == (20, 30, 30)
 
 
-def test_records_without_timestamp_do_not_grow_old(tmp_path: Path) -> None:
+def test_records_without_timestamp_do_not_expire(tmp_path: Path) -> None:
     table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
     table = table.commit([written(table, 0, 10, timestamps=[-1] * 10)])
 
     assert expired_up_to(table, NOON) == {}
 
 
-def test_files_that_somebody_else_has_written_stay(tmp_path: Path) -> None:
+def test_files_of_another_writer_do_not_expire(tmp_path: Path) -> None:
     days_of(tmp_path, (0,), (0,)).delta.optimize.compact()
     table = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
 
     assert expired_up_to(table, NOON + DAY_MS) == {}
 
 
-def test_a_commit_in_between_wins_or_is_kept(tmp_path: Path) -> None:
+def test_retention_conflicts_with_or_keeps_a_concurrent_commit(tmp_path: Path) -> None:
     table = days_of(tmp_path, (0,), (1,))
     newer = table.commit([written(table, 20, 30)])
 
@@ -83,7 +83,7 @@ def test_a_commit_in_between_wins_or_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_the_command_says_where_partitions_begin(tmp_path: Path, dry_run: bool) -> None:
+def test_command_prints_the_new_start_of_each_partition(tmp_path: Path, dry_run: bool) -> None:
     days_of(tmp_path, (0,), (1,))
     arguments = ["--at", str(tmp_path / "lake"), "--older-than", "1d", *(["--dry-run"] if dry_run else [])]
 

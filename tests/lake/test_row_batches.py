@@ -69,7 +69,7 @@ def on_the_wire(rows: list[Row]) -> list[Row]:
 
 @settings(max_examples=50, deadline=None)
 @given(tables(), st.sampled_from([1, 300, 1_000_000]))
-def test_all_rows_are_found_in_the_batches_in_their_order(rows: list[Row], max_bytes: int) -> None:
+def test_batches_contain_all_rows_in_order(rows: list[Row], max_bytes: int) -> None:
     found: list[Row] = []
     expected, table = on_the_wire(rows), arrow(rows)
     while len(found) < len(expected):
@@ -87,7 +87,7 @@ def test_all_rows_are_found_in_the_batches_in_their_order(rows: list[Row], max_b
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 100, 1_000, 8_192])
-def test_a_batch_is_as_large_as_it_may_be(size: int) -> None:
+def test_batches_fill_max_bytes(size: int) -> None:
     now = 1_795_000_000_000
     rows: list[Row] = [(offset, now + offset, 0, b"key", bytes(size), None) for offset in range(5_000)]
     batches = [buffer for buffer, _ in batches_of(arrow(rows), 100_000, at_least_one=True)]
@@ -98,7 +98,7 @@ def test_a_batch_is_as_large_as_it_may_be(size: int) -> None:
     assert len(batches) <= 2
 
 
-def test_a_batch_says_who_produces_it() -> None:
+def test_batch_contains_the_producer_id_epoch_and_sequence() -> None:
     rows: list[Row] = [(5, 7, 0, b"k", b"v", None), (6, 9, 0, None, None, None)]
 
     (batch,) = parse_batches(encode_batch(records_of(arrow(rows)), producing=Producing(3, 4, 5)))
@@ -107,7 +107,7 @@ def test_a_batch_says_who_produces_it() -> None:
     assert (batch.base_timestamp, batch.max_timestamp) == (7, 9)
 
 
-def test_a_header_is_added_to_each_of_them() -> None:
+def test_header_is_added_to_each_record() -> None:
     rows: list[Row] = [(5, 7, 0, b"k", b"v", None), (6, 9, 0, None, None, [("a", None), ("", b"")])]
     added = (b"n", pa.array([b"1", b"22"], pa.binary()))
 

@@ -37,14 +37,14 @@ def keys(lake: Location) -> list[str]:
     return [each["Key"] for each in client.list_objects_v2(Bucket="lake").get("Contents", [])]
 
 
-def test_a_store_that_refuses_the_second_of_two_is_accepted_and_left_as_it_was(lake: Location) -> None:
+def test_store_with_conditional_writes_is_accepted_and_unchanged(lake: Location) -> None:
     refuse_unsafe_store(lake)
 
     assert keys(lake) == []
     assert tables_in(lake) == []
 
 
-def test_a_store_that_takes_both_is_refused_and_left_as_it_was() -> None:
+def test_store_without_conditional_writes_is_refused_and_unchanged() -> None:
     with s3_store(conditional=False) as options:
         lake = Location.parse("s3://lake/tables", options)
 
@@ -53,7 +53,7 @@ def test_a_store_that_takes_both_is_refused_and_left_as_it_was() -> None:
         assert keys(lake) == []
 
 
-def test_an_empty_object_that_stands_for_a_log_is_no_table() -> None:
+def test_empty_directory_marker_is_not_listed_as_a_table() -> None:
     with s3_store(conditional=True) as options:
         lake = Location.parse("s3://lake/tables", options)
         LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
@@ -76,12 +76,12 @@ def test_records_are_written_committed_and_read(lake: Location) -> None:
         other.commit([written(other, 0, 10)])
 
 
-def test_where_nothing_is_there_is_no_table(lake: Location) -> None:
+def test_open_raises_no_table_when_the_table_does_not_exist(lake: Location) -> None:
     with pytest.raises(NoTable, match="There is no Delta table at s3://lake/tables/bills"):
         LakeTable.open(lake, "bills")
 
 
-def test_a_bucket_that_is_not_there_is_told(lake: Location) -> None:
+def test_missing_bucket_is_reported(lake: Location) -> None:
     elsewhere = Location.parse("s3://no-such-bucket/tables", lake.options)
 
     with pytest.raises(
@@ -90,7 +90,7 @@ def test_a_bucket_that_is_not_there_is_told(lake: Location) -> None:
         refuse_unsafe_store(elsewhere)
 
 
-def test_a_store_that_is_not_there_is_named_with_the_cause(lake: Location) -> None:
+def test_unreachable_store_is_reported_with_the_cause(lake: Location) -> None:
     nowhere = Location.parse("s3://lake/tables", {**lake.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
 
     with pytest.raises(Unreachable) as raised:
@@ -100,7 +100,7 @@ def test_a_store_that_is_not_there_is_named_with_the_cause(lake: Location) -> No
     )
 
 
-def test_files_are_joined_erased_from_and_proved(lake: Location) -> None:
+def test_files_are_compacted_erased_and_verified(lake: Location) -> None:
     table = LakeTable.open_or_create(lake, "upkept", TOPIC_ID)
     for start in (0, 10, 20):
         table = table.commit([written(table, start, start + 10)])

@@ -19,7 +19,7 @@ def table(tmp_path: Path) -> LakeTable:
     return LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
 
-def test_a_new_table_knows_its_topic_and_no_partition(tmp_path: Path, table: LakeTable) -> None:
+def test_new_table_has_a_topic_id_and_no_partitions(tmp_path: Path, table: LakeTable) -> None:
     opened = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
 
     assert opened.topic_id == table.topic_id == TOPIC_ID
@@ -27,7 +27,7 @@ def test_a_new_table_knows_its_topic_and_no_partition(tmp_path: Path, table: Lak
     assert opened.files == []
 
 
-def test_a_commit_moves_records_and_numbers_together(table: LakeTable) -> None:
+def test_commit_adds_records_and_advances_archived_offsets_atomically(table: LakeTable) -> None:
     after = table.commit([written(table, 100, 150), written(table, 0, 10, partition=3)])
 
     assert after.archived_up_to == {0: 150, 3: 10}
@@ -40,14 +40,14 @@ def test_a_commit_moves_records_and_numbers_together(table: LakeTable) -> None:
     assert after.start(0) == 100
 
 
-def test_the_snapshot_that_was_committed_on_stays_what_it_is(table: LakeTable) -> None:
+def test_commit_does_not_change_the_snapshot_it_started_from(table: LakeTable) -> None:
     table.commit([written(table, 0, 10)])
 
     assert table.archived_up_to == {}
     assert table.files == []
 
 
-def test_a_range_without_records_moves_the_number_alone(table: LakeTable) -> None:
+def test_range_without_records_advances_the_archived_offset_only(table: LakeTable) -> None:
     after = table.commit([written(table, 0, 10)]).commit([ArchivedRange(0, 10, 17)])
 
     assert after.archived_up_to == {0: 17}
@@ -55,16 +55,14 @@ def test_a_range_without_records_moves_the_number_alone(table: LakeTable) -> Non
 
 
 @pytest.mark.parametrize("start", [9, 11])
-def test_a_range_that_does_not_begin_at_the_number_is_refused(table: LakeTable, start: int) -> None:
+def test_range_that_does_not_start_at_the_archived_offset_is_refused(table: LakeTable, start: int) -> None:
     after = table.commit([written(table, 0, 10)])
 
     with pytest.raises(OutOfOrder, match=f"orders-0: {start} to 20 .* the table's number is 10"):
         after.commit([written(after, start, 20)])
 
 
-def test_of_two_who_commit_on_the_same_snapshot_the_second_is_refused(
-    tmp_path: Path, table: LakeTable
-) -> None:
+def test_second_of_two_commits_on_the_same_snapshot_is_refused(tmp_path: Path, table: LakeTable) -> None:
     other = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
     table.commit([written(table, 0, 10)])
 
@@ -80,7 +78,7 @@ def test_commits_to_other_partitions_do_not_conflict(tmp_path: Path, table: Lake
     assert other.commit([written(other, 0, 5, partition=1)]).archived_up_to == {0: 10, 1: 5}
 
 
-def test_a_commit_says_of_each_range_what_it_holds(table: LakeTable) -> None:
+def test_commit_info_contains_count_and_checksum_of_each_range(table: LakeTable) -> None:
     item = written(table, 0, 10)
     after = table.commit([item])
 
@@ -88,7 +86,7 @@ def test_a_commit_says_of_each_range_what_it_holds(table: LakeTable) -> None:
     assert info["korvet.ranges"] == [[0, 0, 10, 10, str(item.checksum)]]
 
 
-def test_numbers_are_read_from_checkpoints_too(tmp_path: Path, table: LakeTable) -> None:
+def test_archived_offsets_are_read_from_checkpoints(tmp_path: Path, table: LakeTable) -> None:
     for end in range(1, 46):
         table = table.commit([ArchivedRange(0, end - 1, end), ArchivedRange(1, end - 1, end)])
 
@@ -105,12 +103,12 @@ def test_an_accepted_gap_is_recorded(tmp_path: Path, table: LakeTable) -> None:
     assert opened.archived_up_to == {0: 40}
 
 
-def test_a_place_without_a_table_is_told(tmp_path: Path) -> None:
+def test_open_raises_no_table_when_the_folder_is_empty(tmp_path: Path) -> None:
     with pytest.raises(NoTable, match=f"There is no Delta table at {tmp_path}/lake/orders."):
         LakeTable.open(lake(tmp_path), TOPIC)
 
 
-def test_a_folder_with_other_things_is_no_place_for_a_table(tmp_path: Path) -> None:
+def test_table_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "lake/orders").mkdir(parents=True)
     (tmp_path / "lake/orders/notes.txt").write_text("mine")
 
@@ -133,7 +131,7 @@ def test_a_table_of_another_topic_is_refused(tmp_path: Path, table: LakeTable) -
         LakeTable.open(lake(tmp_path), "bills")
 
 
-def test_a_topic_created_anew_is_refused_with_advice(tmp_path: Path, table: LakeTable) -> None:
+def test_table_of_a_recreated_topic_is_refused_with_advice(tmp_path: Path, table: LakeTable) -> None:
     with pytest.raises(WrongTable, match="deleted and created anew .* to another place"):
         LakeTable.open_or_create(lake(tmp_path), TOPIC, uuid4())
 
@@ -145,7 +143,7 @@ def test_a_newer_format_is_refused(tmp_path: Path, table: LakeTable) -> None:
         LakeTable.open(lake(tmp_path), TOPIC)
 
 
-def test_a_protocol_nobody_here_speaks_is_refused(tmp_path: Path, table: LakeTable) -> None:
+def test_unsupported_delta_protocol_version_is_refused(tmp_path: Path, table: LakeTable) -> None:
     action = {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}
     log = tmp_path / "lake/orders/_delta_log"
     (log / f"{1:020d}.json").write_text(json.dumps(action) + "\n")
@@ -154,7 +152,7 @@ def test_a_protocol_nobody_here_speaks_is_refused(tmp_path: Path, table: LakeTab
         LakeTable.open(lake(tmp_path), TOPIC).commit([ArchivedRange(0, 0, 0)])
 
 
-def test_two_who_create_a_table_at_once_have_one(tmp_path: Path) -> None:
+def test_open_or_create_returns_the_existing_table(tmp_path: Path) -> None:
     first = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
     second = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
@@ -171,7 +169,7 @@ def test_files_are_found_by_partition_and_offsets(table: LakeTable) -> None:
     assert table.files_of(2, 0, 100) == []
 
 
-def test_deltalake_reads_what_was_committed(table: LakeTable) -> None:
+def test_deltalake_reads_committed_records(table: LakeTable) -> None:
     after = table.commit([written(table, 0, 3, timestamps=[NOON, -(2**63), 2**62])])
 
     found = DeltaTable(str(after.location)).to_pyarrow_table().sort_by("offset").to_pylist()

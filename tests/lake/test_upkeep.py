@@ -113,7 +113,7 @@ class Upkeep(RuleBasedStateMachine):
         assert groups_of(compaction.table, target_bytes) == []
 
     @rule(target_bytes=TARGETS)
-    def compact_what_was_seen_long_ago(self, target_bytes: int) -> None:
+    def compact_old_snapshot(self, target_bytes: int) -> None:
         Compaction(self.old, target_bytes).run()
 
     @rule(key=KEYS.filter(bool))
@@ -121,7 +121,7 @@ class Upkeep(RuleBasedStateMachine):
         self.erase_from(self.newest(), key)
 
     @rule(key=KEYS.filter(bool))
-    def erase_from_what_was_seen_long_ago(self, key: bytes) -> None:
+    def erase_from_old_snapshot(self, key: bytes) -> None:
         self.erase_from(self.old, key)
 
     def erase_from(self, table: LakeTable, key: bytes) -> None:
@@ -149,7 +149,7 @@ class Upkeep(RuleBasedStateMachine):
         self.erased = {place for place in self.erased if place[1] >= starts.get(place[0], 0)}
 
     @rule()
-    def optimize_as_somebody_else_would(self) -> None:
+    def foreign_optimize(self) -> None:
         if self.newest().delta.optimize.compact()["numFilesRemoved"]:
             self.erased_is_known = False  # files of another writer do not state it
 
@@ -159,7 +159,7 @@ class Upkeep(RuleBasedStateMachine):
         self.newest().delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
     @invariant()
-    def the_table_is_what_the_model_says(self) -> None:
+    def table_matches_the_model(self) -> None:
         table = self.newest()
         expected = sorted(self.rows, key=lambda row: (row.partition, row.offset))
         assert rows_of(Path(table.location.path)) == expected
@@ -173,7 +173,7 @@ class Upkeep(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_whatever_is_done_in_whatever_order_no_row_is_lost_doubled_or_left() -> None:
+def test_table_matches_the_model_after_any_sequence_of_maintenance() -> None:
     run_state_machine_as_test(
         Upkeep,
         settings=settings(
@@ -218,7 +218,7 @@ def archiving(place: Path, rows: list[Row]) -> Iterator[threading.Event]:
 
 
 @pytest.mark.slow
-def test_two_compactions_and_an_erasure_beside_an_archiver_cost_it_nothing(
+def test_compactions_and_an_erasure_run_beside_an_archiver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compacting, "COMMIT_BYTES", 1)

@@ -21,7 +21,7 @@ def table(tmp_path: Path) -> LakeTable:
     return LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
 
-def told(table: LakeTable) -> list[tuple[int, int, int, str]]:
+def faults_of(table: LakeTable) -> list[tuple[int, int, int, str]]:
     """Return the faults, without the table's location."""
     found = [*absent(table), *wrongs(table)]
     return [
@@ -36,18 +36,18 @@ def three_ranges(table: LakeTable) -> LakeTable:
     return table
 
 
-def test_a_table_is_as_it_was_committed_before_and_after_compaction_and_optimization(
+def test_table_has_no_faults_after_compaction_and_foreign_optimize(
     table: LakeTable,
 ) -> None:
     table = three_ranges(table)
-    assert told(table) == []
+    assert faults_of(table) == []
     Compaction(table).run()
-    assert told(table.reopened()) == []
+    assert faults_of(table.reopened()) == []
     table.reopened().delta.optimize.compact()
-    assert told(table.reopened()) == []
+    assert faults_of(table.reopened()) == []
 
 
-def test_a_flipped_byte_is_found_and_its_file_named_or_has_changed_nothing(table: LakeTable) -> None:
+def test_flipped_bit_is_reported_with_its_file_unless_rows_are_unchanged(table: LakeTable) -> None:
     count = 30
     headers = [[{"key": "trace", "value": b"1"}] if offset % 3 else None for offset in range(count)]
     rows = archive_table(
@@ -72,7 +72,7 @@ def test_a_flipped_byte_is_found_and_its_file_named_or_has_changed_nothing(table
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(damaged)
-        found = told(table)
+        found = faults_of(table)
         if found:
             assert all(file.path in what for *_, what in found)
             named += 1
@@ -82,7 +82,7 @@ def test_a_flipped_byte_is_found_and_its_file_named_or_has_changed_nothing(table
     assert named > len(chosen) / 2
 
 
-def test_a_file_that_is_not_there_or_cut_off_is_named(table: LakeTable) -> None:
+def test_missing_or_truncated_file_is_named(table: LakeTable) -> None:
     table = three_ranges(table)
     first, second = (
         file for file in table.files if file.held and file.held.start in (0, 10) and file.held.piece == 1
@@ -91,14 +91,14 @@ def test_a_file_that_is_not_there_or_cut_off_is_named(table: LakeTable) -> None:
     cut = Path(table.absolute(second))
     cut.write_bytes(cut.read_bytes()[:100])
 
-    assert [(start, what) for _, start, _, what in told(table)][:2] == [
+    assert [(start, what) for _, start, _, what in faults_of(table)][:2] == [
         (0, f"/{first.path} is not there"),
         (10, f"/{second.path} has 100 bytes, where {second.size} were written"),
     ]
-    assert all(start in {0, 10} for _, start, _, _ in told(table))
+    assert all(start in {0, 10} for _, start, _, _ in faults_of(table))
 
 
-def test_records_that_are_others_are_found_by_their_checksum(table: LakeTable) -> None:
+def test_replaced_records_are_found_by_their_checksum(table: LakeTable) -> None:
     table = three_ranges(table)
     chosen = next(file for file in table.files if file.held and file.held.start == 10)
     path = Path(table.absolute(chosen))
@@ -106,12 +106,15 @@ def test_records_that_are_others_are_found_by_their_checksum(table: LakeTable) -
     longer = pa.array([value.as_py() + b"!" for value in rows["value"]], pa.binary())
     pq.write_table(rows.set_column(7, "value", longer), path, store_schema=False, column_encoding=None)
 
-    assert (0, 10, 20, "10 records were committed, and in the files are others, by their checksum") in told(
-        table
-    )
+    assert (
+        0,
+        10,
+        20,
+        "10 records were committed, and in the files are others, by their checksum",
+    ) in faults_of(table)
 
 
-def test_rows_where_they_do_not_belong_are_found(table: LakeTable, tmp_path: Path) -> None:
+def test_rows_of_another_date_are_reported(table: LakeTable, tmp_path: Path) -> None:
     table = three_ranges(table)
     dates = sorted({file.date for file in table.files if file.date})
     one, other = (
@@ -122,5 +125,5 @@ def test_rows_where_they_do_not_belong_are_found(table: LakeTable, tmp_path: Pat
 
     assert any(
         what.endswith(f"it has rows of other dates than {one.date}, in row group 0.")
-        for *_, what in told(table)
+        for *_, what in faults_of(table)
     )
