@@ -109,7 +109,7 @@ async def log(tmp_path: Path) -> AsyncIterator[Log]:
 EVERYTHING = [(offset, f"value {offset}".encode()) for offset in range(COUNT)]
 
 
-async def test_a_consumer_reads_from_the_lake_into_storage_without_a_seam(log: Log) -> None:
+async def test_consumer_reads_from_the_lake_and_continues_in_storage(log: Log) -> None:
     log.archive(0, 70)
     await log.trim(60)
 
@@ -117,7 +117,7 @@ async def test_a_consumer_reads_from_the_lake_into_storage_without_a_seam(log: L
     assert await log.values_from(33) == EVERYTHING[33:]
 
 
-async def test_the_log_starts_where_the_table_does(log: Log) -> None:
+async def test_log_start_offset_is_the_start_of_the_table(log: Log) -> None:
     log.archive(20, 70)
     await log.trim(60)
 
@@ -142,14 +142,14 @@ async def test_offsets_are_listed_from_both_tiers(log: Log) -> None:
     assert await log.offset(MAX) == (99, NOW_MS + 99)
 
 
-async def test_nothing_archived_is_a_log_like_any_other(log: Log) -> None:
+async def test_log_without_archived_records_reads_from_storage(log: Log) -> None:
     assert await log.offset(EARLIEST) == (0, NOW_MS)
     assert await log.offset(TIERED) == (-1, -1)
     assert await log.offset(PENDING) == (0, -1)
     assert await log.values_from(0) == EVERYTHING
 
 
-async def test_the_largest_timestamp_may_be_an_archived_one(log: Log) -> None:
+async def test_max_timestamp_includes_archived_records(log: Log) -> None:
     timestamps = [NOW_MS + (1000 if offset == 5 else offset) for offset in range(70)]
     log.table.commit([written(log.table, 0, 70, timestamps=timestamps)])
     await log.trim(60)
@@ -170,7 +170,7 @@ async def test_deleted_records_are_not_served_from_the_lake_again(log: Log) -> N
     assert (await log.delete_before(3)).low_watermark == 15
 
 
-async def test_deleting_beyond_what_is_trimmed_deletes_in_both_tiers(log: Log) -> None:
+async def test_deleting_beyond_the_local_log_start_deletes_in_both_tiers(log: Log) -> None:
     log.archive(0, 70)
     await log.trim(60)
 
@@ -183,7 +183,7 @@ async def test_deleting_beyond_what_is_trimmed_deletes_in_both_tiers(log: Log) -
     assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_rows_that_are_missing_from_the_table_are_an_error_to_be_retried(log: Log) -> None:
+async def test_rows_missing_from_the_table_are_a_retriable_error(log: Log) -> None:
     log.archive(0, 30)
     log.archive(30, 70)
     await log.trim(60)
@@ -194,7 +194,7 @@ async def test_rows_that_are_missing_from_the_table_are_an_error_to_be_retried(l
     assert (await log.fetch(60)).error_code == 0
 
 
-async def test_what_another_broker_has_trimmed_meanwhile_is_found_in_the_lake(log: Log) -> None:
+async def test_records_trimmed_by_another_broker_are_read_from_the_lake(log: Log) -> None:
     log.archive(0, 20)
     await log.trim(10)
     assert await log.values_from(0) == EVERYTHING
@@ -205,7 +205,7 @@ async def test_what_another_broker_has_trimmed_meanwhile_is_found_in_the_lake(lo
     assert await log.values_from(0) == EVERYTHING
 
 
-async def test_a_position_whose_rows_were_compacted_away_reads_on(log: Log) -> None:
+async def test_fetch_at_an_archived_offset_without_a_row_returns_the_next_record(log: Log) -> None:
     log.table = log.table.commit([written(log.table, 0, 70, offsets=range(30))])
     await log.trim(60)
 
@@ -216,7 +216,7 @@ async def test_a_position_whose_rows_were_compacted_away_reads_on(log: Log) -> N
     assert parse_batches(data.records[0])[0].base_offset == 60
 
 
-async def test_a_deleted_topic_is_forgotten_and_its_successor_begins_anew(log: Log) -> None:
+async def test_recreated_topic_starts_with_an_empty_log(log: Log) -> None:
     log.archive(0, 70)
     await log.trim(60)
     await log.delete_before(15)
@@ -230,7 +230,7 @@ async def test_a_deleted_topic_is_forgotten_and_its_successor_begins_anew(log: L
     assert await log.offset(EARLIEST) == (0, NOW_MS)
 
 
-async def test_a_topic_with_one_tier_never_asks_the_lake(log: Log) -> None:
+async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> None:
     await log.broker.storage.create_topic("plain", 1, {})
     plain = TopicPartition("plain", 0)
     await append(log.broker, plain, b"a", b"b")
@@ -244,7 +244,7 @@ async def test_a_topic_with_one_tier_never_asks_the_lake(log: Log) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])
-async def test_damaged_documents_of_deleted_records_bring_none_back(
+async def test_damaged_document_does_not_restore_deleted_records(
     log: Log, value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.archive(0, 70)

@@ -34,7 +34,7 @@ async def store(tmp_path: Path) -> AsyncIterator[ColdStore]:
         yield store
 
 
-async def test_it_tells_what_is_archived_and_reads_it(table: LakeTable, store: ColdStore) -> None:
+async def test_store_returns_archived_offsets_and_records(table: LakeTable, store: ColdStore) -> None:
     archived = await store.refresh(TOPIC_OF_TABLE)
     data, next_offset = await store.read(TOPIC_OF_TABLE, 0, 10, 100, 1_000_000)
 
@@ -47,7 +47,7 @@ async def test_it_tells_what_is_archived_and_reads_it(table: LakeTable, store: C
     assert await store.seek_max_ts(TOPIC_OF_TABLE, 0, 0, 100) == OffsetAndTimestamp(99, NOON + 99)
 
 
-async def test_questions_of_many_are_answered_each_its_own(table: LakeTable, store: ColdStore) -> None:
+async def test_concurrent_requests_get_their_own_responses(table: LakeTable, store: ColdStore) -> None:
     found = {}
 
     async def ask(offset: int) -> None:
@@ -60,18 +60,18 @@ async def test_questions_of_many_are_answered_each_its_own(table: LakeTable, sto
     assert found == {offset: OffsetAndTimestamp(offset, NOON + offset) for offset in range(100)}
 
 
-async def test_nothing_is_archived_where_there_is_no_table(store: ColdStore) -> None:
+async def test_refresh_returns_no_log_when_the_table_does_not_exist(store: ColdStore) -> None:
     assert await store.refresh(TOPIC_OF_TABLE) == {}
 
 
-async def test_what_is_wrong_with_a_table_is_said(table: LakeTable, store: ColdStore) -> None:
+async def test_table_of_another_topic_id_raises_a_storage_error(table: LakeTable, store: ColdStore) -> None:
     other = evolve(TOPIC_OF_TABLE, topic_id=type(TOPIC_ID)(int=7))
 
     with pytest.raises(KafkaStorageError, match="archive of an earlier topic orders"):
         await store.refresh(other)
 
 
-async def test_a_process_that_was_killed_is_started_anew(table: LakeTable, store: ColdStore) -> None:
+async def test_killed_process_is_restarted(table: LakeTable, store: ColdStore) -> None:
     await store.refresh(TOPIC_OF_TABLE)
     assert store._process is not None
     os.kill(store._process.pid, signal.SIGSTOP)
@@ -93,9 +93,7 @@ async def test_a_process_that_was_killed_is_started_anew(table: LakeTable, store
     assert await store.refresh(TOPIC_OF_TABLE) == {0: ArchivedLog(0, 100, 100)}
 
 
-async def test_whoever_is_cancelled_leaves_the_others_their_answers(
-    table: LakeTable, store: ColdStore
-) -> None:
+async def test_cancelled_request_does_not_affect_other_requests(table: LakeTable, store: ColdStore) -> None:
     await store.refresh(TOPIC_OF_TABLE)
 
     for _ in range(20):
