@@ -26,7 +26,7 @@ async def broker() -> Broker:
     return await new_broker()
 
 
-async def test_finds_topics_by_name_and_id(broker: Broker) -> None:
+async def test_topics_are_found_by_name_and_id(broker: Broker) -> None:
     created = await create(broker)
 
     assert created == await broker.topic(context(0), "t", Operation.READ)
@@ -34,7 +34,7 @@ async def test_finds_topics_by_name_and_id(broker: Broker) -> None:
     assert TP == await broker.partition(context(0), "t", 0, Operation.READ)
 
 
-async def test_what_is_not_there_is_named(broker: Broker) -> None:
+async def test_missing_topics_and_partitions_are_refused(broker: Broker) -> None:
     created = await create(broker)
 
     with pytest.raises(UnknownTopicOrPartition, match="'none'"):
@@ -46,23 +46,23 @@ async def test_what_is_not_there_is_named(broker: Broker) -> None:
             partition_of(created, number)
 
 
-async def test_every_way_to_a_resource_asks_whether_it_is_allowed(broker: Broker) -> None:
+async def test_every_resource_access_is_authorized(broker: Broker) -> None:
     asked: list[tuple[Operation, Resource, str]] = []
 
-    class Asking(Broker):
+    class RecordingBroker(Broker):
         def authorize(
             self, context: RequestContext, operation: Operation, resource: Resource, name: str
         ) -> None:
             asked.append((operation, resource, name))
 
-    asking = Asking(broker.storage, broker.config, broker.cluster_id, broker.producer_ids)
+    recording = RecordingBroker(broker.storage, broker.config, broker.cluster_id, broker.producer_ids)
     created = await create(broker)
-    await asking.topic(context(0), "t", Operation.READ)
-    await asking.topic_by_id(context(0), created.topic_id, Operation.WRITE)
-    await asking.partition(context(0), "t", 0, Operation.DELETE)
-    await asking.topic_or_new(context(0), "new")
-    asking.group(context(0), "g", Operation.DESCRIBE)
-    asking.cluster(context(0), Operation.IDEMPOTENT_WRITE)
+    await recording.topic(context(0), "t", Operation.READ)
+    await recording.topic_by_id(context(0), created.topic_id, Operation.WRITE)
+    await recording.partition(context(0), "t", 0, Operation.DELETE)
+    await recording.topic_or_new(context(0), "new")
+    recording.group(context(0), "g", Operation.DESCRIBE)
+    recording.cluster(context(0), Operation.IDEMPOTENT_WRITE)
 
     assert [
         (Operation.READ, Resource.TOPIC, "t"),
@@ -75,13 +75,13 @@ async def test_every_way_to_a_resource_asks_whether_it_is_allowed(broker: Broker
     ] == asked
 
 
-async def test_a_group_has_a_name_which_may_be_empty(broker: Broker) -> None:
+async def test_group_id_may_be_empty_but_not_null(broker: Broker) -> None:
     assert "" == broker.group(context(0), "", Operation.READ)
     with pytest.raises(InvalidGroupId):
         broker.group(context(0), None, Operation.READ)
 
 
-async def test_reads_a_topics_rules_again_when_it_was_altered(broker: Broker) -> None:
+async def test_rules_are_read_again_after_the_topic_was_altered(broker: Broker) -> None:
     created = await create(broker)
     before = broker.rules(created)
 
@@ -91,7 +91,7 @@ async def test_reads_a_topics_rules_again_when_it_was_altered(broker: Broker) ->
     assert 5 == broker.rules(altered).max_message_bytes
 
 
-async def test_compares_epochs_and_remembers_what_it_met(broker: Broker) -> None:
+async def test_leader_epoch_is_checked_and_cached(broker: Broker) -> None:
     broker.check_leader_epoch(TP, -1, 3)
     broker.check_leader_epoch(TP, 3, 3)
     with pytest.raises(FencedLeaderEpoch):
@@ -102,7 +102,7 @@ async def test_compares_epochs_and_remembers_what_it_met(broker: Broker) -> None
     assert 3 == broker.leader_epoch(TP)
 
 
-async def test_forgets_the_epochs_of_deleted_topics(broker: Broker) -> None:
+async def test_leader_epochs_of_deleted_topics_are_removed(broker: Broker) -> None:
     created = await create(broker)
     broker.check_leader_epoch(TP, -1, 3)
 
@@ -111,7 +111,7 @@ async def test_forgets_the_epochs_of_deleted_topics(broker: Broker) -> None:
     assert 0 == broker.leader_epoch(TP)
 
 
-async def test_parks_until_the_time_is_up(broker: Broker, autojump_clock: MockClock) -> None:
+async def test_parked_request_ends_at_its_deadline(broker: Broker, autojump_clock: MockClock) -> None:
     told = context(0)
     with broker.parked(told, 5):
         assert told.parked is not None
@@ -121,7 +121,7 @@ async def test_parks_until_the_time_is_up(broker: Broker, autojump_clock: MockCl
     assert told.parked is None
 
 
-async def test_a_drain_ends_all_waits_and_those_to_come(broker: Broker, autojump_clock: MockClock) -> None:
+async def test_drain_ends_current_and_later_waits(broker: Broker, autojump_clock: MockClock) -> None:
     async def park() -> None:
         with broker.parked(context(0), 60):
             await trio.sleep_forever()
@@ -136,7 +136,7 @@ async def test_a_drain_ends_all_waits_and_those_to_come(broker: Broker, autojump
     assert 1.0 == trio.current_time()
 
 
-async def test_brokers_on_one_store_have_one_cluster_id() -> None:
+async def test_brokers_on_one_store_share_a_cluster_id() -> None:
     storage = MemoryStorage()
 
     first, second = await open_broker(storage, Config()), await open_broker(storage, Config())
@@ -144,7 +144,7 @@ async def test_brokers_on_one_store_have_one_cluster_id() -> None:
     assert first.cluster_id == second.cluster_id
 
 
-async def test_a_cluster_id_that_another_broker_was_faster_to_give_is_taken() -> None:
+async def test_cluster_id_saved_concurrently_by_another_broker_is_used() -> None:
     storage = MemoryStorage()
 
     async def lose(kind: str, key: str, value: bytes, *, expected_version: int) -> int:
@@ -156,7 +156,7 @@ async def test_a_cluster_id_that_another_broker_was_faster_to_give_is_taken() ->
     assert "theirs" == broker.cluster_id
 
 
-async def test_a_topic_that_somebody_else_creates_meanwhile_is_taken(broker: Broker) -> None:
+async def test_topic_created_concurrently_by_another_broker_is_used(broker: Broker) -> None:
     created = await create(broker)
     looked: list[str] = []
 

@@ -6,14 +6,14 @@ from trio.testing import wait_all_tasks_blocked
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit, Share
 
 
-async def test_a_budget_of_minus_1_is_never_spent() -> None:
+async def test_budget_of_minus_1_is_unlimited() -> None:
     budget = ByteBudget(-1)
     budget.take_now(2**40)
 
     assert not budget.is_spent
 
 
-async def test_one_request_may_pass_the_limit_until_it_is_answered() -> None:
+async def test_one_request_may_exceed_the_limit_until_it_is_answered() -> None:
     budget = ByteBudget(100)
     budget.take_now(100)
     served = []
@@ -41,7 +41,7 @@ async def test_one_request_may_pass_the_limit_until_it_is_answered() -> None:
     assert 100 == budget.taken
 
 
-async def test_requests_that_wait_are_served_in_order_as_bytes_come_back() -> None:
+async def test_waiting_requests_are_served_in_order_as_bytes_are_released() -> None:
     budget = ByteBudget(100)
     budget.take_now(160)
     served = []
@@ -67,7 +67,7 @@ async def test_requests_that_wait_are_served_in_order_as_bytes_come_back() -> No
     assert [0, 1, 2] == served
 
 
-async def test_a_request_that_is_given_up_while_it_waits_takes_nothing() -> None:
+async def test_request_cancelled_while_waiting_takes_no_bytes() -> None:
     budget = ByteBudget(10)
     budget.take_now(10)
     await budget.wait_for_room(Share())
@@ -80,7 +80,7 @@ async def test_a_request_that_is_given_up_while_it_waits_takes_nothing() -> None
     assert (0, False) == (budget.taken, budget.is_waited_for)
 
 
-async def test_connections_wait_until_one_goes() -> None:
+async def test_accept_waits_until_a_connection_closes() -> None:
     limit = ConnectionLimit(1)
     limit.opened()
     accepted = []
@@ -98,7 +98,7 @@ async def test_connections_wait_until_one_goes() -> None:
     assert [True] == accepted
 
 
-def test_an_answer_may_take_a_quarter_of_what_is_left() -> None:
+def test_answer_may_reserve_a_quarter_of_the_remaining_budget() -> None:
     budget = AnswerBudget(4_000_000)
     granted = [budget.reserve(2_000_000) for _ in range(3)]
 
@@ -106,7 +106,7 @@ def test_an_answer_may_take_a_quarter_of_what_is_left() -> None:
     assert budget.taken == sum(granted)
 
 
-def test_a_small_answer_is_not_made_smaller_and_something_is_always_left() -> None:
+def test_small_answers_are_not_shrunk_and_a_minimum_is_always_granted() -> None:
     budget = AnswerBudget(4_000_000)
     small = budget.reserve(1000)
     budget.change(10_000_000)
@@ -120,7 +120,7 @@ def test_answers_without_limit_are_only_counted() -> None:
     assert 2**40 == budget.reserve(2**40) == budget.taken
 
 
-async def test_a_budget_remembers_the_most_there_was() -> None:
+async def test_budget_records_its_highest_use() -> None:
     requests, answers = ByteBudget(1000), AnswerBudget(1000)
     requests.take_now(300)
     requests.give_back(300)
@@ -130,7 +130,7 @@ async def test_a_budget_remembers_the_most_there_was() -> None:
     assert [(0, 300), (100, 500)] == [(each.taken, each.highest) for each in (requests, answers)]
 
 
-def test_what_was_only_reserved_is_no_memory_that_was_in_use() -> None:
+def test_reserved_bytes_do_not_count_as_memory_in_use() -> None:
     budget = AnswerBudget(-1)
     other, own = budget.reserve(50_000_000), budget.reserve(50_000_000)
     budget.release(own)

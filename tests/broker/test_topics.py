@@ -63,14 +63,14 @@ OURS = ["storage.layout", "offset.mapping", "offset.sequence.bits"]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
-def test_takes_names_that_kafka_takes(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     validate_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "x" * 250, "a b", "a/b", "a:b", "ä", "a\n", "a\x00", "$a", "{a}", "٣"]
 )
-def test_refuses_names_that_kafka_refuses(name: str) -> None:
+def test_invalid_topic_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopicException):
         validate_name(name)
 
@@ -78,21 +78,21 @@ def test_refuses_names_that_kafka_refuses(name: str) -> None:
 @pytest.mark.parametrize(
     "name, expected", [("a.b", "a_b"), ("a_b", None), ("a-b", None), ("ab", None), ("a..b", None)]
 )
-def test_finds_names_that_differ_in_dots_alone(name: str, expected: str | None) -> None:
+def test_names_that_differ_only_in_dots_and_underscores_collide(name: str, expected: str | None) -> None:
     assert expected == colliding(name, ["x", "a_b", "a-c"])
 
 
-def test_knows_every_setting_of_kafkas_and_three_of_its_own() -> None:
+def test_settings_are_those_of_kafka_and_three_of_korvet() -> None:
     assert sorted(KAFKAS + OURS) == sorted(SETTINGS)
 
 
-def test_every_default_is_a_value_that_is_accepted() -> None:
+def test_every_default_is_accepted() -> None:
     given = [(setting.name, setting.default) for setting in ALL_SETTINGS if setting.default]
 
     assert dict(given) == validate_settings(given)
 
 
-def test_every_setting_that_storage_obeys_is_enforced() -> None:
+def test_every_setting_parsed_by_storage_is_enforced() -> None:
     assert all(SETTINGS[name].enforced for name in PARSERS)
 
 
@@ -126,7 +126,7 @@ def test_only_our_own_settings_are_fixed() -> None:
         ("offset.sequence.bits", "16"),
     ],
 )
-def test_takes_values_that_are_accepted(name: str, value: str) -> None:
+def test_valid_setting_values_are_accepted(name: str, value: str) -> None:
     assert {name: value} == validate_settings([(name, value)])
 
 
@@ -153,25 +153,25 @@ def test_takes_values_that_are_accepted(name: str, value: str) -> None:
         ("leader.replication.throttled.replicas", "all"),
     ],
 )
-def test_refuses_other_values_and_says_what_is_accepted(name: str, value: str) -> None:
+def test_invalid_setting_values_are_refused_with_the_accepted_ones(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=name):
         validate_settings([(name, value)])
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_what_is_compacted_is_not_archived(policy: str) -> None:
+def test_compacted_topic_cannot_be_archived(policy: str) -> None:
     settings = {"cleanup.policy": policy, "remote.storage.enable": "true"}
     with pytest.raises(InvalidConfig, match="do not go together"):
         validate_together(settings, Config(lake_url="/lake"))
 
 
-def test_what_is_to_be_archived_needs_a_lake() -> None:
+def test_remote_storage_requires_a_lake_url() -> None:
     with pytest.raises(InvalidConfig, match="lake.url"):
         validate_together({"remote.storage.enable": "TRUE"}, Config())
     validate_together({"remote.storage.enable": "TRUE"}, Config(lake_url="/lake"))
 
 
-def test_names_every_fault_and_a_near_name() -> None:
+def test_every_invalid_setting_is_reported_with_a_similar_name() -> None:
     with pytest.raises(InvalidConfig) as caught:
         validate_settings([("retention.m", "1"), ("segment.ms", "0"), ("flush.ms", None)])
 
@@ -182,7 +182,7 @@ def test_names_every_fault_and_a_near_name() -> None:
     ) == caught.value.message
 
 
-def test_values_come_from_the_topic_then_the_broker_then_the_default() -> None:
+def test_topic_values_override_broker_values_and_defaults() -> None:
     config = load_config(flags={"compression.type": "lz4", "log.retention.minutes": "1"})
 
     values = {each.setting.name: (each.value, each.source) for each in effective({"segment.ms": "5"}, config)}
@@ -211,7 +211,7 @@ def test_rules_are_read_from_topic_and_broker() -> None:
         ({"message.timestamp.after.max.ms": "5", "message.timestamp.type": "LogAppendTime"}, False),
     ],
 )
-def test_knows_whether_timestamps_have_to_be_looked_at(settings: dict[str, str], limits: bool) -> None:
+def test_limits_timestamps_depends_on_the_timestamp_settings(settings: dict[str, str], limits: bool) -> None:
     assert limits == rules_of(settings, Config()).limits_timestamps
 
 
