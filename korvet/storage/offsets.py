@@ -43,7 +43,7 @@ class OffsetMapper(ABC):
         return b"%d-%d" % (milliseconds, sequence)
 
     def entry_id_before(self, offset: int) -> bytes:
-        """Return the ID of the preceding offset: the last consumed entry of a committed offset.
+        """Return the ID of the preceding offset, of which there may be no entry.
 
         Return `0-0`, which no entry has, for offset 0 and below.
         """

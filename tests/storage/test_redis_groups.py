@@ -263,6 +263,56 @@ async def test_the_redis_group_moves_back_with_the_position(store: Store) -> Non
     assert (await store.info())[b"last-delivered-id"] == store.entry_id(1)
 
 
+@pytest.mark.parametrize("committed", [2, 3, 6, 7])
+async def test_the_redis_group_names_the_last_entry_before_the_committed_offset(
+    store: Store, committed: int
+) -> None:
+    await store.create()
+    await store.add(0, 1, 6)
+    await store.commit(store.offset(committed))
+
+    assert store.entry_id(1 if committed <= 6 else 6) == (await store.info())[b"last-delivered-id"]
+
+
+async def test_the_redis_group_names_the_entry_before_the_next_millisecond(store: Store) -> None:
+    await store.create()
+    await store.add(0, 1)
+    await store.commit(7 if store.is_dense else 1001 << 10)
+
+    assert store.entry_id(1) == (await store.info())[b"last-delivered-id"]
+
+
+async def test_the_redis_group_names_an_entry_without_offset(store: Store) -> None:
+    await store.create()
+    await store.add(0)
+    without = b"7-3" if store.is_dense else b"1000-5000"
+    await store.redis.execute(b"XADD", STREAM, without, b"value", b"v")
+    await store.commit(7 if store.is_dense else 1001 << 10)
+
+    assert without == (await store.info())[b"last-delivered-id"]
+
+
+async def test_the_redis_group_names_no_entry_if_none_is_left_before_the_committed_offset(
+    store: Store,
+) -> None:
+    await store.create()
+    await store.add(*range(5))
+    await store.redis.execute(b"XTRIM", STREAM, b"MAXLEN", b"=", 1)
+    await store.commit(store.offset(3))
+
+    assert store.entry_id(2) == (await store.info())[b"last-delivered-id"]
+
+
+async def test_a_commit_inside_a_batch_names_the_batch_before(store: Store) -> None:
+    await store.create()
+    await store.add(0)
+    batch = build_batch([(delta, 1, None, b"v", ()) for delta in range(3)])
+    await store.redis.execute(b"XADD", STREAM, store.entry_id(3), b"$batch", bytes(batch))
+    await store.commit(store.offset(2))
+
+    assert store.entry_id(0) == (await store.info())[b"last-delivered-id"]
+
+
 @pytest.mark.parametrize("consumed", [0, 1, 250, 499, 500])
 async def test_lag_is_known_wherever_the_position_is(store: Store, consumed: int) -> None:
     await store.create()
@@ -300,6 +350,20 @@ async def test_what_redis_consumers_had_pending_is_acknowledged_up_to_the_positi
     pending = cast(list[object], await store.redis.execute(b"XPENDING", STREAM, b"billing"))
 
     assert pending[:3] == [1, b"%d-0" % (last + 1), b"%d-0" % (last + 1)]
+
+
+async def test_pending_entries_that_were_deleted_are_acknowledged_up_to_the_committed_offset(
+    store: Store,
+) -> None:
+    await store.create()
+    await store.add(0, 1, 2)
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
+    await store.deliver(3)
+    await store.redis.execute(b"XDEL", STREAM, store.entry_id(1))
+    await store.commit(store.offset(2))
+    pending = cast(list[object], await store.redis.execute(b"XPENDING", STREAM, b"billing"))
+
+    assert [1, store.entry_id(2), store.entry_id(2)] == pending[:3]
 
 
 async def test_a_group_of_redis_consumers_goes_on_behind_what_it_was_delivered(store: Store) -> None:

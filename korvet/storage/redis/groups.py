@@ -9,10 +9,11 @@ metadata. An offset with another topic id belongs to a topic that was deleted. T
 members of an earlier generation are refused. The field `writer`, a broker process and the number of its connection,
 fences commands that the network delayed until after the connection was replaced.
 
-Each commit also sets the last-delivered ID of the Redis consumer group of the same name on each stream, so that
-`XINFO GROUPS` shows the progress of a Kafka group, and acknowledges entries up to there that plain Redis consumers had
-pending. Conversely, a group without a committed offset continues at its Redis consumer group's lowest pending entry, or
-after its last-delivered ID. Deleting a committed offset therefore deletes the Redis consumer group first.
+Each commit also sets the last-delivered ID of the Redis consumer group of the same name on each stream to the last
+entry before the committed offset, so that `XINFO GROUPS` shows the progress of a Kafka group, and acknowledges entries
+before the offset that plain Redis consumers had pending. Conversely, a group without a committed offset continues at
+its Redis consumer group's lowest pending entry, or after its last-delivered ID. Deleting a committed offset therefore
+deletes the Redis consumer group first.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ class Groups:
         offset: int,
         results: dict[TopicPartition, KafkaError | None],
     ) -> None:
-        last_consumed = partition.mapper.entry_id_before(offset)
+        id_before = partition.mapper.entry_id_before(offset)
         status = b"more"
         try:
             while status == b"more":
-                (status,) = await self.partitions.call(partition, FOLLOW, group_id, last_consumed)
+                (status,) = await self.partitions.call(partition, FOLLOW, group_id, id_before)
         except KafkaError as error:
             results[partition.tp] = error
 

@@ -1,7 +1,7 @@
 -- Set the last-delivered ID of the stream's consumer group to the committed offset of the Kafka group of that name.
 --
 -- ARGV    9 group
---        10 ID of the last consumed entry: the one before the committed offset; 0-0 if nothing is consumed
+--        10 ID of the offset before the committed one; 0-0 if nothing is consumed
 --
 -- Answers {'ok'}; {'more'}: repeat the call, entries are still pending; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
@@ -13,13 +13,18 @@ if not settle(s, 1000) then
 end
 if s.dirty then save(s) end
 
-local group, id = ARGV[9], ARGV[10]
+local group, consumed = ARGV[9], ARGV[10]
+local committed_ms, committed_seq = after(pair_of(consumed))
+local below_committed = '(' .. id_of(committed_ms, committed_seq)
+
+-- The ID before the committed offset need not be an entry's: the offset may follow a gap, or lie inside a batch.
+local last_entry = call('XREVRANGE', stream, below_committed, '-', 'COUNT', 1)[1]
+local id = last_entry and last_entry[1] or consumed
 
 -- Return the number of entries ever added up to and including `id`. Redis computes lag from that number, and cannot
 -- determine it by itself in the middle of a stream. Return nil if counting would take long.
 local function count_entries()
-  local ms, seq = pair_of(id)
-  if not is_before(ms, seq, before(s.ms, s.seq)) then return s.entries end
+  if not is_before(committed_ms, committed_seq, s.ms, s.seq) then return s.entries end
   local chunk = call('XREVRANGE', index, id, '-', 'COUNT', 1)[1]
   local from = chunk and '(' .. chunk[1] or '-'
   local before_chunk = chunk and tonumber(chunk[2][8]) or s.entries - s.length
@@ -44,7 +49,7 @@ end
 if type(reply) == 'table' and reply.err then return reply end
 if is_new then return {'ok'} end
 
-local pending = call('XPENDING', stream, group, '-', id, 1000)
+local pending = call('XPENDING', stream, group, '-', below_committed, 1000)
 if #pending == 0 then return {'ok'} end
 local ids = {}
 for i, entry in ipairs(pending) do ids[i] = entry[1] end
