@@ -1,0 +1,134 @@
+"""The ACLs that brokers share."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Collection
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from korvet.protocol.errors import KafkaStorageError
+from korvet.security.acl_store import ATTEMPTS, KEY, KIND, AclStore, decoded, encoded
+from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.storage.interface import DocumentConflict
+from korvet.storage.memory import MemoryStorage
+from tests.handlers.support import Shim, away
+
+
+def acl(name: str) -> Acl:
+    return Acl(ResourceType.TOPIC, PatternType.LITERAL, name, "User:ä", "*", Operation.READ, Permission.ALLOW)
+
+
+def adding(name: str) -> object:
+    return lambda acls: acls | {acl(name)}
+
+
+def ignore(_: Collection[Acl]) -> None:
+    pass
+
+
+async def test_a_change_of_another_broker_is_in_use_within_a_second(autojump_clock: MockClock) -> None:
+    storage = MemoryStorage()
+    used: list[Collection[Acl]] = []
+    reader, writer = AclStore(storage, used.append), AclStore(storage, ignore)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader.run)
+        await trio.sleep(5.2)
+        await writer.alter(adding("a"))
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert [{acl("a")}] == used
+
+
+async def test_concurrent_changes_are_all_kept() -> None:
+    storage = MemoryStorage()
+    stores = [AclStore(storage, ignore) for _ in range(10)]
+    async with trio.open_nursery() as nursery:
+        for number, store in enumerate(stores):
+            nursery.start_soon(store.alter, adding(str(number)))
+
+    assert {acl(str(number)) for number in range(10)} == await stores[0].refresh()
+
+
+async def test_a_change_that_changes_nothing_is_not_written() -> None:
+    storage = MemoryStorage()
+    store = AclStore(storage, ignore)
+    await store.alter(adding("a"))
+    await store.alter(adding("a"))
+
+    assert 1 == (await storage.load(KIND, KEY)).version
+
+
+async def test_endless_conflicts_end_with_an_error() -> None:
+    attempts = []
+
+    async def conflicting(*_: object, **__: object) -> int:
+        attempts.append(1)
+        raise DocumentConflict
+
+    with pytest.raises(KafkaStorageError):
+        await AclStore(Shim(MemoryStorage(), save=conflicting), ignore).alter(adding("a"))
+
+    assert len(attempts) == ATTEMPTS
+
+
+async def test_acls_stay_in_use_while_the_store_is_away(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    store = AclStore(storage, ignore)
+    await store.alter(adding("a"))
+    store.storage = Shim(storage, load=away)
+    with trio.move_on_after(10):
+        await store.run()
+
+    assert {acl("a")} == store.acls
+    assert ["the broker keeps the 1 ACLs it has: the store is away"] == caplog.messages
+    with pytest.raises(KafkaStorageError):
+        await store.refresh()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"nonsense", encoded([])[:-1], encoded([acl("a")]).replace(b"x", b"y", 1)],
+    ids=["empty", "nonsense", "cut", "other compression"],
+)
+async def test_a_damaged_document_changes_nothing_and_is_not_replaced(
+    value: bytes, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    store = AclStore(storage, ignore)
+    await store.alter(adding("a"))
+    await storage.save(KIND, KEY, value, expected_version=1)
+    with caplog.at_level(logging.WARNING), trio.move_on_after(10):
+        await store.run()
+    with pytest.raises(KafkaStorageError, match="damaged"):
+        await store.alter(adding("b"))
+
+    assert {acl("a")} == store.acls
+    assert len(caplog.messages) == 1
+    assert value == (await storage.load(KIND, KEY)).value
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"acls": [["TOPIC", "LITERAL", 1, "User:a", "*", "READ", "ALLOW"]]}']
+)
+def test_a_document_of_other_json_is_damaged(text: str) -> None:
+    with pytest.raises(KafkaStorageError, match="damaged"):
+        decoded(zlib.compress(text.encode()))
+
+
+def test_a_document_has_every_acl() -> None:
+    acls = {
+        Acl(resource, pattern, "näme", "User:a", "::1", operation, permission)
+        for resource in ResourceType
+        for pattern in PatternType
+        for operation in Operation
+        for permission in Permission
+    }
+
+    assert acls == decoded(encoded(acls))
