@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from attrs import define, field
 
 from korvet.protocol.errors import CoordinatorNotAvailable
-from korvet.storage.interface import Document, DocumentConflict, Storage
+from korvet.storage.interface import Document, DocumentConflict, Documents
 from korvet.storage.producer_state import ID_LOW_BITS, producer_id_at
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ ATTEMPTS = 100
 class ProducerIds:
     """The allocator of producer ids."""
 
-    storage: Storage
+    storage: Documents
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     damaged: int = 0  # number of documents read that did not hold an id
     _ids: Iterator[int] = field(factory=lambda: iter(()))

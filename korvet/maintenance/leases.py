@@ -27,7 +27,7 @@ import trio
 from attrs import define, field
 
 from korvet.protocol.errors import KafkaError
-from korvet.storage.interface import DocumentConflict, Storage
+from korvet.storage.interface import DocumentConflict, Documents
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Lease:
 class Leases:
     """The leases of one broker."""
 
-    storage: Storage
+    storage: Documents
     lease_s: float = LEASE_S
     holder: str = field(factory=lambda: secrets.token_hex(8))
 

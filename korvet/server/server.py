@@ -36,16 +36,9 @@ from korvet.server.listeners import BoundListener, is_loopback, open_listeners, 
 from korvet.server.malloc import Heap, keep_what_is_free
 from korvet.server.signals import ended_by_signals
 from korvet.storage.compaction import BYTES_PER_KEY
-from korvet.storage.interface import (
-    OffsetMapping,
-    Storage,
-    StorageDefaults,
-    StorageLayout,
-    StorageUsageError,
-    TopicConfig,
-)
+from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
 from korvet.storage.open import StorageOptions, open_storage
-from korvet.storage.topic_config import TIMESTAMP_TYPES
+from korvet.storage.topic_config import LAYOUT, SEQUENCE_BITS, TIMESTAMP_TYPES
 from korvet.tiered.remote import ColdStore, open_cold_store
 
 logger = logging.getLogger(__name__)
@@ -334,9 +327,8 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
     """Return the storage that the settings name, as a context manager that opens it."""
     defaults = StorageDefaults(
         topic_config=TopicConfig(
-            layout=StorageLayout(config.storage_layout),
             mapping=OffsetMapping(config.default_offset_mapping),
-            sequence_bits=config.offset_sequence_bits,
+            backend_settings={LAYOUT: config.storage_layout, SEQUENCE_BITS: str(config.offset_sequence_bits)},
             timestamp_type=TIMESTAMP_TYPES[config.log_message_timestamp_type],
             compression_type=config.compression_type,
             retention_ms=config.retention_ms,

@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 
 from attrs import field, frozen
 
-from korvet.storage.interface import OffsetMapping, TopicConfig
+from korvet.storage.topic_config import SEQUENCE_BITS, backend_setting
+from korvet.storage.values import OffsetMapping, TopicConfig
 
 MIN_SEQUENCE_BITS = 1
 MAX_SEQUENCE_BITS = 16
@@ -100,7 +101,7 @@ class DenseOffsets(OffsetMapper):
 
 
 def offset_mapper(config: TopicConfig) -> OffsetMapper:
-    """Return the mapper of a topic with that configuration."""
+    """Return the mapper of a topic with that configuration. Raise InvalidConfig for impossible sequence bits."""
     if config.mapping is OffsetMapping.DENSE:
         return DenseOffsets()
-    return TimestampOffsets(config.sequence_bits)
+    return backend_setting(config, SEQUENCE_BITS, lambda bits: TimestampOffsets(int(bits)))

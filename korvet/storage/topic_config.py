@@ -1,24 +1,29 @@
 """Parse a topic's raw settings into the configuration that storage applies.
 
 The names are Kafka's, and three names of korvet, which are fixed at creation and therefore always stored with the
-topic: a later change of the broker's defaults does not affect existing topics. Values were validated when they were
+topic: a later change of the broker's defaults does not affect existing topics. Two of these only a backend parses.
+Values were validated when they were
 set (`korvet.broker.topics`); a value that is invalid nevertheless raises InvalidConfig.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import evolve
 
 from korvet.protocol.errors import InvalidConfig
-from korvet.storage.interface import OffsetMapping, StorageLayout, TimestampType, TopicConfig
+from korvet.storage.values import OffsetMapping, TimestampType, TopicConfig
+
+Parsed = TypeVar("Parsed")
 
 LAYOUT = "storage.layout"
 MAPPING = "offset.mapping"
 SEQUENCE_BITS = "offset.sequence.bits"
-FIXED_SETTINGS = (LAYOUT, MAPPING, SEQUENCE_BITS)
+# The settings that only a backend parses, with their defaults.
+BACKEND_SETTINGS = {LAYOUT: "record", SEQUENCE_BITS: "10"}
+FIXED_SETTINGS = (MAPPING, *BACKEND_SETTINGS)
 
 TIMESTAMP_TYPES = {
     "CreateTime": TimestampType.CREATE_TIME,
@@ -29,9 +34,7 @@ AS_A_WHOLE = -2  # value of local.retention.* that stands for the topic's retent
 
 # Setting -> (attribute of TopicConfig, function that parses its string).
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    LAYOUT: ("layout", StorageLayout),
     MAPPING: ("mapping", OffsetMapping),
-    SEQUENCE_BITS: ("sequence_bits", int),
     "message.timestamp.type": ("timestamp_type", TIMESTAMP_TYPES.__getitem__),
     "compression.type": ("compression_type", str),
     "retention.ms": ("retention_ms", int),
@@ -52,9 +55,9 @@ def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicCon
     Retention drops nothing if the policy is only to compact, as in Kafka. If records are archived
     (`remote.storage.enable`), `local.retention.*` is the retention of storage, and -2 stands for `retention.*`.
     """
-    config = evolve(
-        defaults, **dict(_parse(name, value) for name, value in settings.items() if name in PARSERS)
-    )
+    parsed = dict(_parse(name, value) for name, value in settings.items() if name in PARSERS)
+    backend = {name: settings[name] for name in BACKEND_SETTINGS if name in settings}
+    config = evolve(defaults, **parsed, backend_settings={**defaults.backend_settings, **backend})
     if "delete" not in settings.get("cleanup.policy", "delete"):
         return evolve(config, retention_ms=-1, retention_bytes=-1)
     if config.is_tiered:
@@ -71,12 +74,7 @@ def topic_config(settings: Mapping[str, str], defaults: TopicConfig) -> TopicCon
 
 def with_fixed_settings(settings: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
     """Return the settings to store at creation: `settings`, with missing fixed ones from the defaults."""
-    fixed = {
-        LAYOUT: defaults.layout.value,
-        MAPPING: defaults.mapping.value,
-        SEQUENCE_BITS: str(defaults.sequence_bits),
-    }
-    return fixed | dict(settings)
+    return {MAPPING: defaults.mapping.value, **BACKEND_SETTINGS, **defaults.backend_settings, **settings}
 
 
 def fixed_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -84,10 +82,19 @@ def fixed_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: settings[name] for name in FIXED_SETTINGS}
 
 
+def backend_setting(config: TopicConfig, name: str, parse: Callable[[str], Parsed]) -> Parsed:
+    """Parse one of BACKEND_SETTINGS. Raise InvalidConfig for a value that `parse` refuses."""
+    return _parsed(name, config.backend_settings.get(name, BACKEND_SETTINGS[name]), parse)
+
+
 def _parse(name: str, value: str) -> tuple[str, Any]:
     attribute, parse = PARSERS[name]
+    return attribute, _parsed(name, value, parse)
+
+
+def _parsed(name: str, value: str, parse: Callable[[str], Parsed]) -> Parsed:
     try:
-        return attribute, parse(value)
+        return parse(value)
     except (KeyError, ValueError):
         message = f"{name} cannot be {value!r}"
         raise InvalidConfig(message) from None

@@ -18,7 +18,7 @@ from korvet.broker.topics import (
 from korvet.config import Config, load_config
 from korvet.protocol.errors import InvalidConfig, InvalidTopicException
 from korvet.storage.interface import TopicConfig
-from korvet.storage.topic_config import PARSERS, topic_config
+from korvet.storage.topic_config import BACKEND_SETTINGS, PARSERS, topic_config
 
 # Every topic setting in the documentation of Apache Kafka 3.9 and 4.1.
 KAFKAS = [
@@ -93,13 +93,13 @@ def test_every_default_is_accepted() -> None:
 
 
 def test_every_setting_parsed_by_storage_is_enforced() -> None:
-    assert all(SETTINGS[name].enforced for name in PARSERS)
+    assert all(SETTINGS[name].enforced for name in (*PARSERS, *BACKEND_SETTINGS))
 
 
 def test_storage_reads_the_same_defaults() -> None:
     values = {each.setting.name: each.value for each in effective({}, Config(storage="redis://host"))}
 
-    assert TopicConfig() == topic_config(values, TopicConfig())
+    assert TopicConfig(backend_settings=BACKEND_SETTINGS) == topic_config(values, TopicConfig())
 
 
 def test_only_our_own_settings_are_fixed() -> None:

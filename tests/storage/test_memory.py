@@ -20,7 +20,6 @@ from korvet.storage.interface import (
     ReadRequest,
     ReadResult,
     StorageDefaults,
-    StorageLayout,
     TopicPartition,
 )
 from korvet.storage.memory import MemoryStorage
@@ -70,7 +69,7 @@ async def test_a_layout_is_remembered_and_means_nothing() -> None:
     await append(storage, TP, numbered(2))
 
     assert topic is not None
-    assert topic.config.layout is StorageLayout.BATCH
+    assert "batch" == topic.settings["storage.layout"]
     assert len(await records_from(storage, TP)) == 2
 
 

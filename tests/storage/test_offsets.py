@@ -111,4 +111,4 @@ def test_there_are_1_to_16_sequence_bits(bits: int) -> None:
 
 def test_a_topic_s_configuration_names_its_mapper() -> None:
     assert offset_mapper(TopicConfig(mapping=OffsetMapping.DENSE)) == DenseOffsets()
-    assert offset_mapper(TopicConfig(sequence_bits=13)) == TimestampOffsets(13)
+    assert offset_mapper(TopicConfig(backend_settings={"offset.sequence.bits": "13"})) == TimestampOffsets(13)

@@ -14,11 +14,11 @@ from korvet.protocol.errors import InvalidRecord
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches, validate
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
-from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
+from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
 from korvet.storage.redis.client.replies import command_of
 from korvet.storage.redis.entries import Entry, Fields, parse
-from korvet.storage.redis.layouts import Packed, Piece, pack_batch
+from korvet.storage.redis.layouts import Packed, Piece, StorageLayout, pack_batch
 from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
@@ -118,7 +118,7 @@ def test_log_append_time_leaves_timestamps_to_the_script() -> None:
 
 def test_a_batch_layout_s_batch_stays_as_it_is() -> None:
     sent = batch([Record(b"v")] * 3, codec=Codec.ZSTD)
-    found = packed_batch(sent, TopicConfig(layout=StorageLayout.BATCH))
+    found = packed_batch(sent, TopicConfig(backend_settings={"storage.layout": "batch"}))
 
     assert shape_of(found) == b"batch"
     assert data_of(found) == [sent.buffer]
@@ -137,7 +137,7 @@ def test_a_producer_without_a_sequence_is_refused(layout: StorageLayout) -> None
     raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=-1)
 
     with pytest.raises(InvalidRecord, match="sequence"):
-        packed_batch(RecordBatch(raw), TopicConfig(layout=layout))
+        packed_batch(RecordBatch(raw), TopicConfig(backend_settings={"storage.layout": layout.value}))
 
 
 def test_one_header_too_many_is_refused() -> None:

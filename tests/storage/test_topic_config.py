@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from korvet.protocol.errors import InvalidConfig
-from korvet.storage.interface import OffsetMapping, StorageLayout, TimestampType, TopicConfig
+from korvet.storage.interface import OffsetMapping, TimestampType, TopicConfig
+from korvet.storage.offsets import TimestampOffsets, offset_mapper
+from korvet.storage.redis.layouts import StorageLayout, layout_of
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
-DEFAULTS = TopicConfig(layout=StorageLayout.BATCH, sequence_bits=13, retention_ms=1234)
+DEFAULTS = TopicConfig(
+    backend_settings={"storage.layout": "batch", "offset.sequence.bits": "13"}, retention_ms=1234
+)
 
 
 def test_without_settings_the_defaults_hold() -> None:
@@ -28,9 +32,8 @@ def test_every_setting_that_storage_obeys_is_read() -> None:
     }
 
     assert topic_config(settings, DEFAULTS) == TopicConfig(
-        layout=StorageLayout.RECORD,
         mapping=OffsetMapping.DENSE,
-        sequence_bits=16,
+        backend_settings={"storage.layout": "record", "offset.sequence.bits": "16"},
         timestamp_type=TimestampType.LOG_APPEND_TIME,
         compression_type="zstd",
         retention_ms=-1,
@@ -83,3 +86,23 @@ def test_the_fixed_settings_are_filled_in_where_they_were_left_out() -> None:
         "offset.mapping": "dense",
         "offset.sequence.bits": "13",
     }
+
+
+def test_a_backend_parses_its_own_settings() -> None:
+    config = topic_config({"storage.layout": "record"}, DEFAULTS)
+
+    assert layout_of(config) is StorageLayout.RECORD
+    assert offset_mapper(config) == TimestampOffsets(13)
+    assert layout_of(TopicConfig()) is StorageLayout.RECORD
+    assert offset_mapper(TopicConfig()) == TimestampOffsets(10)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("storage.layout", "pages"), ("offset.sequence.bits", "17"), ("offset.sequence.bits", "x")],
+)
+def test_a_backend_refuses_invalid_settings_of_its_own(name: str, value: str) -> None:
+    config = topic_config({name: value}, TopicConfig())
+
+    with pytest.raises(InvalidConfig, match=name):
+        (layout_of if name == "storage.layout" else offset_mapper)(config)

@@ -11,7 +11,7 @@ from korvet.concurrency.time_slices import DecodedShare, Turns, in_turns
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import StorageLayout, TopicPartition
+from korvet.storage.interface import TopicPartition
 from korvet.storage.redis.append_queue import (
     AppendContext,
     AppendQueue,
@@ -110,7 +110,7 @@ class Appender:
                 packing = pack_batch(
                     batch, config, defaults.record_max_headers, defaults.record_max_batch_records
                 )
-                if batch.compression and config.layout is StorageLayout.RECORD:
+                if batch.compression and not partition.is_batch_layout:
                     await share.take(0)
                 try:
                     packed = await in_turns(packing, turns, share)

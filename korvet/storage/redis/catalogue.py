@@ -33,12 +33,13 @@ from korvet.protocol.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicPartition
+from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicConfig, TopicPartition
 from korvet.storage.offsets import offset_mapper
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.replies import as_map
 from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.layouts import layout_of
 from korvet.storage.redis.scripts import REPLACE
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
@@ -257,8 +258,7 @@ class Catalogue:
         """Parse a topic; return None if another client has overwritten it with invalid data."""
         try:
             content = converter.loads(stored, StoredTopic)
-            config = topic_config(content.settings, self.defaults.topic_config)
-            offset_mapper(config)
+            config = self._config(content.settings)
             topic_id = UUID(content.id)
             fixed_settings(content.settings)
             is_sensible = 0 < content.partitions <= MOST_PARTITIONS and content.created_ms >= 0
@@ -269,6 +269,13 @@ class Catalogue:
             return None
         topic = Topic(name, topic_id, content.partitions, MappingProxyType(content.settings), config)
         return CataloguedTopic(topic, content.created, content.created_ms)
+
+    def _config(self, settings: Mapping[str, str]) -> TopicConfig:
+        """Parse a topic's settings. Raise InvalidConfig for a value that storage cannot apply."""
+        config = topic_config(settings, self.defaults.topic_config)
+        offset_mapper(config)
+        layout_of(config)
+        return config
 
     async def forgotten_ms(self) -> bytes:
         """Return when a topic was last deleted, in ms since 1970; if none was, when this broker opened the store."""
@@ -282,7 +289,7 @@ class Catalogue:
         if await self.reload(name) is not None:
             raise TopicAlreadyExists
         settings = with_fixed_settings(settings, self.defaults.topic_config)
-        topic_config(settings, self.defaults.topic_config)  # raises for nonsense before anything is stored
+        self._config(settings)  # raises for nonsense before anything is stored
         # If the first answer is lost and the command repeated, one number is skipped.
         created, created_ms = await self._count_creation()
         if self._created == b"%d" % (created - 1):
@@ -316,7 +323,7 @@ class Catalogue:
                 f"topic {topic.name} has {topic.partitions} partitions, and can only get more"
             )
         settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
-        topic_config(settings, self.defaults.topic_config)
+        self._config(settings)
         altered = as_json(
             StoredTopic(str(topic.topic_id), present.created, partitions, settings, present.created_ms)
         )

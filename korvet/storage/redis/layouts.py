@@ -23,6 +23,7 @@ passed to the script as columns, which costs a third of the Python time, and les
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from itertools import repeat
 from operator import add
 from typing import NamedTuple
@@ -32,8 +33,9 @@ from korvet.protocol.errors import InvalidRecord, MessageTooLarge
 from korvet.protocol.record import Headers, RawRecord
 from korvet.protocol.record_batch import RecordBatch, decode_in_steps
 from korvet.protocol.steps import Steps
-from korvet.storage.interface import StorageLayout, TimestampType, TopicConfig
+from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.redis.client.replies import Argument, pack_arguments, pack_column
+from korvet.storage.topic_config import LAYOUT, backend_setting
 
 # A command may have 1,048,576 arguments (Redis 6.2), and `unpack` in Lua fails near 8,000 values.
 MAX_ARGUMENTS = 1_000_000
@@ -46,6 +48,18 @@ SMALLEST_PIECE_BYTES = 4_096
 
 Times = tuple[int, ...]
 Column = tuple[bytes | None, ...]
+
+
+class StorageLayout(Enum):
+    """The mapping of a topic's records to stream entries (`storage.layout`)."""
+
+    RECORD = "record"
+    BATCH = "batch"
+
+
+def layout_of(config: TopicConfig) -> StorageLayout:
+    """Return the layout of a topic with that configuration. Raise InvalidConfig for an unknown one."""
+    return backend_setting(config, LAYOUT, StorageLayout)
 
 
 class Packed(NamedTuple):
@@ -79,7 +93,7 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_re
         )
     if batch.is_idempotent and batch.base_sequence < 0:
         raise InvalidRecord("A batch with a producer id needs a sequence number.")
-    if config.layout is StorageLayout.BATCH:
+    if layout_of(config) is StorageLayout.BATCH:
         return pack_whole(batch)
     if batch.record_count > max_records:
         raise MessageTooLarge(

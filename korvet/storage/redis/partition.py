@@ -8,14 +8,7 @@ from typing import NamedTuple, cast
 from attrs import define, field
 
 from korvet.protocol.compression import Codec
-from korvet.storage.interface import (
-    LogOffsets,
-    StorageDefaults,
-    StorageLayout,
-    Topic,
-    TopicConfig,
-    TopicPartition,
-)
+from korvet.storage.interface import LogOffsets, StorageDefaults, Topic, TopicConfig, TopicPartition
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets, offset_mapper
 from korvet.storage.redis.client.replies import Argument, Command
 from korvet.storage.redis.keys import (
@@ -31,6 +24,7 @@ from korvet.storage.redis.keys import (
     Keyspace,
     PartitionKeys,
 )
+from korvet.storage.redis.layouts import StorageLayout, layout_of
 from korvet.storage.redis.rebuild import CODECS, Epoch
 
 # Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
@@ -86,6 +80,7 @@ class Partition:
     keys: PartitionKeys
     defaults: StorageDefaults
     mapper: OffsetMapper = field(init=False)
+    layout: StorageLayout = field(init=False)
     topic_id: bytes = field(init=False)
     known: Known | None = None
     is_being_trimmed: bool = False
@@ -96,6 +91,7 @@ class Partition:
 
     def __attrs_post_init__(self) -> None:
         self.mapper = offset_mapper(self.topic.config)
+        self.layout = layout_of(self.topic.config)
         self.topic_id = str(self.topic.topic_id).encode()
         self.configure(self.topic)
 
@@ -105,7 +101,7 @@ class Partition:
 
     @property
     def is_batch_layout(self) -> bool:
-        return self.config.layout is StorageLayout.BATCH
+        return self.layout is StorageLayout.BATCH
 
     @property
     def codec(self) -> Codec:
@@ -122,7 +118,7 @@ class Partition:
             self.topic_id,
             (1 << bits) - 1,
             min(HIGHEST_MS, (1 << 63 - bits) - 2),
-            config.layout.value,
+            self.layout.value,
             *((-1, -1) if config.is_tiered else (config.retention_ms, config.retention_bytes)),
             self.defaults.retention_check_interval_ms,
         )

@@ -64,7 +64,8 @@ class AppendContract(Contract):
         if topic.config.mapping is OffsetMapping.DENSE:
             assert result.base_offset == 0
         else:
-            assert before_ms <= result.base_offset >> topic.config.sequence_bits <= after_ms
+            bits = int(topic.settings["offset.sequence.bits"])
+            assert before_ms <= result.base_offset >> bits <= after_ms
 
     async def test_offsets_go_on_behind_the_last_batch(
         self, storage: Storage, topic: Topic, tp: TopicPartition

@@ -13,7 +13,6 @@ from korvet.storage.interface import (
     OffsetAndTimestamp,
     OffsetMapping,
     Storage,
-    StorageLayout,
     TimestampType,
     Topic,
     TopicPartition,
@@ -67,7 +66,6 @@ class CatalogueContract(Contract):
 
         assert topic.settings.keys() == {"storage.layout", "offset.mapping", "offset.sequence.bits"}
         assert topic.settings["offset.mapping"] == topic.config.mapping.value
-        assert topic.settings["storage.layout"] == topic.config.layout.value
 
     async def test_settings_are_kept_and_obeyed(self, storage: Storage) -> None:
         settings = {
@@ -84,9 +82,8 @@ class CatalogueContract(Contract):
         topic = await storage.create_topic("orders", 1, settings)
 
         assert topic.settings == settings
-        assert topic.config.layout is StorageLayout.BATCH
         assert topic.config.mapping is OffsetMapping.DENSE
-        assert topic.config.sequence_bits == 13
+        assert topic.config.backend_settings == {"storage.layout": "batch", "offset.sequence.bits": "13"}
         assert topic.config.timestamp_type is TimestampType.LOG_APPEND_TIME
         assert topic.config.compression_type == "gzip"
         assert topic.config.retention_ms == 86_400_000

@@ -283,7 +283,7 @@ class ReadContract(Contract):
             assert start == 0
         else:
             assert start > 0
-            assert start % 2**topic.config.sequence_bits == 0
+            assert start % 2 ** int(topic.settings["offset.sequence.bits"]) == 0
 
     async def test_the_partitions_of_a_topic_begin_at_the_same_offset(
         self, storage: Storage, topic: Topic, tp: TopicPartition

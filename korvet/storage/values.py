@@ -1,0 +1,191 @@
+"""The values that cross the interface of storage; `korvet.storage.interface` exports them with its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from attrs import field, frozen
+
+from korvet.protocol.buffers import Buffer
+
+
+class TopicPartition(NamedTuple):
+    """The topic and the number of a partition."""
+
+    # A NamedTuple, since it is hashed on every request.
+
+    topic: str
+    partition: int
+
+
+class OffsetMapping(Enum):
+    """The rule by which offsets are assigned: 0, 1, 2, … or by the clock (see `korvet.storage.offsets`)."""
+
+    TIMESTAMP = "timestamp"
+    DENSE = "dense"
+
+
+class TimestampType(IntEnum):
+    """`message.timestamp.type`; the values are those of the attribute bit in a record batch."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class IsolationLevel(IntEnum):
+    """The end of a read: the high watermark, or the last stable offset (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@frozen
+class TopicConfig:
+    """The parsed settings of a topic that storage applies. -1 means no limit, as in Kafka.
+
+    The first two are fixed when the topic is created.
+    """
+
+    mapping: OffsetMapping = OffsetMapping.TIMESTAMP
+    # Settings that only the backend parses, by name (`korvet.storage.topic_config.BACKEND_SETTINGS`).
+    backend_settings: Mapping[str, str] = field(factory=dict)
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    compression_type: str = "producer"
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    min_insync_replicas: int = 1
+    is_compacted: bool = False
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    min_cleanable_dirty_ratio: float = 0.5
+    # Records are archived. Retention is then `local.retention.*`, and drops only what is archived already
+    # (`Storage.enforce_retention`).
+    is_tiered: bool = False
+
+
+@frozen
+class StorageDefaults:
+    """The broker's settings for all topics and producers, passed when storage is opened."""
+
+    topic_config: TopicConfig = TopicConfig()
+    # Records are kept at least this long after they were appended, whatever their timestamps: Kafka, too, deletes
+    # them only at its next check (log.retention.check.interval.ms).
+    retention_check_interval_ms: int = 300_000
+    producer_id_expiration_ms: int = 86_400_000
+    # Limits of a backend that decodes batches and stores each record by itself.
+    record_max_headers: int = 1_000
+    record_max_batch_records: int = 150_000
+    # Number of keys whose last offsets compaction holds in one round; for more keys it reads the log again.
+    compaction_max_keys: int = 600_000
+
+
+@frozen
+class Topic:
+    """A topic in the catalogue.
+
+    `settings` are the raw strings set at creation or altered since; they always include those that are fixed at
+    creation (`korvet.storage.topic_config.FIXED_SETTINGS`). `config` is the result of parsing them over the defaults.
+    """
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    settings: Mapping[str, str]
+    config: TopicConfig
+
+
+@frozen
+class AppendResult:
+    """The offsets of an appended batch. For a duplicate of an idempotent producer: those of the first append."""
+
+    base_offset: int
+    log_append_time_ms: int  # -1 under CreateTime, as in Kafka's ProduceResponse
+    log_start_offset: int
+    duplicate: bool = False
+
+
+@frozen
+class OffsetAndTimestamp:
+    """A record's offset and its timestamp in milliseconds; the timestamp is -1 if there is no record."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = 0
+
+
+@frozen
+class OffsetAndMetadata:
+    """A committed offset: the next offset to read, and the metadata that the client committed with it.
+
+    `commit_timestamp_ms` is the time of the commit by the store's clock: `committed` returns it, `ack` ignores it. It
+    is -1 if no client committed the offset, for example if the store derives it from another program's progress.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = field(default=-1, eq=False)
+
+
+@frozen
+class LogOffsets:
+    """The bounds of a partition, read atomically."""
+
+    log_start_offset: int
+    high_watermark: int  # the next offset to be written
+    last_stable_offset: int
+    leader_epoch: int = 0
+    # Retention and DeleteRecords removed all records below. A read between this offset and the log start returns the
+    # first record.
+    trimmed_before: int = field(default=0, eq=False, kw_only=True)
+
+
+@frozen
+class ReadRequest:
+    """A read of one topic-partition: its first offset, and its limit in bytes."""
+
+    offset: int
+    max_bytes: int
+
+
+@frozen
+class ReadResult:
+    """Whole record batches, ready for the wire: base offset and leader epoch are stamped.
+
+    `batches` are buffers to be sent one after the other; the first batch contains the requested offset, or
+    follows it if that offset is gone. It is empty if there is nothing to read yet.
+    """
+
+    batches: Sequence[Buffer]
+    size: int  # bytes in `batches`
+    offsets: LogOffsets
+    is_cut: bool = False  # a limit ended the read, so there is more, or may be
+
+
+@frozen
+class Compacted:
+    """The result of compacting a log."""
+
+    end: int  # every key occurs only once below this offset
+    size_before: int  # bytes, as `Storage.sizes` counts them
+    size_after: int
+
+
+@frozen
+class EpochEnd:
+    """The end offset of a leader epoch: the answer to OffsetForLeaderEpoch. (-1, -1) if the epoch is unknown."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@frozen
+class Document:
+    """A small versioned value; `version` counts its writes from 1."""
+
+    value: bytes
+    version: int
