@@ -75,7 +75,7 @@ def test_the_list_is_a_table(korvet: Korvet, topic: str) -> None:
     assert [topic, "1"] in [row.split()[:2] for row in rows]
 
 
-def test_a_topic_that_is_there_is_an_error_unless_that_is_well(korvet: Korvet, topic: str) -> None:
+def test_existing_topic_is_an_error_without_if_not_exists(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic)
     again = korvet("topics", "create", topic)
 
@@ -85,7 +85,7 @@ def test_a_topic_that_is_there_is_an_error_unless_that_is_well(korvet: Korvet, t
     assert korvet("topics", "create", topic, "--if-not-exists") == Outcome(0, "")
 
 
-def test_a_setting_that_is_none_is_refused_by_name(korvet: Korvet, topic: str) -> None:
+def test_invalid_setting_value_is_refused_with_its_name(korvet: Korvet, topic: str) -> None:
     refused = korvet("topics", "create", topic, "--set", "retention.ms=soon")
 
     assert refused.status == 1
@@ -111,7 +111,7 @@ def test_describe_shows_partitions_with_their_first_and_next_offset(
 
 
 @pytest.mark.parametrize("command", ["describe", "delete"])
-def test_a_topic_that_is_not_there_is_named(korvet: Korvet, topic: str, command: str) -> None:
+def test_missing_topic_is_reported_by_name(korvet: Korvet, topic: str, command: str) -> None:
     missing = korvet("topics", command, topic)
 
     assert missing.status == 1
@@ -123,13 +123,13 @@ def test_a_topic_that_is_not_there_is_named(korvet: Korvet, topic: str, command:
 # --- produce and consume ------------------------------------------------------------------------------------
 
 
-def test_lines_go_in_and_come_out(korvet: Korvet, topic: str, numbers: str) -> None:
+def test_produced_lines_are_consumed(korvet: Korvet, topic: str, numbers: str) -> None:
     assert korvet("produce", topic, numbers) == Outcome(0, "")
     assert korvet("consume", topic) == Outcome(0, "".join(f"{number}\n" for number in range(10)))
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_comes_back_the_same(
+def test_lines_of_every_compression_are_consumed_unchanged(
     korvet: Korvet, topic: str, numbers: str, compression: str
 ) -> None:
     korvet("produce", topic, numbers, "--compression", compression)
@@ -137,26 +137,26 @@ def test_every_compression_comes_back_the_same(
     assert korvet("consume", topic).out == Path(numbers).read_text()
 
 
-def test_a_last_line_without_its_end_is_a_record(piped: Korvet, topic: str) -> None:
+def test_last_line_without_newline_is_a_record(piped: Korvet, topic: str) -> None:
     piped("produce", topic, stdin="a\n\nb")
 
     assert piped("consume", topic).out == "a\n\nb\n"
 
 
-def test_many_lines_are_all_there_in_order(piped: Korvet, topic: str) -> None:
+def test_many_lines_are_consumed_in_order(piped: Korvet, topic: str) -> None:
     lines = "".join(f"line {number}\n" for number in range(100_000))
     assert piped("produce", topic, stdin=lines) == Outcome(0, "")
 
     assert piped("consume", topic).out == lines
 
 
-def test_keys_stand_before_a_separator(piped: Korvet, topic: str) -> None:
+def test_key_precedes_the_separator(piped: Korvet, topic: str) -> None:
     piped("produce", topic, "--key-separator", ": ", stdin="k: v\nv\n")
 
     assert piped("consume", topic, "--key-separator", "=").out == "k=v\n=v\n"
 
 
-def test_json_lines_hold_all_of_a_record(piped: Korvet, topic: str) -> None:
+def test_json_lines_contain_every_part_of_a_record(piped: Korvet, topic: str) -> None:
     assert piped("produce", topic, "--format", "json", stdin=JSON_LINES) == Outcome(0, "")
     records = [json.loads(line) for line in piped("consume", topic, "--format", "json").out.splitlines()]
 
@@ -189,7 +189,7 @@ def test_json_lines_hold_all_of_a_record(piped: Korvet, topic: str) -> None:
     ]
 
 
-def test_what_consume_prints_produce_copies_to_another_topic(piped: Korvet, topic: str) -> None:
+def test_json_output_of_consume_can_be_produced_to_another_topic(piped: Korvet, topic: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
     lines = piped("consume", topic, "--format", "json").out
     assert piped("produce", f"{topic}-copy", "--format", "json", stdin=lines) == Outcome(0, "")
@@ -197,7 +197,7 @@ def test_what_consume_prints_produce_copies_to_another_topic(piped: Korvet, topi
     assert piped("consume", f"{topic}-copy", "--format", "json").out == lines.replace(topic, f"{topic}-copy")
 
 
-def test_a_bad_line_is_named_and_what_stands_before_it_is_written(piped: Korvet, topic: str) -> None:
+def test_bad_line_is_named_and_lines_before_it_are_written(piped: Korvet, topic: str) -> None:
     bad = piped(
         "produce",
         topic,
@@ -212,7 +212,7 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_written(piped: Korvet,
     assert piped("consume", topic).out == "good\n"
 
 
-def test_a_partition_may_be_named_on_both_sides(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic, "--partitions", "3")
     lines = "".join(json.dumps({"value": str(p), "partition": p}) + "\n" for p in range(3))
     piped("produce", topic, "--format", "json", stdin=lines)
@@ -235,7 +235,7 @@ def test_a_partition_may_be_named_on_both_sides(piped: Korvet, korvet: Korvet, t
     ],
     ids=" ".join,
 )
-def test_reading_begins_where_it_is_told(
+def test_consume_starts_at_the_given_offset_or_time(
     piped: Korvet, korvet: Korvet, topic: str, arguments: list[str], expected: str
 ) -> None:
     lines = "".join(f'{{"value": "{day}", "timestamp": "2026-01-{day + 1:02}"}}\n' for day in range(10))
@@ -254,7 +254,7 @@ def test_reading_begins_where_it_is_told(
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_consume_options_are_refused(
     korvet: Korvet, topic: str, arguments: list[str], complaint: str
 ) -> None:
     refused = korvet("consume", topic, *arguments)
@@ -264,7 +264,7 @@ def test_what_cannot_be_meant_is_refused(
     assert refused.err.count("\n") == 1
 
 
-def test_follow_prints_what_comes_later_and_ends_quietly_on_ctrl_c(
+def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
     broker: KorvetProcess, piped: Korvet, topic: str
 ) -> None:
     piped("produce", topic, stdin="early\n")
@@ -285,7 +285,7 @@ def test_follow_prints_what_comes_later_and_ends_quietly_on_ctrl_c(
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_goes_away_ends_consume_quietly(
+def test_consume_ends_silently_when_its_output_is_closed(
     broker: KorvetProcess, piped: Korvet, topic: str, unbuffered: str
 ) -> None:
     piped("produce", topic, stdin="".join(f"line {number}\n" for number in range(100_000)))
@@ -305,7 +305,7 @@ def test_a_reader_that_goes_away_ends_consume_quietly(
     assert consumer.returncode == 128 + signal.SIGPIPE
 
 
-def test_typed_lines_are_sent_at_once(broker: KorvetProcess, korvet: Korvet, topic: str) -> None:
+def test_typed_lines_are_sent_immediately(broker: KorvetProcess, korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic)
     with (
         started(
@@ -345,7 +345,7 @@ def test_typed_lines_are_sent_at_once(broker: KorvetProcess, korvet: Korvet, top
         ("-4", "0"),
     ],
 )
-def test_offsets_are_printed_as_kafkas_shell_does(
+def test_offsets_are_printed_as_by_get_offset_shell(
     piped: Korvet, topic: str, time: str, expected: str
 ) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
@@ -354,7 +354,7 @@ def test_offsets_are_printed_as_kafkas_shell_does(
 
 
 @pytest.mark.parametrize("time", ["2030-01-01", "latest-tiered", "-5", "-6"])
-def test_a_partition_without_such_an_offset_has_no_line(piped: Korvet, topic: str, time: str) -> None:
+def test_partition_without_a_matching_offset_is_not_printed(piped: Korvet, topic: str, time: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
 
     assert piped("offsets", topic, "--time", time) == Outcome(0, "")
@@ -370,7 +370,7 @@ def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> Non
 # --- Errors -------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_not_there_is_named_in_one_line(korvet: Korvet) -> None:
+def test_unreachable_broker_is_reported_in_one_line(korvet: Korvet) -> None:
     refused = korvet("topics", "list", "-b", "127.0.0.1:1")
 
     assert refused.status == 1
@@ -394,7 +394,9 @@ def test_a_broker_that_is_not_there_is_named_in_one_line(korvet: Korvet) -> None
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_one_line_and_status_2(korvet: Korvet, arguments: list[str], complaint: str) -> None:
+def test_usage_errors_print_one_line_and_exit_with_2(
+    korvet: Korvet, arguments: list[str], complaint: str
+) -> None:
     refused = korvet(*arguments)
 
     assert refused.status == 2
@@ -402,7 +404,7 @@ def test_wrong_usage_is_one_line_and_status_2(korvet: Korvet, arguments: list[st
     assert refused.err.count("\n") == 1
 
 
-def test_a_fault_of_our_own_is_one_line_and_tells_how_to_see_more(
+def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
     korvet: Korvet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_arguments: object) -> None:
@@ -429,7 +431,7 @@ def test_every_command_has_help(korvet: Korvet, command: str) -> None:
     assert max(map(len, helped.out.splitlines())) <= 80
 
 
-def test_a_refused_line_is_named_with_what_was_written_before_it(piped: Korvet, topic: str) -> None:
+def test_refused_lines_are_reported_with_the_lines_written_before_them(piped: Korvet, topic: str) -> None:
     lines = ["short"] * 25_000 + ["x" * 2_000_000, "after"]
     outcome = piped("produce", topic, stdin="\n".join(lines))
 
@@ -448,7 +450,7 @@ def test_a_refused_line_is_named_with_what_was_written_before_it(piped: Korvet, 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["produce", "consume"])
-def test_closed_standard_streams_are_no_error(
+def test_commands_accept_closed_standard_streams(
     broker: KorvetProcess, piped: Korvet, topic: str, command: str, closed: str
 ) -> None:
     piped("produce", topic, stdin="one\n")
@@ -465,7 +467,7 @@ def test_closed_standard_streams_are_no_error(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_timeout_ends_a_command_whose_broker_never_answers(piped: Korvet) -> None:
+def test_timeout_ends_a_command_when_the_broker_does_not_answer(piped: Korvet) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began_s = time.monotonic()

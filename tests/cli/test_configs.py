@@ -34,19 +34,19 @@ def test_all_settings_are_listed(korvet: Korvet, topic: str) -> None:
     assert ["max.message.bytes", "1048588", "default", "no"] in [row.split() for row in rows]
 
 
-def test_only_what_was_set_is_listed(korvet: Korvet, topic: str) -> None:
+def test_set_only_lists_configured_settings(korvet: Korvet, topic: str) -> None:
     listed = json.loads(korvet("configs", "list", topic, "--set-only", "--json").out)
 
     assert ["segment.ms"] == [each["name"] for each in listed]
 
 
-def test_values_are_printed_in_the_order_asked_for(korvet: Korvet, topic: str) -> None:
+def test_values_are_printed_in_the_requested_order(korvet: Korvet, topic: str) -> None:
     assert Outcome(0, "5\n604800000\n") == korvet("configs", "get", topic, "segment.ms", "retention.ms")
     told = json.loads(korvet("configs", "get", topic, "retention.ms", "--json").out)
     assert ["604800000"] == [each["value"] for each in told]
 
 
-def test_a_setting_that_is_none_is_named(korvet: Korvet, topic: str) -> None:
+def test_unknown_setting_is_reported(korvet: Korvet, topic: str) -> None:
     outcome = korvet("configs", "get", topic, "segment.ms", "segment.mss")
 
     assert (1, "", f"korvet: {topic} has no setting segment.mss\n") == (
@@ -56,13 +56,13 @@ def test_a_setting_that_is_none_is_named(korvet: Korvet, topic: str) -> None:
     )
 
 
-def test_a_brokers_settings_are_told_without_its_secrets(korvet: Korvet) -> None:
+def test_broker_settings_are_printed_without_secrets(korvet: Korvet) -> None:
     assert Outcome(0, "1\n(not told)\n(not set)\n") == korvet(
         "configs", "get", "broker:1", "node.id", "storage", "broker.rack"
     )
 
 
-def test_settings_are_set_and_taken_back(korvet: Korvet, topic: str) -> None:
+def test_settings_are_set_and_unset(korvet: Korvet, topic: str) -> None:
     done = korvet("configs", "set", topic, "retention.ms=1000", "flush.ms=7", "--unset", "segment.ms")
 
     assert Outcome(0, "") == done
@@ -72,7 +72,7 @@ def test_settings_are_set_and_taken_back(korvet: Korvet, topic: str) -> None:
     )
 
 
-def test_lists_are_added_to_and_taken_from(korvet: Korvet, topic: str) -> None:
+def test_list_values_are_appended_and_subtracted(korvet: Korvet, topic: str) -> None:
     name = "leader.replication.throttled.replicas"
     korvet("configs", "set", topic, "--append", f"{name}=0:1,1:1")
     assert "0:1,1:1\n" == korvet("configs", "get", topic, name).out
@@ -98,7 +98,7 @@ def test_a_dry_run_alters_nothing(korvet: Korvet, topic: str) -> None:
         (("retention.ms=1", "--unset", "retention.ms"), 2, "retention.ms is named twice"),
     ],
 )
-def test_what_cannot_be_set_is_said_in_one_line(
+def test_refused_settings_are_reported_in_one_line(
     korvet: Korvet, topic: str, arguments: tuple[str, ...], status: int, words: str
 ) -> None:
     outcome = korvet("configs", "set", topic, *arguments)
@@ -116,7 +116,7 @@ def test_what_cannot_be_set_is_said_in_one_line(
         ("broker:7", 1, "there is no broker 7 (BROKER_NOT_AVAILABLE)"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(
+def test_missing_resources_are_reported_in_one_line(
     korvet: Korvet, resource: str, status: int, words: str
 ) -> None:
     outcome = korvet("configs", "list", resource)
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_said_in_one_line(
     assert words in outcome.err
 
 
-def test_the_brokers_settings_are_not_altered(korvet: Korvet) -> None:
+def test_broker_settings_cannot_be_altered(korvet: Korvet) -> None:
     outcome = korvet("configs", "set", "broker:1", "message.max.bytes=1")
 
     assert 1 == outcome.status
@@ -153,7 +153,7 @@ def test_a_topic_is_altered(korvet: Korvet, topic: str) -> None:
         (("--partitions", "2", "--set", "retention.ms=1", "--dry-run"), ""),
     ],
 )
-def test_all_of_it_is_done_or_nothing(
+def test_topic_alterations_are_atomic(
     korvet: Korvet, topic: str, arguments: tuple[str, ...], words: str
 ) -> None:
     outcome = korvet("topics", "alter", topic, *arguments)
@@ -171,7 +171,7 @@ def test_all_of_it_is_done_or_nothing(
         (("--set", "segment.ms=1", "--unset", "segment.ms"), "segment.ms is named twice."),
     ],
 )
-def test_what_makes_no_sense_is_not_asked(
+def test_invalid_alterations_are_refused_before_a_request(
     korvet: Korvet, topic: str, arguments: tuple[str, ...], words: str
 ) -> None:
     outcome = korvet("topics", "alter", topic, *arguments)

@@ -43,7 +43,7 @@ def fill(korvet: Korvet, records: str, topic: str) -> None:
     assert korvet("produce", topic, "--format", "json", records) == Outcome(0, "")
 
 
-def positions(korvet: Korvet, group: str) -> dict[int, int]:
+def committed_offsets(korvet: Korvet, group: str) -> dict[int, int]:
     rows = json.loads(korvet("groups", "describe", group, "--json").out)
     return {row["partition"]: row["current-offset"] for row in rows}
 
@@ -112,7 +112,7 @@ def members(broker: KorvetProcess) -> Iterator[Members]:
 
 
 @pytest.mark.clients
-def test_describe_shows_who_reads_what_and_who_reads_nothing(korvet: Korvet, members: Members) -> None:
+def test_describe_shows_members_with_and_without_partitions(korvet: Korvet, members: Members) -> None:
     rows = json.loads(korvet("groups", "describe", members.group, "--json").out)
     head, *lines = korvet("groups", "describe", members.group).out.splitlines()
     reader, idle = rows
@@ -146,7 +146,7 @@ def test_describe_shows_members_and_state(korvet: Korvet, members: Members) -> N
 
 
 @pytest.mark.clients
-def test_a_group_with_members_is_neither_reset_nor_deleted(korvet: Korvet, members: Members) -> None:
+def test_group_with_members_cannot_be_reset_or_deleted(korvet: Korvet, members: Members) -> None:
     reset = korvet("groups", "reset-offsets", members.group, "--all-topics", "--to-earliest", "--execute")
     deleted = korvet("groups", "delete", members.group)
 
@@ -157,7 +157,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(korvet: Korvet, membe
     )
     assert deleted.err.endswith("(NON_EMPTY_GROUP)\n")
     assert {0: 3} == {
-        key: value for key, value in positions(korvet, members.group).items() if key is not None
+        key: value for key, value in committed_offsets(korvet, members.group).items() if key is not None
     }
 
 
@@ -180,7 +180,7 @@ def test_groups_are_listed_by_state_and_type(korvet: Korvet, members: Members, t
 # --- Groups without members ---------------------------------------------------------------------------------
 
 
-def test_a_group_is_told_to_have_no_members(korvet: Korvet, topic: str) -> None:
+def test_describe_reports_a_group_without_members(korvet: Korvet, topic: str) -> None:
     korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-offset", "4", "--execute")
     described = korvet("groups", "describe", topic)
 
@@ -198,7 +198,7 @@ def test_all_groups_are_described(korvet: Korvet, topic: str) -> None:
     assert {f"{topic}-a", f"{topic}-b"} <= {row["group"] for row in rows}
 
 
-def test_the_lag_of_offsets_that_follow_the_clock_counts_records(
+def test_lag_under_timestamp_mapping_counts_records(
     korvet: Korvet, records: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     korvet("topics", "create", "clock", "--partitions", "2", "--set", "offset.mapping=timestamp")
@@ -226,7 +226,7 @@ def test_time_between_offsets(offset: int, end: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["a", "--all"], ["a", "--members", "--state"]])
-def test_what_to_describe_has_to_be_said_once(korvet: Korvet, options: list[str]) -> None:
+def test_describe_refuses_missing_and_conflicting_options(korvet: Korvet, options: list[str]) -> None:
     assert 2 == korvet("groups", "describe", *options).status
 
 
@@ -235,14 +235,14 @@ def test_what_to_describe_has_to_be_said_once(korvet: Korvet, options: list[str]
     [["describe", "nobody-knows"], ["delete", "nobody-knows"]],
     ids=lambda arguments: arguments[0],
 )
-def test_a_group_that_is_not_there_is_named(korvet: Korvet, arguments: list[str]) -> None:
+def test_missing_group_is_reported_by_name(korvet: Korvet, arguments: list[str]) -> None:
     outcome = korvet("groups", *arguments)
 
     assert (1, "") == (outcome.status, outcome.out)
     assert re.fullmatch(r"korvet: group nobody-knows: .*\(GROUP_ID_NOT_FOUND\)\n", outcome.err)
 
 
-def test_groups_are_deleted_and_each_that_is_not_is_named(korvet: Korvet, topic: str) -> None:
+def test_delete_names_each_group_that_does_not_exist(korvet: Korvet, topic: str) -> None:
     korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-earliest", "--execute")
     outcome = korvet("groups", "delete", "no-1", topic, "no-2")
 
@@ -273,7 +273,7 @@ def test_groups_are_deleted_and_each_that_is_not_is_named(korvet: Korvet, topic:
 def test_offsets_are_reset_to(korvet: Korvet, topic: str, target: list[str], expected: int) -> None:
     korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-offset", "4", "--execute")
     dry = korvet("groups", "reset-offsets", topic, "--all-topics", *target)
-    before = positions(korvet, topic)
+    before = committed_offsets(korvet, topic)
     done = korvet("groups", "reset-offsets", topic, "--all-topics", *target, "--execute")
 
     assert {0: 4, 1: 4} == before
@@ -283,7 +283,7 @@ def test_offsets_are_reset_to(korvet: Korvet, topic: str, target: list[str], exp
     assert [[topic, topic, str(n), "4", str(expected)] for n in range(2)] == [
         line.split() for line in dry.out.splitlines()[1:]
     ]
-    assert {0: expected, 1: expected} == positions(korvet, topic)
+    assert {0: expected, 1: expected} == committed_offsets(korvet, topic)
 
 
 def test_only_the_named_partitions_are_reset(korvet: Korvet, topic: str) -> None:
@@ -295,7 +295,7 @@ def test_only_the_named_partitions_are_reset(korvet: Korvet, topic: str) -> None
     assert [
         {"group": topic, "topic": topic, "partition": 1, "current-offset": 4, "new-offset": 10}
     ] == json.loads(outcome.out)
-    assert {0: 4, 1: 10} == positions(korvet, topic)
+    assert {0: 4, 1: 10} == committed_offsets(korvet, topic)
 
 
 @pytest.mark.parametrize(
@@ -306,17 +306,17 @@ def test_only_the_named_partitions_are_reset(korvet: Korvet, topic: str) -> None
     ],
     ids=["beyond", "below"],
 )
-def test_offsets_outside_of_the_log_become_its_ends_with_a_warning(
+def test_offsets_out_of_range_are_clamped_with_a_warning(
     korvet: Korvet, topic: str, target: list[str], said: str, expected: int
 ) -> None:
     korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-offset", "4", "--execute")
     outcome = korvet("groups", "reset-offsets", topic, "--topic", topic, *target, "--execute")
 
     assert f"korvet: {topic}-0: {said}\nkorvet: {topic}-1: {said}\n" == outcome.err
-    assert {0: expected, 1: expected} == positions(korvet, topic)
+    assert {0: expected, 1: expected} == committed_offsets(korvet, topic)
 
 
-def test_a_shift_of_offsets_that_follow_the_clock_is_warned_of(korvet: Korvet, records: str) -> None:
+def test_shift_under_timestamp_mapping_prints_a_warning(korvet: Korvet, records: str) -> None:
     korvet("topics", "create", "shifted", "--partitions", "2", "--set", "offset.mapping=timestamp")
     fill(korvet, records, "shifted")
     korvet("groups", "reset-offsets", "shift", "--topic", "shifted", "--to-latest", "--execute")
@@ -340,7 +340,7 @@ def test_a_shift_of_offsets_that_follow_the_clock_is_warned_of(korvet: Korvet, r
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_reset_asked_for_wrongly_says_what_is_accepted(
+def test_invalid_reset_options_are_refused_with_the_accepted_ones(
     korvet: Korvet, options: list[str], said: str
 ) -> None:
     outcome = korvet("groups", "reset-offsets", "g", *options)
@@ -360,7 +360,7 @@ def test_a_reset_asked_for_wrongly_says_what_is_accepted(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_reset_that_means_nothing_says_why(
+def test_impossible_reset_is_refused_with_the_reason(
     korvet: Korvet, topic: str, options: list[str], said: str
 ) -> None:
     outcome = korvet(
@@ -389,12 +389,12 @@ def test_an_assignment_is_read() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 8, 9, 12, 20])
-def test_half_an_assignment_is_none(size: int) -> None:
+def test_truncated_assignment_is_refused(size: int) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  struct's words, or ours
         assigned_partitions(ASSIGNMENT[:size])
 
 
-def test_a_topic_beyond_the_assignments_end_is_none() -> None:
+def test_assignment_with_a_topic_beyond_its_end_is_refused() -> None:
     broken: Any = ASSIGNMENT[:6] + b"\xff\xff" + ASSIGNMENT[8:]
     with pytest.raises(ValueError, match="longer than the assignment"):
         assigned_partitions(broken)

@@ -46,9 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_progress_counts_up_in_one_line_and_leaves_none(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_progress_updates_one_line_and_clears_it(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
 
@@ -68,7 +66,7 @@ def test_progress_counts_up_in_one_line_and_leaves_none(
     ] == terminal.getvalue().split("\r")
 
 
-def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_progress_is_silent_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     redirected = io.StringIO()
     monkeypatch.setattr(sys, "stderr", redirected)
 

@@ -19,7 +19,7 @@ def test_a_text_line_is_the_value() -> None:
     assert Record(b"a:b") == from_text(b"a:b")
 
 
-def test_a_key_separator_splits_at_its_first_occurrence() -> None:
+def test_key_separator_splits_at_its_first_occurrence() -> None:
     assert Record(b"b:c", key=b"a") == from_text(b"a:b:c", b":")
 
 
@@ -27,7 +27,7 @@ def test_a_line_without_the_separator_has_no_key() -> None:
     assert Record(b"abc") == from_text(b"abc", b":")
 
 
-def test_a_json_line_gives_every_part_of_a_record() -> None:
+def test_json_line_sets_every_part_of_a_record() -> None:
     line = b'{"key":"k","value":"v","headers":[["a","1"],["a",null]],"timestamp":17,"partition":3}'
 
     assert Record(b"v", b"k", (("a", b"1"), ("a", None)), 17, 3) == from_json(line)
@@ -37,7 +37,7 @@ def test_a_json_line_without_value_is_a_tombstone() -> None:
     assert Record(None, key=b"k") == from_json(b'{"key": "k"}')
 
 
-def test_any_other_json_as_value_is_its_own_compact_text() -> None:
+def test_other_json_values_become_compact_json_text() -> None:
     assert Record('{"a":[1,"ü"]}'.encode()) == from_json(b'{"value": {"a": [1, "\\u00fc"]}}')
 
 
@@ -45,7 +45,7 @@ def test_headers_may_be_an_object() -> None:
     assert (("a", b"1"), ("b", b"2")) == from_json(b'{"headers": {"a": "1", "b": "2"}}').headers
 
 
-def test_a_timestamp_may_be_an_iso_time() -> None:
+def test_timestamp_may_be_in_iso_format() -> None:
     assert from_json(b'{"timestamp": "1970-01-01T00:00:01.5Z"}').timestamp == 1500
 
 
@@ -74,7 +74,7 @@ def test_a_bad_line_is_refused_with_its_reason(line: bytes, complaint: str) -> N
 
 
 @given(key=TEXT_OR_BYTES, value=TEXT_OR_BYTES, headers=HEADERS)
-def test_what_consume_writes_produce_reads_back_to_the_same_bytes(
+def test_records_survive_a_json_round_trip(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
 ) -> None:
     line = to_json(ConsumedRecord("orders", 2, 7, 1500, key, value, headers))
@@ -99,7 +99,7 @@ def test_a_json_line_leaves_empty_headers_out() -> None:
         (b"k", b"v", b": ", b"k: v"),
     ],
 )
-def test_text_is_the_value_or_key_and_value_and_shows_null_as_nothing(
+def test_text_contains_key_and_value_and_prints_null_as_empty(
     key: bytes | None, value: bytes | None, separator: bytes | None, expected: bytes
 ) -> None:
     assert expected == to_text(ConsumedRecord("orders", 0, 1, 2, key, value, ()), separator)

@@ -44,7 +44,7 @@ def refused(*arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_the_first_line_says_version_address_storage_and_that_it_forgets() -> None:
+def test_first_log_line_contains_version_address_and_storage() -> None:
     with KorvetProcess() as korvet:
         line = korvet.log[0]
 
@@ -52,7 +52,7 @@ def test_the_first_line_says_version_address_storage_and_that_it_forgets() -> No
     assert "forgotten" in line
 
 
-def test_what_to_try_next_is_told_at_a_terminal_only() -> None:
+def test_example_commands_are_printed_at_a_terminal_only() -> None:
     with KorvetProcess() as korvet:
         assert not any("Try" in line for line in korvet.log)
 
@@ -80,12 +80,12 @@ def at_a_terminal(command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_status_0(number: signal.Signals) -> None:
+def test_signals_end_the_broker_with_status_0(number: signal.Signals) -> None:
     with KorvetProcess() as korvet:
         assert korvet.end(number) == 0
 
 
-def test_a_kill_is_seen_as_one_and_the_port_can_be_had_again() -> None:
+def test_port_can_be_bound_again_after_a_kill() -> None:
     with KorvetProcess() as korvet:
         before = korvet.bootstrap_servers
         korvet.kill()
@@ -94,7 +94,7 @@ def test_a_kill_is_seen_as_one_and_the_port_can_be_had_again() -> None:
         assert before == korvet.bootstrap_servers
 
 
-def test_it_starts_within_six_tenths_of_a_second_of_work_and_is_small() -> None:
+def test_startup_takes_little_processor_time_and_memory() -> None:
     # Processor time, since other tests run concurrently; the benchmark measures the elapsed time. Concurrent tests can
     # increase processor time as well, so the limit is at least 3 times the time for importing Trio.
     seconds, sizes, floors = zip(*((*first_answer(), import_of_trio()) for _ in range(3)), strict=True)
@@ -129,7 +129,7 @@ def children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def test_a_port_in_use_is_one_line_and_status_1() -> None:
+def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, err = refused("--listeners", address)
@@ -142,7 +142,7 @@ def test_a_port_in_use_is_one_line_and_status_1() -> None:
 @pytest.mark.parametrize(
     "url", ["mysql://localhost", "memory", "redis//localhost", "memory://?max_bytes=many"]
 )
-def test_a_storage_that_is_none_is_one_line_and_status_2(url: str) -> None:
+def test_invalid_storage_url_prints_one_line_and_exits_with_2(url: str) -> None:
     status, err = refused("--listeners", "127.0.0.1:0", "--storage", url)
 
     assert status == 2
@@ -151,7 +151,7 @@ def test_a_storage_that_is_none_is_one_line_and_status_2(url: str) -> None:
     assert err.count("\n") == 1
 
 
-def test_all_bad_settings_are_named_at_once_with_what_is_accepted(tmp_path: Path) -> None:
+def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_path: Path) -> None:
     file = tmp_path / "korvet.toml"
     file.write_text('num.partitions = 0\n"nonsense.setting" = 1\n')
     status, err = refused(
@@ -172,7 +172,7 @@ def test_a_setting_without_a_value_is_refused() -> None:
     assert "'num.partitions' is not NAME=VALUE." in err
 
 
-def test_flags_overrule_the_environment_which_overrules_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "korvet.toml"
     file.write_text('listeners = "127.0.0.1:0"\n[node]\nid = 5\n[num]\npartitions = 7\n')
     with KorvetProcess(
@@ -197,7 +197,7 @@ def test_flags_overrule_the_environment_which_overrules_the_file(tmp_path: Path)
     ]
 
 
-def test_what_other_commands_take_from_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_of_other_commands_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"KORVET_TRACEBACK", *variables_of(program)}
     assert {"KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_LAKE_URL"} < names
     for name in names:

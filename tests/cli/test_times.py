@@ -25,7 +25,7 @@ def test_a_time_is_iso_or_milliseconds_and_utc_without_a_zone(text: str, expecte
 
 
 @pytest.mark.parametrize("text", ["", "soon", "12h", "2026-13-01", "-5"])
-def test_anything_else_is_refused_with_examples(text: str) -> None:
+def test_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time. Times are written as 2026-03-01"):
         parse_time(text)
 
@@ -34,11 +34,11 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
     "text, expected",
     [("latest", -1), ("earliest", -2), ("max-timestamp", -3), ("-2", -2), ("-6", -6), ("7", 7)],
 )
-def test_list_offsets_takes_names_numbers_and_times(text: str, expected: int) -> None:
+def test_named_times_and_numbers_are_parsed(text: str, expected: int) -> None:
     assert expected == parse_named_time(text)
 
 
-def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
+def test_unknown_named_time_is_refused_with_the_accepted_names() -> None:
     with pytest.raises(
         click.BadParameter,
         match="'newest' is neither latest, earliest, .*, nor the number of one of them, -1 to -6, nor a time",
