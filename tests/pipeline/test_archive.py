@@ -54,7 +54,7 @@ def test_every_record_is_in_the_table_once_with_equal_bytes(
     assert all(missing_stretches(table_of(tmp_path, topic), partition) == [] for partition in range(3))
 
 
-def test_large_backlogs_are_cut_into_pieces_for_all_cores(
+def test_large_backlog_is_split_into_a_piece_for_each_core(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -70,7 +70,7 @@ def test_large_backlogs_are_cut_into_pieces_for_all_cores(
     assert [row.offset for row in rows_of(tmp_path / topic)] == list(range(60_000))
 
 
-def test_null_keys_values_and_headers_come_through(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_null_keys_values_and_headers_are_archived(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     headers = [("a", b"1"), ("a", None), ("", b""), ("a", b"1")]
     memory.produce(topic, [Record(None), Record(b"", key=b""), Record(b"x", headers=headers)])
@@ -83,7 +83,7 @@ def test_null_keys_values_and_headers_come_through(memory: Cluster, topic: str, 
     ]
 
 
-def test_times_that_no_timestamp_holds_are_kept_as_numbers(
+def test_timestamps_out_of_range_are_kept_as_milliseconds(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -99,7 +99,7 @@ def test_times_that_no_timestamp_holds_are_kept_as_numbers(
     assert [row["timestamp"] is None for row in rows] == [row["date"] is None for row in rows]
 
 
-def test_large_records_come_through(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_large_records_are_archived(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic, max_message_bytes=str(20_000_000))
     large = bytes(range(256)) * 40_000
     memory.produce(topic, [Record(large), Record(b"small"), Record(large)])
@@ -108,9 +108,7 @@ def test_large_records_come_through(memory: Cluster, topic: str, tmp_path: Path)
     assert [row.value for row in rows_of(tmp_path / topic)] == [large, b"small", large]
 
 
-def test_an_empty_topic_has_a_table_that_knows_it_is_empty(
-    memory: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_empty_topic_has_a_table_with_archived_offset_0(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic, partitions=2)
     archived(memory.bootstrap_servers, topic, tmp_path)
 
@@ -128,7 +126,7 @@ def test_a_thousand_partitions_with_a_record_each(memory: Cluster, topic: str, t
     ]
 
 
-def test_topics_by_pattern_join_as_they_come_and_partitions_too(
+def test_new_topics_of_a_pattern_are_archived_in_the_next_round(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(f"{topic}.a")
@@ -142,7 +140,7 @@ def test_topics_by_pattern_join_as_they_come_and_partitions_too(
     assert set(archive.progress) == {f"{topic}.a", f"{topic}.b"}
 
 
-def test_one_broken_topic_does_not_stop_the_others(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_failing_topic_does_not_stop_other_topics(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(f"{topic}.good")
     memory.create(f"{topic}.bad")
     memory.produce(f"{topic}.good", values(10))
@@ -156,7 +154,9 @@ def test_one_broken_topic_does_not_stop_the_others(memory: Cluster, topic: str, 
     assert archive.progress[f"{topic}.good"].error == ""
 
 
-def test_a_topic_created_anew_is_not_mixed_with_the_old(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_recreated_topic_is_not_mixed_with_its_old_archive(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
     memory.create(topic)
     memory.produce(topic, values(5))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -182,7 +182,7 @@ def trim(cluster: Cluster, topic: str, offset: int) -> None:
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-def test_what_was_trimmed_before_it_was_archived_is_named(
+def test_offsets_trimmed_before_they_were_archived_are_reported(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -197,7 +197,7 @@ def test_what_was_trimmed_before_it_was_archived_is_named(
 
 
 @pytest.mark.servers
-def test_records_trimmed_behind_the_archive_are_no_gap_where_offsets_are_times(
+def test_trimming_archived_records_leaves_no_gap_under_timestamp_mapping(
     record_timestamp: Cluster, topic: str, tmp_path: Path
 ) -> None:
     record_timestamp.create(topic)
@@ -226,7 +226,7 @@ def test_an_accepted_gap_is_recorded_and_the_rest_archived(
     assert table_of(tmp_path, topic).gaps == [Gap(0, 10, 15)]
 
 
-def test_the_group_shows_how_far_it_is(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_archive_commits_its_offsets_to_a_group(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(7))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -239,7 +239,7 @@ def test_the_group_shows_how_far_it_is(memory: Cluster, topic: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_on_a_growing_stream_nothing_is_lost_or_doubled(
+def test_archiver_killed_at_every_step_loses_and_duplicates_no_record(
     memory: Cluster, topic: str, tmp_path: Path, say: Callable[[str], None]
 ) -> None:
     memory.create(topic, partitions=2)
@@ -257,7 +257,7 @@ def test_killed_at_every_step_on_a_growing_stream_nothing_is_lost_or_doubled(
 
 
 @pytest.mark.slow
-def test_two_archivers_at_once_write_everything_once(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_two_concurrent_archivers_write_each_record_once(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic, partitions=2)
     archives = [archive_of(memory.bootstrap_servers, topic, tmp_path, every_s=0.001) for _ in range(2)]
     threads = [threading.Thread(target=archive.run) for archive in archives]
@@ -276,7 +276,7 @@ def test_two_archivers_at_once_write_everything_once(memory: Cluster, topic: str
     assert without_times(rows_of(tmp_path / topic)) == log_of(memory, topic)
 
 
-def test_one_that_was_stopped_while_another_went_on_goes_on_behind_it(
+def test_archiver_continues_after_the_commits_of_another_archiver(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -291,7 +291,7 @@ def test_one_that_was_stopped_while_another_went_on_goes_on_behind_it(
     assert [row.value for row in rows_of(tmp_path / topic)] == [f"value {n}".encode() for n in range(30)]
 
 
-def test_records_another_archiver_commits_between_bounds_and_table_are_not_lost(
+def test_records_committed_concurrently_by_another_archiver_are_not_lost(
     memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.create(topic)
@@ -314,7 +314,7 @@ def test_records_another_archiver_commits_between_bounds_and_table_are_not_lost(
 
 
 @pytest.mark.servers
-def test_to_a_store_that_keeps_conditions(memory: Cluster, topic: str) -> None:
+def test_archive_to_a_store_with_conditional_writes(memory: Cluster, topic: str) -> None:
     memory.create(topic)
     memory.produce(topic, values(10))
     with s3_store(conditional=True) as options:
@@ -325,7 +325,7 @@ def test_to_a_store_that_keeps_conditions(memory: Cluster, topic: str) -> None:
 
 
 @pytest.mark.servers
-def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(
+def test_store_without_conditional_writes_is_refused_before_the_first_write(
     memory: Cluster, topic: str
 ) -> None:
     memory.create(topic)
@@ -336,7 +336,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(
 
 @pytest.mark.servers
 @pytest.mark.slow
-def test_a_broker_that_is_killed_and_comes_back_delays_and_costs_nothing(topic: str, tmp_path: Path) -> None:
+def test_archiver_loses_no_record_when_the_broker_is_killed_and_restarted(topic: str, tmp_path: Path) -> None:
     server = start_server(VALKEY)
     broker = KorvetProcess(storage=server.url)
     try:

@@ -51,7 +51,7 @@ def broker(memory: Cluster) -> KorvetProcess:
         ),
     ],
 )
-def test_what_is_asked_wrongly_is_told_in_one_line(
+def test_usage_errors_are_reported_in_one_line(
     korvet: Korvet,
     arguments: list[str],
     message: str,
@@ -66,7 +66,7 @@ def test_what_is_asked_wrongly_is_told_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_workers_elsewhere_are_told_what_the_environment_says_of_the_store(
+def test_storage_options_include_the_environment_of_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
@@ -95,7 +95,7 @@ def test_workers_elsewhere_are_told_what_the_environment_says_of_the_store(
         ),
     ],
 )
-def test_properties_that_do_not_hold_are_told_in_one_line(
+def test_invalid_client_properties_are_reported_in_one_line(
     korvet: Korvet, text: str, message: str, tmp_path: Path
 ) -> None:
     properties = tmp_path / "client.properties"
@@ -108,7 +108,7 @@ def test_properties_that_do_not_hold_are_told_in_one_line(
     assert "hush" not in outcome.err
 
 
-def test_the_properties_may_name_the_servers_and_options_go_before_them(
+def test_bootstrap_servers_option_overrides_the_client_properties(
     korvet: Korvet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = tmp_path / "client.properties"
@@ -124,7 +124,7 @@ def test_the_properties_may_name_the_servers_and_options_go_before_them(
     ]
 
 
-def test_without_a_broker_one_line_says_so(
+def test_unreachable_broker_is_reported_in_one_line(
     korvet: Korvet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("korvet.pipeline.archive.ATTEMPTS", 1)
@@ -136,7 +136,7 @@ def test_without_a_broker_one_line_says_so(
     )
 
 
-def test_without_java_one_line_says_how_to_get_it(
+def test_missing_java_is_reported_with_the_required_version(
     korvet: Korvet,
     topic: str,
     memory: Cluster,
@@ -152,7 +152,7 @@ def test_without_java_one_line_says_how_to_get_it(
     assert not (tmp_path / "lake").exists()
 
 
-def test_without_the_extra_one_line_says_what_to_install(
+def test_missing_spark_extra_is_reported_with_the_install_command(
     korvet: Korvet,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert "which is not installed: pip install 'korvet[spark]'." in outcome.err
 
 
-def test_with_nothing_to_do_a_topic_that_fails_is_told_and_the_exit_says_so(
+def test_missing_topic_is_reported_and_the_exit_status_is_1(
     korvet: Korvet,
     topic: str,
     memory: Cluster,
@@ -185,7 +185,9 @@ def test_with_nothing_to_do_a_topic_that_fails_is_told_and_the_exit_says_so(
     ]
 
 
-def test_options_come_from_a_file_too(korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path) -> None:
+def test_options_are_read_from_a_config_file(
+    korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
+) -> None:
     memory.create(topic)
     settings = tmp_path / "lake.toml"
     settings.write_text(f'topics = "{topic}"\nto = "{tmp_path / "lake"}"\nonce = true\n')
@@ -194,7 +196,7 @@ def test_options_come_from_a_file_too(korvet: Korvet, topic: str, memory: Cluste
     assert (outcome.status, outcome.out) == (0, f"{topic}: 0 records, 0 B (0 B in files), lag 0\n")
 
 
-def test_a_file_with_something_unknown_is_refused(korvet: Korvet, tmp_path: Path) -> None:
+def test_config_file_with_an_unknown_setting_is_refused(korvet: Korvet, tmp_path: Path) -> None:
     settings = tmp_path / "lake.toml"
     settings.write_text('topcs = "a"\n')
     outcome = korvet("lake", "archive", "--config", str(settings))
@@ -222,7 +224,7 @@ def test_status_audit_and_vacuum_of_an_archive(
     assert (vacuumed.status, vacuumed.out) == (0, f"{topic}: 0 files would be removed\n")
 
 
-def test_an_audit_that_finds_something_exits_with_1(
+def test_audit_with_findings_exits_with_1(
     korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -248,7 +250,7 @@ def test_an_audit_that_finds_something_exits_with_1(
         ([(10_240, False, Rows(50, 1024.0)), (1_000_000, False, None)], "unknown"),
     ],
 )
-def test_a_lag_is_in_records_once_it_is_known_how_offsets_count_them(
+def test_lag_is_printed_in_records_when_the_offset_density_is_known(
     lags: list[tuple[int, bool, Rows | None]], said: str
 ) -> None:
     topics = [TopicProgress("t", lag=lag, counts_records=counts, rows=rows) for lag, counts, rows in lags]
@@ -268,7 +270,7 @@ def test_a_lag_is_in_records_once_it_is_known_how_offsets_count_them(
     ids=" ".join,
 )
 @pytest.mark.parametrize("place", ["nowhere", "empty"])
-def test_a_place_without_archives_is_an_error(
+def test_status_of_a_location_without_archives_is_an_error(
     korvet: Korvet, command: list[str], place: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()

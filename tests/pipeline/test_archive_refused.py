@@ -26,7 +26,7 @@ REFUSALS = [NotAuthenticated("no"), TlsRefused("no"), UnsupportedSaslMechanism("
 
 @pytest.mark.parametrize("every_s", [None, 0.01], ids=["once", "every"])
 @pytest.mark.parametrize("error", REFUSALS, ids=["login", "TLS", "mechanism"])
-def test_who_is_not_let_in_tries_once(
+def test_archiver_does_not_retry_after_a_refused_first_connection(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: KafkaError, every_s: float | None
 ) -> None:
     attempts = []
@@ -42,7 +42,7 @@ def test_who_is_not_let_in_tries_once(
     assert [1] == attempts
 
 
-def test_who_was_let_in_before_goes_on_trying(
+def test_archiver_retries_after_a_refusal_once_it_was_authenticated(
     memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.create(topic)
@@ -65,7 +65,7 @@ def test_who_was_let_in_before_goes_on_trying(
     assert 3 == len(rows_of(tmp_path / topic))
 
 
-def test_a_group_that_may_not_be_written_to_is_told_of_once(
+def test_group_authorization_failure_is_logged_once(
     memory: Cluster,
     topic: str,
     tmp_path: Path,
@@ -87,7 +87,7 @@ def test_a_group_that_may_not_be_written_to_is_told_of_once(
     assert ["tools will not show how far the archive is: group korvet-lake: no"] == caplog.messages
 
 
-def test_a_topic_that_may_not_be_seen_says_so_and_the_others_are_archived(
+def test_unauthorized_topic_is_reported_and_other_topics_are_archived(
     memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe = Client.topic

@@ -64,7 +64,7 @@ def test_spark_archives_and_spark_and_duckdb_read_the_same(
     assert rows_by_spark(spark, tmp_path / topic) == rows_of(tmp_path / topic)
 
 
-def test_a_worker_that_is_killed_costs_a_round(
+def test_killed_worker_is_replaced_and_no_record_is_lost(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.create(topic)
@@ -158,7 +158,7 @@ def start(memory: Cluster, topic: str, tmp_path: Path) -> Iterator[Callable[[], 
             stream.close()
 
 
-def test_killed_in_two_ways_and_stopped_they_write_everything_once(
+def test_archive_is_exact_after_java_and_the_command_were_killed(
     memory: Cluster, topic: str, tmp_path: Path, start: Callable[[], Running]
 ) -> None:
     memory.create(topic, partitions=2)

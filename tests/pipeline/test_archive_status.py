@@ -28,7 +28,7 @@ def audited(cluster: Cluster, topic: str, lake: Path) -> list[Finding]:
     return findings
 
 
-def test_lag_is_told_in_records_and_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_status_contains_the_lag_in_records_and_time(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.create(topic)
     place = Location.parse(str(tmp_path))
     cluster.produce(topic, values(5))
@@ -44,7 +44,9 @@ def test_lag_is_told_in_records_and_time(cluster: Cluster, topic: str, tmp_path:
     assert 0 <= after.lag_s < 180
 
 
-def test_a_topic_that_was_never_archived_has_no_number(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_topic_that_was_never_archived_has_no_archived_offset(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
     memory.create(topic)
     memory.produce(topic, values(4))
     (found,), _ = memory.run(
@@ -54,9 +56,7 @@ def test_a_topic_that_was_never_archived_has_no_number(memory: Cluster, topic: s
     assert (found.archived_up_to, found.lag_records) == (None, 4)
 
 
-def test_status_names_the_archive_of_a_topic_that_was_created_again(
-    memory: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_status_reports_the_archive_of_a_recreated_topic(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(4))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -75,7 +75,7 @@ def test_status_names_the_archive_of_a_topic_that_was_created_again(
     assert "deleted and created anew" in shown_again.stderr
 
 
-def test_an_audit_of_a_whole_archive_finds_nothing(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_audit_of_a_complete_archive_has_no_findings(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.create(topic, partitions=2)
     for first in (0, 100):
         cluster.produce(topic, values(100, first=first))
@@ -84,7 +84,7 @@ def test_an_audit_of_a_whole_archive_finds_nothing(cluster: Cluster, topic: str,
     assert audited(cluster, topic, tmp_path) == []
 
 
-def test_an_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(10))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -103,7 +103,7 @@ def test_an_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Pat
     assert listed["accepted_gaps"] == [{"topic": topic, "partition": 0, "start": 10, "end": 15}]
 
 
-def test_an_audit_names_what_a_restore_and_a_foreign_delete_have_taken(
+def test_audit_reports_rows_removed_by_a_restore_and_a_foreign_delete(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -122,7 +122,7 @@ def test_an_audit_names_what_a_restore_and_a_foreign_delete_have_taken(
     ]
 
 
-def test_what_was_erased_and_is_on_the_broker_still_is_told_and_is_no_finding(
+def test_erased_records_still_on_the_broker_are_reported_without_a_finding(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -144,7 +144,7 @@ def test_what_was_erased_and_is_on_the_broker_still_is_told_and_is_no_finding(
     assert audited(memory, topic, tmp_path) == []
 
 
-def test_an_audit_names_a_file_that_was_damaged(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_audit_names_a_damaged_file(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(10))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -161,7 +161,9 @@ def test_an_audit_names_a_file_that_was_damaged(memory: Cluster, topic: str, tmp
     assert last == f"{topic}: 10 records, 1 findings"
 
 
-def test_vacuum_removes_what_a_killed_archiver_has_left(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_vacuum_removes_orphan_files_of_a_killed_archiver(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
     memory.create(topic)
     memory.produce(topic, values(10))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -181,6 +183,6 @@ def test_vacuum_removes_what_a_killed_archiver_has_left(memory: Cluster, topic: 
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a(b"])
-def test_topics_that_are_none_are_refused(text: str) -> None:
+def test_invalid_topic_selections_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="accepted are|neither a name nor a regular expression"):
         Wanted.parse(text)

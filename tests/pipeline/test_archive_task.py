@@ -71,7 +71,7 @@ def test_a_range_of_control_batches_alone_has_no_files(tmp_path: Path) -> None:
     assert outcome.ranges == (ArchivedRange(0, 5, 20),)
 
 
-def test_what_is_held_in_memory_becomes_files_in_between(
+def test_buffered_records_are_flushed_to_files_by_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1000)
@@ -81,7 +81,7 @@ def test_what_is_held_in_memory_becomes_files_in_between(
     assert bounds(outcome) == [(0, 10, 10), (10, 20, 10), (20, 30, 10), (30, 40, 10)]
 
 
-def test_a_piece_that_grows_too_large_ends_earlier(tmp_path: Path) -> None:
+def test_piece_ends_early_when_it_exceeds_max_bytes(tmp_path: Path) -> None:
     answers = Answers(*(answer(start + 10, batch(start, 10, size=200)) for start in range(0, 40, 10)))
     outcome = PieceWriter(piece(tmp_path, 0, 40, max_bytes=3000)).write(answers)
 
@@ -90,7 +90,7 @@ def test_a_piece_that_grows_too_large_ends_earlier(tmp_path: Path) -> None:
     assert answers.asked == 2
 
 
-def test_what_was_written_before_an_error_is_told_with_it(
+def test_outcome_contains_the_ranges_written_before_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1)
@@ -115,13 +115,13 @@ def outcome(*ranges: ArchivedRange) -> Outcome:
     return Outcome(TopicPartition(TOPIC, 0), ranges[0].start, ranges)
 
 
-def test_outcomes_are_taken_up_to_the_first_gap(table: LakeTable) -> None:
+def test_outcomes_are_committed_up_to_the_first_gap(table: LakeTable) -> None:
     first, third = written(table, 0, 10), written(table, 20, 30)
 
     assert following(table, 0, [outcome(first), outcome(third)]) == [first]
 
 
-def test_behind_a_piece_without_records_the_next_waits(table: LakeTable, tmp_path: Path) -> None:
+def test_outcome_after_a_piece_without_records_waits(table: LakeTable, tmp_path: Path) -> None:
     """Its files' names would leave a gap: they begin where the piece does, not where the last file ends."""
     empty, behind = ArchivedRange(0, 0, 10), written(table, 10, 20, covered=10)
 
@@ -137,7 +137,7 @@ def spans(pieces: Sequence[Piece]) -> list[tuple[int, int, int]]:
     return [(each.tp.partition, each.start, each.end) for each in pieces]
 
 
-def test_a_few_partitions_are_cut_for_all_cores(table: LakeTable) -> None:
+def test_few_partitions_are_split_for_all_cores(table: LakeTable) -> None:
     assert spans(plan(table, [90_000]).pieces(3, None)) == [
         (0, 0, 30_000),
         (0, 30_000, 60_000),
@@ -145,7 +145,7 @@ def test_a_few_partitions_are_cut_for_all_cores(table: LakeTable) -> None:
     ]
 
 
-def test_where_offsets_are_times_pieces_are_cut_by_bytes_until_it_is_known_how_rows_lie(
+def test_pieces_are_cut_by_bytes_while_the_offset_density_is_unknown(
     table: LakeTable,
 ) -> None:
     end = 2**50
@@ -157,7 +157,7 @@ def test_where_offsets_are_times_pieces_are_cut_by_bytes_until_it_is_known_how_r
     assert cut[0].end == 1_000_000 * 2**20
 
 
-def test_tasks_get_about_as_many_offsets_each() -> None:
+def test_offsets_are_distributed_evenly_over_tasks() -> None:
     pieces = [
         Piece(Location.parse("/lake"), TopicPartition(TOPIC, number), 0, size, 0, 1)
         for number, size in enumerate([100, 10, 10, 10, 10, 60, 5, 5, 5, 5])

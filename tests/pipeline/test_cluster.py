@@ -43,7 +43,7 @@ def start(cluster: Standalone, broker: Cluster, topic: str, lake: Path, *how: st
 
 @pytest.mark.spark
 @pytest.mark.soak  # six Javas take a minute to start on two cores
-def test_an_executor_that_is_killed_loses_and_doubles_nothing(
+def test_killed_executor_loses_and_duplicates_no_record(
     spark_cluster: Standalone, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic, partitions=4)
@@ -71,7 +71,7 @@ def test_an_executor_that_is_killed_loses_and_doubles_nothing(
 
 
 @frozen
-class WorkersElsewhere:
+class RemoteWorkers:
     """Workers that have another folder at the lake's path, as other machines have."""
 
     connecting: Connecting
@@ -87,13 +87,13 @@ class WorkersElsewhere:
         return list(write_pieces(self.connecting, pieces))
 
 
-def test_what_workers_write_to_folders_of_their_own_is_not_committed(
+def test_files_that_workers_wrote_to_local_folders_are_not_committed(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
     memory.produce(topic, values(3))
     archive = archive_of(memory.bootstrap_servers, topic, tmp_path / "here")
-    archive.workers = WorkersElsewhere(Connecting(memory.bootstrap_servers), tmp_path / "there")
+    archive.workers = RemoteWorkers(Connecting(memory.bootstrap_servers), tmp_path / "there")
     archive.run()
 
     assert 1 == len(list((tmp_path / "there" / topic).glob("date=*/*.parquet")))

@@ -160,7 +160,7 @@ def test_values_are_resolved_from_their_writers_schema(lake: Lake, fake: FakeReg
     assert sorted(set(fake.asked)) == sorted(fake.asked), "an id is asked for once"
 
 
-def test_a_newer_version_in_the_registry_adds_its_columns(lake: Lake, fake: FakeRegistry) -> None:
+def test_newer_schema_version_in_the_registry_adds_columns(lake: Lake, fake: FakeRegistry) -> None:
     old = record(("id", "int"))
     first = fake.register("orders-value", old)
     lake.archive([framed(first, written(old, {"id": 1}))])
@@ -181,7 +181,7 @@ def test_a_newer_version_in_the_registry_adds_its_columns(lake: Lake, fake: Fake
     assert [(1, None), (2, "m"), (3, None)] == lake.values("id", "more")
 
 
-def test_every_kind_of_bad_value_says_what_is_wrong(lake: Lake, fake: FakeRegistry) -> None:
+def test_every_kind_of_bad_value_is_reported_with_its_error(lake: Lake, fake: FakeRegistry) -> None:
     text = record(("id", "int"), ("name", "string"))
     good = fake.register("orders-value", text)
     other = fake.register("others", record(("id", "string"), ("name", "string")))
@@ -221,7 +221,7 @@ def test_every_kind_of_bad_value_says_what_is_wrong(lake: Lake, fake: FakeRegist
         assert told in bad[offset]
 
 
-def test_debezium_in_avro_is_opened(lake: Lake, fake: FakeRegistry) -> None:
+def test_debezium_envelopes_in_avro_are_unwrapped(lake: Lake, fake: FakeRegistry) -> None:
     row = {
         "type": "record",
         "name": "Value",
@@ -240,9 +240,7 @@ def test_debezium_in_avro_is_opened(lake: Lake, fake: FakeRegistry) -> None:
     assert [(1, "a", "c"), (1, "a", "d")] == lake.values("id", "new", "_op")
 
 
-def test_a_registry_that_does_not_answer_ends_the_round_and_nothing_is_lost(
-    lake: Lake, fake: FakeRegistry
-) -> None:
+def test_registry_error_ends_the_round_and_loses_no_record(lake: Lake, fake: FakeRegistry) -> None:
     text = record(("id", "int"))
     number = fake.register("orders-value", text)
     fake.url = fake.url.replace("http://", "http://me:se%40cret@")
@@ -268,14 +266,14 @@ def test_a_registry_that_does_not_answer_ends_the_round_and_nothing_is_lost(
         ("localhost:8081", "'localhost:8081' is no URL of a registry; one is written like http://host:8081"),
     ],
 )
-def test_a_registry_that_is_not_there_is_told(lake: Lake, url: str, error: str) -> None:
+def test_unreachable_registry_is_reported(lake: Lake, url: str, error: str) -> None:
     lake.archive([b"x"])
 
     with pytest.raises(RegistryError, match=error):
         lake.decode(format="avro", registry=url)
 
 
-def test_a_subject_that_is_not_there_is_told(lake: Lake, fake: FakeRegistry) -> None:
+def test_missing_subject_is_reported(lake: Lake, fake: FakeRegistry) -> None:
     lake.archive([b"x"])
 
     with pytest.raises(
@@ -302,14 +300,14 @@ def test_a_subject_that_is_not_there_is_told(lake: Lake, fake: FakeRegistry) -> 
         ),
     ],
 )
-def test_a_schema_that_no_table_can_follow_is_told(schema: str, error: str) -> None:
+def test_schema_without_a_column_equivalent_is_refused(schema: str, error: str) -> None:
     with pytest.raises(SchemaFault, match=error):
         avro_fields(schema)
 
 
 @given(st.binary(max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_whatever_the_bytes_they_are_a_row_or_a_fault(value: bytes) -> None:
+def test_random_bytes_decode_to_a_row_or_a_fault(value: bytes) -> None:
     faults = Faults()
     (row,) = AvroValues(EVERYTHING).objects([value], faults)
 

@@ -113,7 +113,7 @@ MONEY = pa.decimal128(6, 2)
         ({"k": 1}, pa.map_(INTEGER, INTEGER), '$.x.<key>: "k" is no bigint'),
     ],
 )
-def test_a_value_that_is_not_what_its_column_is_makes_a_bad_row(
+def test_value_of_another_type_than_its_column_makes_a_bad_row(
     value: object, kind: pa.DataType, error: str
 ) -> None:
     assert error == fault(value, kind)
@@ -145,17 +145,19 @@ def test_a_value_that_is_not_what_its_column_is_makes_a_bad_row(
         ({"k": 1, "l": None}, pa.map_(TEXT, INTEGER), [("k", 1), ("l", None)]),
     ],
 )
-def test_a_value_that_fits_is_held_as_it_is(value: object, kind: pa.DataType, expected: object) -> None:
+def test_value_of_the_type_of_its_column_is_unchanged(
+    value: object, kind: pa.DataType, expected: object
+) -> None:
     assert expected == held(value, kind)
 
 
-def test_digits_of_a_decimal_do_not_pass_through_a_float() -> None:
+def test_decimals_are_not_converted_through_a_float() -> None:
     value = b'{"x": 12345678901234567890.123456789}'
 
     assert Decimal("12345678901234567890.123456789") == held(value, pa.decimal128(38, 9))
 
 
-def test_numbers_can_be_kept_as_they_were_written() -> None:
+def test_numbers_can_be_kept_as_text() -> None:
     found = decoded(
         [b'{"x": 1.50}', b'{"x": 123456789012345678901}', b'{"x": 1e2}'], ("x", TEXT), numbers="string"
     )
@@ -163,7 +165,7 @@ def test_numbers_can_be_kept_as_they_were_written() -> None:
     assert ["1.50", "123456789012345678901", "1e2"] == found.typed.column("x").to_pylist()
 
 
-def test_integers_and_doubles_are_what_they_are_where_numbers_are_kept_as_text() -> None:
+def test_integer_and_double_columns_are_typed_when_numbers_are_kept_as_text() -> None:
     found = decoded(
         [b'{"i": 7, "d": 7.5}', b'{"i": 7.5, "d": 1}'], ("i", INTEGER), ("d", DOUBLE), numbers="string"
     )
@@ -182,7 +184,7 @@ def test_timestamps_can_be_numbers(unit: str, number: int) -> None:
     assert expected.replace(tzinfo=None) == held(number, LOCAL, timestamps=unit)
 
 
-def test_numbers_that_no_timestamp_can_hold_make_bad_rows() -> None:
+def test_numbers_out_of_range_of_timestamp_make_bad_rows() -> None:
     assert "$.x: 1000000000000 (epoch_s) is out of range of timestamp" == fault(
         10**12, INSTANT, timestamps="epoch_s"
     )
@@ -191,7 +193,7 @@ def test_numbers_that_no_timestamp_can_hold_make_bad_rows() -> None:
     )
 
 
-def test_nanoseconds_are_cut_off_only_where_that_was_asked_for() -> None:
+def test_nanoseconds_are_truncated_when_configured() -> None:
     value = "2026-01-31T12:00:00.123456789Z"
 
     assert dt.datetime(2026, 1, 31, 12, 0, 0, 123_456, UTC) == held(value, INSTANT, truncate_nanoseconds=True)
@@ -217,16 +219,16 @@ def test_nanoseconds_are_cut_off_only_where_that_was_asked_for() -> None:
     ],
 )
 @pytest.mark.parametrize("numbers", ["long", "string"])
-def test_a_value_that_is_no_object_makes_a_bad_row(value: bytes, error: str, numbers: str) -> None:
+def test_value_that_is_not_an_object_makes_a_bad_row(value: bytes, error: str, numbers: str) -> None:
     assert fault(value, INTEGER, numbers=numbers).startswith(error)
 
 
-def test_half_a_character_makes_a_bad_row() -> None:
+def test_lone_surrogate_makes_a_bad_row() -> None:
     assert "half a character" in fault(b'{"x": "\\ud800"}', TEXT, numbers="string")
     assert "is no JSON" in fault(b'{"x": "\\ud800"}', TEXT)
 
 
-def test_good_rows_stay_beside_bad_ones_and_each_says_the_first_thing_that_is_wrong() -> None:
+def test_bad_rows_report_their_first_error_and_good_rows_are_kept() -> None:
     values: list[object] = [{"a": 1, "b": "x"}, {"a": "1", "b": 2}, {"a": 3, "b": None}, b"{", {"a": 4}]
 
     found = decoded(values, ("a", INTEGER), ("b", TEXT))
@@ -238,7 +240,7 @@ def test_good_rows_stay_beside_bad_ones_and_each_says_the_first_thing_that_is_wr
     assert '$.a: "1" is no bigint' == found.bad.column("error")[0].as_py()
 
 
-def test_a_bad_row_keeps_all_that_the_archive_had() -> None:
+def test_bad_row_contains_all_columns_of_the_archive() -> None:
     records = archived("orders", [b"{"], 3, 41, ["key"])
     decoder = Decoder.for_json(specifications(("orders",), None, {})["orders"], [pa.field("x", INTEGER)])
 
@@ -248,7 +250,7 @@ def test_a_bad_row_keeps_all_that_the_archive_had() -> None:
     assert records.to_pylist() == bad.drop_columns(["error"]).to_pylist()
 
 
-def test_a_tombstone_is_no_error() -> None:
+def test_tombstones_are_counted_and_not_bad() -> None:
     found = decoded([None, {"x": 1}, None], ("x", INTEGER))
 
     assert ([1], 0, 2) == (found.typed.column("x").to_pylist(), found.bad.num_rows, found.tombstones)
@@ -260,7 +262,7 @@ def test_tombstones_can_be_kept_as_rows_without_values() -> None:
     assert [None, 1] == found.typed.column("x").to_pylist()
 
 
-def test_what_must_be_there_and_is_not_makes_a_bad_row() -> None:
+def test_missing_required_field_makes_a_bad_row() -> None:
     inner = pa.struct([pa.field("y", INTEGER, nullable=False)])
     fields = pa.field("x", INTEGER, nullable=False), pa.field("s", inner)
 
@@ -284,7 +286,7 @@ def test_fields_without_a_column_are_dropped_or_make_a_bad_row() -> None:
     ).bad.column("error").to_pylist()
 
 
-def test_fields_that_could_not_be_added_make_a_bad_row_unless_they_hold_nothing() -> None:
+def test_non_empty_fields_that_cannot_be_added_make_a_bad_row() -> None:
     values: list[object] = [
         {"x": 1, "new": 1},
         {"x": 1, "new": None},
@@ -305,7 +307,7 @@ def test_fields_that_could_not_be_added_make_a_bad_row_unless_they_hold_nothing(
     ] == found.bad.column("error").to_pylist()
 
 
-def test_where_a_row_comes_from_is_in_its_own_columns() -> None:
+def test_origin_of_a_row_is_in_underscore_columns() -> None:
     found = decoded(
         [{"x": 1}, {"x": 2}],
         ("x", INTEGER),
@@ -338,19 +340,19 @@ def test_where_a_row_comes_from_is_in_its_own_columns() -> None:
     ] == found.typed.to_pylist()
 
 
-def test_days_before_1970_are_the_days_they_are() -> None:
+def test_date_of_a_timestamp_before_1970() -> None:
     found = decoded([{"x": 1}], ("x", INTEGER), timestamps_ms=[-1_500], partition_by=["days"])
 
     assert [dt.date(1969, 12, 31)] == found.typed.column("_date").to_pylist()
 
 
-def test_an_empty_text_is_no_partition_value() -> None:
+def test_empty_string_is_refused_as_partition_value() -> None:
     found = decoded([{"x": ""}, {"x": "a"}], ("x", TEXT), ("y", TEXT), partition_by=["x"])
 
     assert ["$.x: is empty, and tables are not partitioned by that"] == found.bad.column("error").to_pylist()
 
 
-def test_debezium_envelopes_are_opened() -> None:
+def test_debezium_envelopes_are_unwrapped() -> None:
     values: list[object] = [
         {"op": "c", "before": None, "after": {"id": 1}, "ts_ms": 5},
         {"payload": {"op": "u", "before": {"id": 1}, "after": {"id": 2}}, "schema": {}},
@@ -399,7 +401,7 @@ def test_fields_are_renamed_by_their_paths() -> None:
     ] == found.bad.column("error").to_pylist()
 
 
-def test_nested_fields_are_brought_to_the_top() -> None:
+def test_nested_fields_are_flattened() -> None:
     values: list[object] = [
         {"a": {"b": {"c": 1}, "l": [{"d": 2}]}, "m": {"k": 1}},
         {"a": None},
@@ -416,7 +418,7 @@ def test_nested_fields_are_brought_to_the_top() -> None:
     assert ["$: has two fields that flatten to 'a_b_c'"] == found.bad.column("error").to_pylist()
 
 
-def test_upsert_tells_rows_from_deletions_and_wants_keys() -> None:
+def test_upsert_marks_deletions_and_requires_keys() -> None:
     found = decoded(
         [{"x": 1}, None, {"x": 2}, None], ("x", INTEGER), keys=["a", "a", None, None], upsert=True
     )
@@ -427,7 +429,7 @@ def test_upsert_tells_rows_from_deletions_and_wants_keys() -> None:
     assert ["key: is null, and upsert goes by it"] * 2 == found.bad.column("error").to_pylist()
 
 
-def test_rows_that_the_dlq_has_already_are_left_out_whatever_they_look_like_now() -> None:
+def test_rows_already_in_the_dlq_are_left_out() -> None:
     specification = specifications(("orders",), None, {})["orders"]
     decoder = Decoder.for_json(specification, [pa.field("x", INTEGER)])
 

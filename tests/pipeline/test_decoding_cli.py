@@ -28,7 +28,7 @@ def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:
     return int(str(ended.value.code or 0))
 
 
-def test_show_tells_the_columns_and_what_is_bad_and_writes_nothing(
+def test_show_prints_columns_and_bad_rows_and_writes_no_table(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake.archive([{"id": 1, "of": {"a b": 1, "": 1, "c": [1.5]}}, b"{", None])
@@ -67,7 +67,7 @@ def test_show_tells_the_columns_and_what_is_bad_and_writes_nothing(
         ),
     ],
 )
-def test_bad_input_gets_one_clear_line(
+def test_invalid_input_is_reported_in_one_line(
     lake: Lake, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, error: str
 ) -> None:
     lake.archive([{"id": 1}])
@@ -78,7 +78,7 @@ def test_bad_input_gets_one_clear_line(
     assert not (lake.folder / "typed").exists()
 
 
-def test_typed_tables_are_not_put_where_the_archive_is(
+def test_typed_tables_cannot_be_written_into_the_archive_location(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 2 == decode(lake, "--topics", "orders", "--once", to=str(lake.folder / "raw/"))
@@ -86,14 +86,14 @@ def test_typed_tables_are_not_put_where_the_archive_is(
 
 
 @pytest.mark.parametrize("ending", [click.exceptions.Exit(1), SystemExit(1)])
-def test_a_command_that_has_said_what_failed_says_no_more(
+def test_exit_exceptions_are_reported_without_further_output(
     ending: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 1 == report(ending)
     assert "" == capsys.readouterr().err
 
 
-def test_the_summary_tells_what_failed_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_contains_failures_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     job = DecodeJob([])
     job.progress["orders"] = Progress("orders", records=3, typed=1, bad=1, tombstones=1)
     summarize(job, as_json=False)

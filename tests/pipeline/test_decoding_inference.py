@@ -33,12 +33,12 @@ def columns(rows: list[dict[str, Any]], *fields: tuple[str, pa.DataType], **opti
         ([{"b": 1}, {"c": "x"}], "list<item: struct<b: int64, c: string>>"),
     ],
 )
-def test_a_value_wants_a_column_of_its_own_type(value: object, expected: str) -> None:
+def test_column_type_is_inferred_from_the_value(value: object, expected: str) -> None:
     assert {"a": expected} == columns([{"a": value}])
 
 
 @pytest.mark.parametrize("value", [None, [], {}, [None], {"b": None}, [{}], {"b": {"c": []}}])
-def test_a_value_that_says_nothing_wants_none(value: object) -> None:
+def test_null_and_empty_values_infer_no_column(value: object) -> None:
     assert {} == columns([{"a": value}])
 
 
@@ -53,17 +53,17 @@ def test_numbers_are_long_double_or_string_from_the_start(
     assert {"a": mixed} == columns([{"a": 1}, {"a": 2.5}, {"a": 3}], numbers=numbers)
 
 
-def test_numbers_as_they_were_written_are_strings() -> None:
+def test_numbers_kept_as_text_infer_string_columns() -> None:
     assert {"a": "string"} == columns([{"a": Number("1.50")}], numbers="string")
 
 
-def test_of_two_types_the_one_of_most_rows_is_the_columns() -> None:
+def test_most_frequent_type_becomes_the_column_type() -> None:
     assert {"a": "string"} == columns([{"a": 1}, {"a": "x"}, {"a": "y"}])
     assert {"a": "int64"} == columns([{"a": "x"}, {"a": 1}, {"a": 2}])
     assert {"a": "double"} == columns([{"a": "x"}, {"a": "y"}, {"a": 1}, {"a": 2}, {"a": 2.5}])
 
 
-def test_columns_that_are_there_stay_as_they_are_and_grow_inside() -> None:
+def test_existing_columns_keep_their_type_and_gain_nested_fields() -> None:
     fields = (
         ("a", pa.int32()),
         ("s", pa.struct([("x", pa.int64())])),
@@ -83,11 +83,11 @@ def test_columns_that_are_there_stay_as_they_are_and_grow_inside() -> None:
 
 
 @pytest.mark.parametrize("name", ["A", "", "_offset", "_Raw"])
-def test_names_that_no_column_can_have_are_left_out(name: str) -> None:
+def test_invalid_column_names_are_left_out(name: str) -> None:
     assert {"a": "int64"} == columns([{"a": 1, name: 1}], reserved=("_offset", "_raw"))
 
 
-def test_no_more_columns_are_added_than_there_may_be() -> None:
+def test_columns_are_added_up_to_max_columns() -> None:
     rows = [{f"id{number}": 1} for number in range(10)]
 
     assert ["s", "id0", "id1"] == list(
@@ -95,7 +95,7 @@ def test_no_more_columns_are_added_than_there_may_be() -> None:
     )
 
 
-def test_nesting_without_an_end_wants_no_column() -> None:
+def test_too_deeply_nested_values_infer_no_column() -> None:
     deep: Any = 1
     for _ in range(200):
         deep = {"a": deep}
@@ -115,7 +115,7 @@ VALUES = st.recursive(
     st.lists(st.dictionaries(st.sampled_from("abcdB"), VALUES, max_size=4), max_size=8),
     st.integers(0, 8),
 )
-def test_how_rows_are_split_does_not_matter(rows: list[dict[str, Any]], cut: int) -> None:
+def test_inference_is_independent_of_how_rows_are_split(rows: list[dict[str, Any]], cut: int) -> None:
     known = [pa.field("d", pa.struct([("a", pa.int64())]))]
     total: Wanted = Counter()
     for piece in (rows[:cut], rows[cut:]):

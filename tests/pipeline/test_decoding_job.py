@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def test_one_broken_topic_does_not_hold_up_the_others(lake: Lake) -> None:
+def test_failing_topic_does_not_stop_other_topics(lake: Lake) -> None:
     pages, orders = Lake(lake.folder, "pages"), lake
     pages.archive([{"p": 1}, {"p": "x"}, {"p": 2}])
     orders.archive([{"a": 1}, b"{", None])
@@ -52,7 +52,7 @@ def test_one_broken_topic_does_not_hold_up_the_others(lake: Lake) -> None:
     assert job.progress["none"].error.startswith("There is no Delta table at")
 
 
-def test_what_may_pass_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_errors_are_retried(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.archive([{"a": 1}])
     decoding = lake.decoding()
     failures = iter([Unreachable("away"), Unreachable("still away")])
@@ -71,7 +71,7 @@ def test_what_may_pass_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert ("", [1]) == (job.progress["orders"].error, lake.values("a"))
 
 
-def test_once_ends_where_the_archive_ended_when_it_began(lake: Lake) -> None:
+def test_once_ends_at_the_archived_offset_of_its_start(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     decoding = lake.decoding()
     decoding.once = True
@@ -86,7 +86,7 @@ def test_once_ends_where_the_archive_ended_when_it_began(lake: Lake) -> None:
     assert [1] == lake.values("a")
 
 
-def test_stopped_it_ends_after_the_commit_in_hand(lake: Lake) -> None:
+def test_stopped_job_finishes_its_current_commit(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     decoding = lake.decoding()
     job = DecodeJob([decoding], every_s=3600)
@@ -96,7 +96,7 @@ def test_stopped_it_ends_after_the_commit_in_hand(lake: Lake) -> None:
     assert [1] == lake.values("a")
 
 
-def test_tables_may_be_on_s3(lake: Lake) -> None:
+def test_tables_are_written_to_s3(lake: Lake) -> None:
     lake.archive([{"a": 1, "b": 1}, b"{", {"a": 2, "b": 2}, None, {"a": 3}], keys=["x", "y", "z", "z", "x"])
     with s3_store(conditional=True) as options:
         decodings = [lake.decoding(partition_by=["b"]), lake.decoding(upsert=True, table="latest")]
@@ -120,7 +120,7 @@ def test_tables_may_be_on_s3(lake: Lake) -> None:
     } == found
 
 
-def test_a_store_that_loses_commits_is_refused_before_the_first(lake: Lake) -> None:
+def test_store_without_conditional_writes_is_refused_before_the_first_commit(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     with s3_store(conditional=False) as options:
         decoding = lake.decoding()
@@ -129,7 +129,7 @@ def test_a_store_that_loses_commits_is_refused_before_the_first(lake: Lake) -> N
             DecodeJob([decoding]).run()
 
 
-def test_killed_for_good_at_every_step_on_a_topic_that_grows(
+def test_job_killed_at_every_step_decodes_each_record_of_a_growing_topic_once(
     lake: Lake, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processes die by signal 9; what is in the tables is read with DuckDB after an independent replay."""

@@ -20,17 +20,17 @@ NAMES = st.text(st.sampled_from(" ,;{}()\n\t=_x0025FfFaZ-.é"), min_size=1, max_
 @example("_x0020 ")
 @example("a_x0020_b")
 @example("__x005F_x0020_")
-def test_every_name_becomes_a_column_and_comes_back(name: str) -> None:
+def test_every_field_name_is_encoded_as_a_column_name_and_decoded_back(name: str) -> None:
     assert is_fit(column_name(name))
     assert name == field_name(column_name(name))
 
 
 @pytest.mark.parametrize("name", ["id", "pos_x", "_x", "x0020", "a_x00g0_b", "size_x1024", "a.b", "ä"])
-def test_a_name_that_a_column_can_have_stays(name: str) -> None:
+def test_valid_column_names_are_unchanged(name: str) -> None:
     assert name == column_name(name)
 
 
-def test_fields_with_spaces_become_columns(tmp_path: Path) -> None:
+def test_field_names_with_spaces_become_columns(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.archive(
         [
@@ -50,7 +50,7 @@ def test_fields_with_spaces_become_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"rename": {"first name": "name"}}, {"flatten": "_"}], ids=str)
-def test_a_schema_names_fields_as_they_are(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_schema_uses_the_original_field_names(tmp_path: Path, settings: dict[str, Any]) -> None:
     lake = Lake(tmp_path)
     lake.archive([{"first name": "Ada", "of": {"a b": 1}, "by": {"key = 1": 2}}])
     fields = StructType().add("first name", "string").add("of", StructType().add("a b", "long"))

@@ -118,7 +118,9 @@ def test_every_kind_of_field_has_its_column(lake: Lake, classes: Callable[[str, 
     } == rows[1]
 
 
-def test_every_kind_of_bad_value_says_what_is_wrong(lake: Lake, classes: Callable[[str, str], Any]) -> None:
+def test_every_kind_of_bad_value_is_reported_with_its_error(
+    lake: Lake, classes: Callable[[str, str], Any]
+) -> None:
     order = classes(ORDER, "shop.Order")
     changed = classes('syntax = "proto3"; message A { string id = 1; int32 new = 99; }', "A")
     newer = classes('syntax = "proto3"; message A { int64 id = 1; int32 new = 99; }', "A")
@@ -208,7 +210,7 @@ def test_frames_name_schema_and_message(
         ('syntax = "proto3"; import "other.proto";', None, "other.proto: File not found"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_told(lake: Lake, text: str, message: str | None, error: str) -> None:
+def test_unusable_schema_is_refused(lake: Lake, text: str, message: str | None, error: str) -> None:
     lake.archive([b""])
     settings = {"message": message} if message else {}
 
@@ -216,7 +218,7 @@ def test_a_schema_that_cannot_be_used_is_told(lake: Lake, text: str, message: st
         lake.decode(format="protobuf", schema_file=proto(lake, text), **settings)
 
 
-def test_a_compiled_schema_serves_as_well(lake: Lake, classes: Callable[[str, str], Any]) -> None:
+def test_compiled_schema_is_accepted(lake: Lake, classes: Callable[[str, str], Any]) -> None:
     text = 'syntax = "proto3"; message A { int32 x = 1; }'
     proto(lake, text)
     (lake.folder / "a.desc").write_bytes(compiled("order.proto", lake.folder, "it"))

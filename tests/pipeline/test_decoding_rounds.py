@@ -82,7 +82,7 @@ def test_a_schema_grows_in_four_phases(lake: Lake) -> None:
     } == lake.bad()
 
 
-def test_an_integer_field_widens_where_numbers_are_doubles_from_the_start(lake: Lake) -> None:
+def test_integer_field_widens_when_numbers_are_double(lake: Lake) -> None:
     for value in (1, 1.5, 2**53 + 1):
         lake.archive([{"x": value}])
         lake.decode(numbers="double")
@@ -91,7 +91,7 @@ def test_an_integer_field_widens_where_numbers_are_doubles_from_the_start(lake: 
     assert {2: "$.x: 9007199254740993 has more digits than double can hold"} == lake.bad()
 
 
-def test_without_a_schema_a_sample_tells_the_columns_and_they_are_shown(lake: Lake) -> None:
+def test_columns_are_inferred_from_a_sample_without_a_schema(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"b": "x"}, {"c": True}])
 
     (told,) = lake.decode(unknown="dlq", sample=2)
@@ -100,7 +100,7 @@ def test_without_a_schema_a_sample_tells_the_columns_and_they_are_shown(lake: La
     assert {2: "$.c: there is no column for it"} == lake.bad()
 
 
-def test_a_sample_without_an_object_is_no_schema(lake: Lake) -> None:
+def test_sample_without_objects_is_refused(lake: Lake) -> None:
     lake.archive(["text", [1]])
 
     with pytest.raises(SchemaFault, match="none of the first 10000 records is an object with fields"):
@@ -108,14 +108,14 @@ def test_a_sample_without_an_object_is_no_schema(lake: Lake) -> None:
     assert not (lake.folder / "typed").exists()
 
 
-def test_nothing_to_do_makes_no_table(lake: Lake) -> None:
+def test_empty_archive_creates_no_table(lake: Lake) -> None:
     lake.archive([])
 
     assert [] == lake.decode()
     assert not (lake.folder / "typed").exists()
 
 
-def test_a_range_of_tombstones_moves_the_numbers_on(lake: Lake) -> None:
+def test_range_of_tombstones_advances_the_decoded_offset(lake: Lake) -> None:
     lake.archive([None, None])
     (told,) = lake.decode()
 
@@ -123,7 +123,7 @@ def test_a_range_of_tombstones_moves_the_numbers_on(lake: Lake) -> None:
     assert [] == lake.decode()
 
 
-def test_each_commit_is_of_its_rows_and_its_number(lake: Lake) -> None:
+def test_each_commit_contains_its_rows_and_its_decoded_offset(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{"])
     lake.archive([{"a": 2}], partition=3)
     lake.decode()
@@ -141,7 +141,7 @@ def test_each_commit_is_of_its_rows_and_its_number(lake: Lake) -> None:
 @pytest.mark.parametrize(
     "step", ["plan", "infer", "decode", "before commit", "between commits", "after commit"]
 )
-def test_killed_at_any_step_each_row_is_there_once(lake: Lake, step: str) -> None:
+def test_round_killed_at_any_step_writes_each_row_once(lake: Lake, step: str) -> None:
     lake.archive([{"a": 1}, b"{", {"a": 2}])
     lake.decode()
     lake.archive([{"a": 3, "b": "x"}, b"[", {"a": "4"}])
@@ -155,7 +155,7 @@ def test_killed_at_any_step_each_row_is_there_once(lake: Lake, step: str) -> Non
     assert [1, 4, 5, 7] == list(lake.bad())
 
 
-def test_killed_between_the_commits_another_specification_finishes_what_was_begun(lake: Lake) -> None:
+def test_round_killed_between_commits_is_completed_by_another_specification(lake: Lake) -> None:
     """Rows that the first specification accepts are bad for the second, and vice versa."""
     file = written(lake, "a", "timestamp")
     lake.archive([{"a": "2026-01-31T00:00:00Z"}, {"a": 5000}])
@@ -177,7 +177,7 @@ def written(lake: Lake, name: str, kind: str) -> str:
     return str(file)
 
 
-def test_a_dlq_that_somebody_deleted_is_filled_anew(lake: Lake) -> None:
+def test_deleted_dlq_is_recreated(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{"])
     lake.decode()
     lake.archive([{"a": 2}, b"["])
@@ -188,7 +188,7 @@ def test_a_dlq_that_somebody_deleted_is_filled_anew(lake: Lake) -> None:
     assert [1, 3] == list(lake.bad())
 
 
-def test_two_at_once_do_it_once(lake: Lake) -> None:
+def test_two_concurrent_rounds_write_each_row_once(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{"])
     lake.decode()
     lake.archive([{"a": 2}, b"["])
@@ -208,7 +208,7 @@ def test_two_at_once_do_it_once(lake: Lake) -> None:
     assert slow.round() is None
 
 
-def test_on_error_skip_leaves_bad_rows_out_and_makes_no_dlq(lake: Lake) -> None:
+def test_on_error_skip_leaves_bad_rows_out_and_creates_no_dlq(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{", {"a": 2}])
     (told,) = lake.decode(on_error="skip")
 
@@ -216,7 +216,7 @@ def test_on_error_skip_leaves_bad_rows_out_and_makes_no_dlq(lake: Lake) -> None:
     assert not (lake.folder / "typed" / "orders~dlq").exists()
 
 
-def test_on_error_stop_says_which_row_it_was_and_commits_nothing(lake: Lake) -> None:
+def test_on_error_stop_names_the_bad_row_and_commits_nothing(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     lake.decode()
     lake.archive([{"a": 2}, {"a": "x"}])
@@ -242,7 +242,7 @@ def test_rows_are_in_files_of_their_partition_values(lake: Lake) -> None:
     assert 3 == len(delta.file_uris())
 
 
-def test_rows_of_many_days_are_partitioned_by_them(lake: Lake) -> None:
+def test_rows_of_many_days_are_partitioned_by_day(lake: Lake) -> None:
     day_ms = 86_400_000
     lake.archive([{"a": n} for n in range(80)], timestamps_ms=[n * day_ms for n in range(40)] * 2)
     lake.decode(partition_by=["days"])
@@ -253,7 +253,7 @@ def test_rows_of_many_days_are_partitioned_by_them(lake: Lake) -> None:
     assert {f"1970-01-{day:02d}" for day in range(1, 32)} <= {str(row["partition._date"]) for row in found}
 
 
-def test_what_the_log_says_of_a_file_is_in_the_file(lake: Lake) -> None:
+def test_delta_log_statistics_match_the_file(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{", {"a": 2}])
     lake.decode()
 
@@ -272,7 +272,7 @@ def test_what_the_log_says_of_a_file_is_in_the_file(lake: Lake) -> None:
         ({"upsert": True}, {}, "was made for upsert"),
     ],
 )
-def test_a_table_stays_what_it_was_made(
+def test_partitioning_and_upsert_of_a_table_cannot_change(
     lake: Lake, first: dict[str, Any], then: dict[str, Any], error: str
 ) -> None:
     lake.archive([{"a": 1, "b": 1}], keys=["k"])
@@ -283,7 +283,7 @@ def test_a_table_stays_what_it_was_made(
         lake.decode(**then)
 
 
-def test_a_column_of_another_type_than_the_schemas_is_told(lake: Lake) -> None:
+def test_column_type_that_differs_from_the_schema_is_refused(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     lake.decode()
     lake.archive([{"a": 1}])
@@ -294,7 +294,7 @@ def test_a_column_of_another_type_than_the_schemas_is_told(lake: Lake) -> None:
         lake.decode(schema_file=written(lake, "a", "double"))
 
 
-def test_an_archive_of_a_topic_created_anew_is_refused(lake: Lake) -> None:
+def test_archive_of_a_recreated_topic_is_refused(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     lake.decode()
     (lake.folder / "typed").rename(lake.folder / "kept")
@@ -311,7 +311,7 @@ def test_an_archive_of_a_topic_created_anew_is_refused(lake: Lake) -> None:
         decoding.round()
 
 
-def test_somebody_elses_table_is_not_touched(lake: Lake) -> None:
+def test_foreign_table_is_refused(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     place = lake.folder / "typed" / "orders"
     DeltaTable.create(str(place), pa.schema([("x", pa.int64())]))
@@ -320,7 +320,7 @@ def test_somebody_elses_table_is_not_touched(lake: Lake) -> None:
         lake.decode()
 
 
-def test_rows_that_are_in_the_archive_no_more_are_not_passed_over(lake: Lake) -> None:
+def test_rows_missing_from_the_archive_are_not_skipped(lake: Lake) -> None:
     lake.archive([{"a": 1}])
     lake.archive([{"a": 2}])
     lake.archive([{"a": 3}])
@@ -349,7 +349,7 @@ def test_a_large_archive_is_decoded_in_several_commits(lake: Lake, monkeypatch: 
     assert [0, 1, 2, 3] * 2 == lake.values("a")
 
 
-def test_files_that_somebody_else_has_rewritten_are_read_just_as_well(lake: Lake) -> None:
+def test_files_of_a_foreign_optimize_are_decoded(lake: Lake) -> None:
     for number in range(3):
         lake.archive([{"a": number}])
         lake.archive([{"a": 10 + number}], partition=1)
@@ -362,14 +362,14 @@ def test_files_that_somebody_else_has_rewritten_are_read_just_as_well(lake: Lake
     assert [0, 1, 2, 3, 4, 10, 11, 12] == lake.values("a")
 
 
-def test_a_bad_rename_file_is_told(lake: Lake) -> None:
+def test_invalid_rename_file_is_refused(lake: Lake) -> None:
     (lake.folder / "renames.toml").write_text("a = 1\n")
 
     with pytest.raises(ConfigError, match="1 is not a text"):
         lake.decoding(rename_file=str(lake.folder / "renames.toml"))
 
 
-def test_a_typed_table_that_somebody_deleted_is_made_anew_without_what_the_dlq_has(lake: Lake) -> None:
+def test_deleted_typed_table_is_recreated_without_the_rows_of_the_dlq(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{", {"a": "x"}, {"a": 2}])
     lake.decode()
     (lake.folder / "typed" / "orders").rename(lake.folder / "gone")

@@ -47,7 +47,7 @@ def test_flights_become_a_table_equal_to_their_source(lake: Lake, spark: SparkSe
     pd.testing.assert_frame_equal(source, typed)
 
 
-def test_what_is_not_there_reaches_the_driver_as_what_it_is(lake: Lake, spark: SparkSession) -> None:
+def test_registry_error_of_a_worker_is_raised_in_the_driver(lake: Lake, spark: SparkSession) -> None:
     schema = lake.folder / "a.avsc"
     schema.write_text('{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}')
     lake.archive([b"\0\0\0\0\1\2"])
@@ -66,11 +66,11 @@ def test_what_is_not_there_reaches_the_driver_as_what_it_is(lake: Lake, spark: S
         "a array<struct<b: bigint, `c d`: map<string, array<int>>>>",
     ],
 )
-def test_ddl_is_read_and_written(spark: SparkSession, text: str) -> None:
+def test_ddl_is_parsed_and_formatted(spark: SparkSession, text: str) -> None:
     assert text == ddl(spark_fields(text))
 
 
-def test_what_must_be_there_is_read(spark: SparkSession) -> None:
+def test_not_null_columns_are_parsed(spark: SparkSession) -> None:
     assert [False, True] == [one.nullable for one in spark_fields("a int NOT NULL, b int")]
 
 
@@ -85,7 +85,7 @@ def test_what_must_be_there_is_read(spark: SparkSession) -> None:
         ('{"type": "struct"}', "The schema does not parse: "),
     ],
 )
-def test_a_schema_that_does_not_parse_is_told(spark: SparkSession, text: str, error: str) -> None:
+def test_invalid_schema_is_refused(spark: SparkSession, text: str, error: str) -> None:
     with pytest.raises(SchemaFault, match=error) as caught:
         spark_fields(text)
     assert "\n" not in str(caught.value)

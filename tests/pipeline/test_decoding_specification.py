@@ -20,7 +20,7 @@ def errors(text: str, folder: Path, topics: tuple[str, ...] = (), **options: Any
     return [line.replace(str(folder), "…") for line in caught.value.errors]
 
 
-def test_a_topic_without_a_word_is_json_that_evolves() -> None:
+def test_default_format_is_json_with_added_columns() -> None:
     found = specifications(("orders",), None, {})["orders"]
 
     assert ("json", "add", "long", "dlq", "orders", "orders~dlq") == (
@@ -33,7 +33,7 @@ def test_a_topic_without_a_word_is_json_that_evolves() -> None:
     )
 
 
-def test_options_overrule_sections_and_sections_overrule_defaults(tmp_path: Path) -> None:
+def test_options_override_sections_and_sections_override_defaults(tmp_path: Path) -> None:
     file = tmp_path / "decode.toml"
     file.write_text(
         """
@@ -74,7 +74,7 @@ def test_options_overrule_sections_and_sections_overrule_defaults(tmp_path: Path
     )
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_specification_are_reported_together(tmp_path: Path) -> None:
     text = """
         [defaults]
         on_error = "ignore"
@@ -129,7 +129,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ({"upsert": True, "tombstones": "keep"}, "tombstones: 'keep' does not go with upsert"),
     ],
 )
-def test_what_does_not_go_together_is_told(settings: dict[str, Any], error: str) -> None:
+def test_conflicting_settings_are_refused(settings: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigError) as caught:
         specifications(("orders",), None, settings)
 
@@ -137,19 +137,19 @@ def test_what_does_not_go_together_is_told(settings: dict[str, Any], error: str)
     assert line.startswith(f"topic orders.{error}")
 
 
-def test_no_topic_at_all_is_told(tmp_path: Path) -> None:
+def test_specification_without_topics_is_refused(tmp_path: Path) -> None:
     assert ["No topic is named: give --topics, or a file with sections [topics.<name>]."] == errors(
         "", tmp_path
     )
 
 
-def test_a_file_that_is_no_toml_is_told(tmp_path: Path) -> None:
+def test_invalid_toml_is_refused(tmp_path: Path) -> None:
     (line,) = errors("a = ", tmp_path)
 
     assert line.startswith("…/decode.toml is no TOML: ")
 
 
-def test_renames_of_a_file_are_joined_by_those_of_the_specification(tmp_path: Path) -> None:
+def test_renames_of_file_and_specification_are_merged(tmp_path: Path) -> None:
     (tmp_path / "names.toml").write_text('a = "x"\n"b.c" = "y"\n')
     file = tmp_path / "decode.toml"
     file.write_text('[topics.orders]\nrename_file = "names.toml"\nrename = {a = "z"}\n')

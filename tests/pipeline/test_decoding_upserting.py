@@ -44,7 +44,7 @@ def test_the_latest_offset_wins_and_tombstones_delete(lake: Lake) -> None:
     assert {"y": 6} == by_key(lake, "a")
 
 
-def test_columns_are_added_and_bad_rows_change_nothing(lake: Lake) -> None:
+def test_upsert_adds_columns_and_ignores_bad_rows(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"Some Name": 1, "a": 2}], keys=["x", "y"])
     lake.decode(upsert=True, rename={"Some Name": "SomeName"})
     lake.archive([{"a": "bad"}, {"a": 3, "select": {"it": 1}}], keys=["x", "y"])
@@ -68,7 +68,7 @@ def test_debezium_deletes_rows(lake: Lake) -> None:
     assert {"2": (22, "u")} == by_key(lake, "id", "_op")
 
 
-def test_a_key_that_moved_to_another_partition_goes_by_time(lake: Lake) -> None:
+def test_latest_timestamp_wins_for_a_key_in_two_partitions(lake: Lake) -> None:
     lake.archive([{"a": 1}], keys=["x"], timestamps_ms=[START_MS + 5])
     lake.archive([{"a": 2}], keys=["x"], timestamps_ms=[START_MS + 9], partition=1)
     lake.decode(upsert=True)
@@ -79,7 +79,7 @@ def test_a_key_that_moved_to_another_partition_goes_by_time(lake: Lake) -> None:
     assert {"x": 2} == by_key(lake, "a")
 
 
-def test_within_a_partition_time_does_not_matter(lake: Lake) -> None:
+def test_latest_offset_wins_within_a_partition_despite_timestamps(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"a": 2}], keys=["x", "x"], timestamps_ms=[START_MS + 5, START_MS])
     lake.archive([{"a": 3}], keys=["x"], timestamps_ms=[START_MS - 5])
     lake.decode(upsert=True)
@@ -88,7 +88,7 @@ def test_within_a_partition_time_does_not_matter(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("step", ["decode", "before commit", "between commits", "after commit"])
-def test_killed_at_any_step_it_comes_to_the_same(lake: Lake, step: str) -> None:
+def test_upsert_killed_at_any_step_is_completed_by_the_next_round(lake: Lake, step: str) -> None:
     lake.archive([{"a": 1}, {"a": 2}, b"{"], keys=["x", "y", "z"])
     lake.decode(upsert=True)
     lake.archive([{"a": 3}, None, b"["], keys=["x", "y", "z"])
@@ -100,7 +100,7 @@ def test_killed_at_any_step_it_comes_to_the_same(lake: Lake, step: str) -> None:
     assert [2, 5] == list(lake.bad())
 
 
-def test_two_at_once_do_it_once(lake: Lake) -> None:
+def test_two_concurrent_upserts_apply_each_change_once(lake: Lake) -> None:
     lake.archive([{"a": 1}], keys=["x"])
     lake.decode(upsert=True, on_error="skip")
     lake.archive([{"a": 2}], keys=["x"])
@@ -120,7 +120,7 @@ def test_two_at_once_do_it_once(lake: Lake) -> None:
     assert {"x": (3, 2)} == by_key(lake, "a", "_offset")
 
 
-def test_what_was_staged_is_swept(lake: Lake) -> None:
+def test_stale_staging_folders_are_removed(lake: Lake) -> None:
     stale = lake.folder / "typed/orders/_korvet_staging" / f"1-{'a' * 32}"
     lake.archive([{"a": 1}], keys=["x"])
     lake.decode(upsert=True)
@@ -131,7 +131,7 @@ def test_what_was_staged_is_swept(lake: Lake) -> None:
     assert [] == list((lake.folder / "typed/orders/_korvet_staging").iterdir())
 
 
-def test_many_changes_in_batches_come_to_what_a_dict_holds(lake: Lake) -> None:
+def test_many_upserts_match_a_dict(lake: Lake) -> None:
     random = Random(5)
     model: dict[str, int] = {}
     for _ in range(6):

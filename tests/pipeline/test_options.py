@@ -21,7 +21,7 @@ SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def test_defaults_are_those_of_sparks_own_source() -> None:
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
     options = read_options({**SERVERS, "subscribe": "a"}, streaming=True)
 
     assert (Bound.LATEST, Bound.LATEST) == (options.starting, options.ending)
@@ -32,7 +32,7 @@ def test_defaults_are_those_of_sparks_own_source() -> None:
     assert Bound.EARLIEST == read_options({**SERVERS, "subscribe": "a"}, streaming=False).starting
 
 
-def test_names_may_be_written_in_any_case_and_values_too() -> None:
+def test_option_names_and_values_are_case_insensitive() -> None:
     given = {"SUBSCRIBE": "a, b", "FailOnDataLoss": "FALSE", "kafka.isolation.level": "read_committed"}
     options = read_options({**SERVERS, **given}, streaming=False)
 
@@ -62,7 +62,7 @@ def test_names_may_be_written_in_any_case_and_values_too() -> None:
     ],
     ids=["name", "offsets", "time", "times before offsets", "one time before all"],
 )
-def test_a_start_is_read_in_sparks_order(given: dict[str, str], expected: object) -> None:
+def test_starting_offsets_options_have_sparks_precedence(given: dict[str, str], expected: object) -> None:
     assert expected == read_options({**SERVERS, "subscribe": "a", **given}, streaming=True).starting
 
 
@@ -99,7 +99,7 @@ def test_a_start_is_read_in_sparks_order(given: dict[str, str], expected: object
     ],
     ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) if isinstance(given, dict) else "",
 )
-def test_what_is_wrong_says_what_is_accepted(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_refused_with_the_accepted_values(given: dict[str, str], said: str) -> None:
     with pytest.raises(WrongOption) as raised:
         read_options({**SERVERS, **given}, streaming=False)
 
@@ -140,7 +140,7 @@ TUNING = {
 }
 
 
-def test_settings_that_only_tune_kafkas_clients_are_named_in_a_warning(
+def test_kafka_client_tuning_options_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reading, writing = {**SERVERS, "subscribe": "a"}, {**SERVERS, "topic": "a"}
@@ -157,7 +157,7 @@ def test_settings_that_only_tune_kafkas_clients_are_named_in_a_warning(
 @pytest.mark.parametrize(
     "name", ["sasl.login.callback.handler.class", "ssl.engine.factory.class", "ssl.cipher.suites"]
 )
-def test_settings_that_decide_who_is_trusted_are_refused(name: str) -> None:
+def test_unsupported_security_options_are_refused(name: str) -> None:
     with pytest.raises(WrongOption, match=f"there is no option kafka.{name}"):
         write_options({**SERVERS, "topic": "a", f"kafka.{name}": "x"})
 
@@ -165,7 +165,7 @@ def test_settings_that_decide_who_is_trusted_are_refused(name: str) -> None:
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="hush";'
 
 
-def test_both_directions_take_kafkas_settings_of_security() -> None:
+def test_source_and_sink_accept_kafka_security_options() -> None:
     given = {
         **SERVERS,
         "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -181,7 +181,7 @@ def test_both_directions_take_kafkas_settings_of_security() -> None:
     assert "hush" not in repr(options)
 
 
-def test_what_is_wrong_with_them_is_told_under_the_options_names() -> None:
+def test_invalid_security_options_are_reported_under_their_option_names() -> None:
     with pytest.raises(WrongOption, match="kafka.sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM-SHA"):
         write_options({**SERVERS, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_what_is_wrong_with_them_is_told_under_the_options_names() -> None:
         write_options({**SERVERS, "kafka.sasl.mechanisms": "PLAIN"})
 
 
-def test_writing_has_its_own_options() -> None:
+def test_write_options_differ_from_read_options() -> None:
     options = write_options({**SERVERS, "topic": "a", "kafka.compression.type": "zstd", "kafka.acks": "1"})
 
     assert ("a", Codec.ZSTD, 1) == (options.topic, options.codec, options.acks)

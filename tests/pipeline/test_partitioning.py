@@ -16,7 +16,7 @@ texts = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(texts, max_size=50), st.integers(1, 100))
-def test_keys_go_where_the_client_puts_them(keys: list[bytes | None], count: int) -> None:
+def test_keys_are_partitioned_as_by_the_client(keys: list[bytes | None], count: int) -> None:
     expected = [partition_of_key(key or b"", count) for key in keys]
 
     assert expected == partitions_of(pa.array(keys, pa.binary()), count).tolist()
@@ -24,7 +24,7 @@ def test_keys_go_where_the_client_puts_them(keys: list[bytes | None], count: int
 
 @settings(deadline=None)
 @given(st.lists(texts, min_size=3, max_size=20))
-def test_a_slice_of_keys_goes_there_too(keys: list[bytes | None]) -> None:
+def test_sliced_keys_are_partitioned_as_by_the_client(keys: list[bytes | None]) -> None:
     expected = [partition_of_key(key or b"", 7) for key in keys[2:]]
 
     assert expected == partitions_of(pa.array(keys, pa.binary()).slice(2), 7).tolist()

@@ -14,7 +14,7 @@ async def count_to_ten(ahead: Ahead[int]) -> None:
         ahead.put(number)
 
 
-def test_items_come_in_order_and_then_nothing_however_often_it_is_asked() -> None:
+def test_get_returns_items_in_order_and_then_none() -> None:
     ahead = Ahead(count_to_ten, 2)
     ahead.start("counting")
 
@@ -22,7 +22,7 @@ def test_items_come_in_order_and_then_nothing_however_often_it_is_asked() -> Non
     assert ahead.get() is None
 
 
-def test_what_goes_wrong_comes_after_the_items_however_often_it_is_asked() -> None:
+def test_get_raises_the_error_of_the_thread_after_the_items() -> None:
     async def fail(ahead: Ahead[int]) -> None:
         ahead.put(1)
         raise OSError("gone")
@@ -36,7 +36,7 @@ def test_what_goes_wrong_comes_after_the_items_however_often_it_is_asked() -> No
             ahead.get()
 
 
-def test_no_more_than_its_size_waits_and_stopping_lets_the_thread_end() -> None:
+def test_queue_is_bounded_and_stop_ends_the_thread() -> None:
     ended = threading.Event()
     put: list[int] = []
 

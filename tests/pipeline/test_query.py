@@ -43,7 +43,7 @@ def lake_at(folder: Path, cluster: Cluster | None = None) -> Lake:
     return Lake(Location.parse(str(folder)), cluster.bootstrap_servers if cluster else None)
 
 
-def test_every_record_comes_once_whatever_is_archived_of_it(
+def test_query_returns_archived_and_live_records_once(
     spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     cluster.create(topic, partitions=3)
@@ -63,7 +63,7 @@ def test_every_record_comes_once_whatever_is_archived_of_it(
         assert (row.topic, row.timestampType, str(row.date)) == (topic, 0, "2026-01-31")
 
 
-def test_times_that_no_timestamp_holds_are_the_same_archived_and_not(
+def test_timestamps_out_of_range_are_equal_for_archived_and_live_records(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     times = [-1, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1]
@@ -111,7 +111,7 @@ def test_views_have_the_names_of_their_topics(
     assert create_views(spark, lake_at(tmp_path, memory), "select 1") == []
 
 
-def test_a_topic_created_again_is_not_mixed_with_the_archive_of_the_old(
+def test_recreated_topic_is_not_mixed_with_its_old_archive(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -126,7 +126,7 @@ def test_a_topic_created_again_is_not_mixed_with_the_archive_of_the_old(
     assert united(spark, lake_at(tmp_path), topic).count() == 5
 
 
-def test_a_view_name_that_two_topics_have_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_ambiguous_view_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     place = Location.parse(str(tmp_path))
     for topic in ("a-b", "a_b", "c.x", "C.X", "orders", "typed_orders"):
         LakeTable.open_or_create(place, topic, uuid4())
@@ -155,7 +155,7 @@ def test_typed_tables_are_views_too(spark: SparkSession, tmp_path: Path) -> None
     assert [tuple(row) for row in spark.sql(sql).collect()] == [("AA", 4), ("UA", 2)]
 
 
-def test_the_command_prints_rows_and_says_what_is_wrong_in_a_line(
+def test_command_prints_rows_and_reports_errors_in_one_line(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)

@@ -47,7 +47,7 @@ class Growth:
         self._ended.set()
 
 
-def test_a_count_lies_between_what_was_acknowledged_before_and_after_it(
+def test_count_lies_between_the_records_acknowledged_before_and_after_it(
     spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
     settings = {

@@ -101,7 +101,7 @@ def decoded(
         max_size=4,
     )
 )
-def test_batches_decode_to_what_the_plain_decoder_says(
+def test_decoded_columns_match_the_plain_decoder(
     given_batches: list[tuple[list[RawRecord], Codec, TimestampType]],
 ) -> None:
     batches, base_offset = [], 0
@@ -114,7 +114,7 @@ def test_batches_decode_to_what_the_plain_decoder_says(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of(), st.integers(0, 200), st.integers(0, 200))
-def test_only_what_lies_in_the_range_is_decoded(records: list[RawRecord], start: int, length: int) -> None:
+def test_only_records_of_the_range_are_decoded(records: list[RawRecord], start: int, length: int) -> None:
     batches = [batch_of(records, 50)]
     end = start + length
     expected = [record for record in expected_of(batches) if start <= record[0] < end]
@@ -136,7 +136,7 @@ def test_timestamp_types_are_those_of_the_batches() -> None:
     assert [7, 7, 6] == columns.timestamps.tolist()
 
 
-def test_header_keys_that_are_no_text_are_replaced_as_java_does() -> None:
+def test_invalid_utf8_in_header_keys_is_replaced_as_in_java() -> None:
     batch = build_batch([(0, 0, None, b"v", (("AB", b"x"),))])
     at = bytes(batch).index(b"AB")
     batch[at : at + 2] = b"\xffB"
@@ -146,7 +146,7 @@ def test_header_keys_that_are_no_text_are_replaced_as_java_does() -> None:
     assert [[{"key": "\ufffdB", "value": b"x"}]] == columns.headers.to_pylist()
 
 
-def test_records_that_are_not_as_their_batch_says_are_refused() -> None:
+def test_damaged_records_are_refused() -> None:
     records: list[RawRecord] = [(n, 0, b"key", b"value" * 9, (("h", b"x"),)) for n in range(3)]
     good = build_batch(records)
     refused = 0
@@ -169,7 +169,7 @@ def test_records_that_are_not_as_their_batch_says_are_refused() -> None:
     assert refused > 100
 
 
-def test_a_count_that_is_not_that_of_the_records_is_refused() -> None:
+def test_wrong_record_count_is_refused() -> None:
     batch = build_batch([(0, 0, None, b"v", ())])
     struct.pack_into(">i", batch, 57, 2)
     with pytest.raises(InvalidRecord, match="A batch of 2 records holds 1"):

@@ -80,7 +80,7 @@ def numbers_in(records: Sequence[ConsumedRecord]) -> list[int]:
     return [r.timestamp - T0 for r in records]
 
 
-def test_records_come_again_as_they_were_and_say_where_they_are_from(
+def test_replayed_records_are_equal_and_have_an_origin_header(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     replay = prepared(cluster, topic, tmp_path)
@@ -97,9 +97,7 @@ def test_records_come_again_as_they_were_and_say_where_they_are_from(
         assert order == sorted(order)
 
 
-def test_a_replay_that_is_given_again_sends_nothing_again(
-    memory: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_repeated_replay_sends_no_record_again(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = prepared(memory, topic, tmp_path)
     replay_partition(replay, 0, everything(replay, 0))
 
@@ -109,7 +107,7 @@ def test_a_replay_that_is_given_again_sends_nothing_again(
     assert len(records_of(memory, replay.target)) == 500
 
 
-def test_what_was_sent_and_never_acknowledged_is_found_in_the_target(
+def test_records_sent_without_acknowledgement_are_found_in_the_target(
     memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = prepared(memory, topic, tmp_path)
@@ -131,9 +129,7 @@ def test_what_was_sent_and_never_acknowledged_is_found_in_the_target(
     assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
 
 
-def test_killed_in_the_middle_it_goes_on_and_doubles_nothing(
-    memory: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_killed_replay_resumes_without_duplicates(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = prepared(memory, topic, tmp_path)
     selection = everything(replay, 0)
     program = (
@@ -168,7 +164,7 @@ def test_killed_in_the_middle_it_goes_on_and_doubles_nothing(
         ({"key": b"k1"}, [number for number in range(0, 1000, 2) if number % 3 == 1]),
     ],
 )
-def test_only_what_is_selected_is_sent(
+def test_only_selected_records_are_sent(
     memory: Cluster, topic: str, tmp_path: Path, selection: dict[str, int], expected: list[int]
 ) -> None:
     replay = prepared(memory, topic, tmp_path)
@@ -179,7 +175,7 @@ def test_only_what_is_selected_is_sent(
     assert sorted(numbers_in(records_of(memory, replay.target))) == expected
 
 
-def test_a_rate_that_cannot_be_reached_holds_nothing_up(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_unreachable_rate_does_not_delay_the_replay(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = evolve(prepared(memory, topic, tmp_path), rate=1e9)
 
     sent = replay_partition(replay, 0, everything(replay, 0))
@@ -187,7 +183,7 @@ def test_a_rate_that_cannot_be_reached_holds_nothing_up(memory: Cluster, topic: 
     assert (sent.records, sent.error) == (500, "")
 
 
-def test_a_rate_is_kept(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_rate_limits_the_replay(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = evolve(prepared(memory, topic, tmp_path), rate=1000.0)
     began = time.monotonic()
 
@@ -197,7 +193,7 @@ def test_a_rate_is_kept(memory: Cluster, topic: str, tmp_path: Path) -> None:
     assert time.monotonic() - began >= 0.5
 
 
-def test_a_dry_run_counts_and_sends_nothing(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_dry_run_counts_records_and_sends_none(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = prepared(memory, topic, tmp_path)
     dry = Replay(
         "r1", replay.bootstrap_servers, replay.lake, topic, replay.topic_id, replay.target, dry_run=True
@@ -207,7 +203,7 @@ def test_a_dry_run_counts_and_sends_nothing(memory: Cluster, topic: str, tmp_pat
     assert records_of(memory, replay.target) == []
 
 
-def test_a_target_that_is_not_there_is_said(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_missing_target_topic_is_reported(memory: Cluster, topic: str, tmp_path: Path) -> None:
     replay = prepared(memory, topic, tmp_path)
     wrong = Replay("r1", replay.bootstrap_servers, replay.lake, topic, replay.topic_id, "no.such.topic")
 

@@ -7,7 +7,7 @@ import pytest
 from korvet.pipeline.session import JavaNotFound, find_java
 
 
-def java_that_says(folder: Path, text: str) -> Path:
+def fake_java(folder: Path, text: str) -> Path:
     java = folder / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
@@ -16,10 +16,10 @@ def java_that_says(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "25", "21-ea"])
-def test_java_is_found_where_java_home_says(
+def test_java_is_found_through_java_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    java = java_that_says(tmp_path, f'openjdk version "{version}" 2026-01-01')
+    java = fake_java(tmp_path, f'openjdk version "{version}" 2026-01-01')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     assert java == find_java()
@@ -33,10 +33,10 @@ def test_java_is_found_where_java_home_says(
         ("", "does not start; Spark needs Java 17 or newer"),
     ],
 )
-def test_a_java_that_will_not_do_says_how_to_get_one(
+def test_unsuitable_java_is_reported_with_install_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
-    java_that_says(tmp_path, text)
+    fake_java(tmp_path, text)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaNotFound) as raised:
         find_java()
@@ -45,7 +45,9 @@ def test_a_java_that_will_not_do_says_how_to_get_one(
     assert "apt install default-jre-headless" in str(raised.value)
 
 
-def test_no_java_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_with_the_searched_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaNotFound, match="no java is on the search path; Spark needs Java 17"):

@@ -51,7 +51,7 @@ def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, memory: C
     assert 0 == plain.count()
 
 
-def test_a_table_goes_into_a_topic_and_comes_back(spark: SparkSession, cluster: Cluster, topic: str) -> None:
+def test_rows_written_to_a_topic_are_read_back(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     cluster.create(topic, partitions=3)
     rows = spark.range(3000).selectExpr(
         "if(id % 2 = 0, cast(id as string), null) as key",
@@ -111,7 +111,7 @@ def test_rows_name_their_topics_and_partitions(spark: SparkSession, memory: Clus
     }
 
 
-def test_a_stream_goes_on_where_its_checkpoint_ends(
+def test_stream_resumes_from_its_checkpoint(
     spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     source, target = f"{topic}-source", f"{topic}-target"
@@ -136,7 +136,7 @@ def test_a_stream_goes_on_where_its_checkpoint_ends(
     assert sorted(b"%d" % n for n in range(130)) == sorted(copied)
 
 
-def test_what_is_wrong_is_told_when_a_query_is_made(
+def test_invalid_options_raise_analysis_exceptions(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_told_when_a_query_is_made(
         copy(spark, memory, topic, topic, tmp_path, endingOffsets="latest")
 
 
-def test_what_spark_refuses_of_sources_in_python_has_the_documented_substitute(
+def test_documented_alternatives_to_refused_spark_features_work(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
@@ -186,7 +186,7 @@ def test_what_spark_refuses_of_sources_in_python_has_the_documented_substitute(
     }
 
 
-def test_a_topic_is_a_temporary_view_and_no_table_of_the_catalog(
+def test_topic_can_be_a_temporary_view_but_not_a_catalog_table(
     spark: SparkSession, memory: Cluster, topic: str
 ) -> None:
     memory.create(topic)

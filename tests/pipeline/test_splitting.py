@@ -62,7 +62,9 @@ SHAPES = {
 
 @pytest.mark.parametrize("counting_rounds", [0, 1, 1000], ids=["estimated", "counted in part", "counted"])
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_parts_hold_as_many_records_within_a_factor_of_two(shape: str, counting_rounds: int) -> None:
+async def test_parts_have_equal_record_counts_within_a_factor_of_two(
+    shape: str, counting_rounds: int
+) -> None:
     log = SparseLog(SHAPES[shape])
     options = read_options(
         {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "minPartitions": "8"}, streaming=False

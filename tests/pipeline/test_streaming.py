@@ -21,7 +21,7 @@ def values(rows: list[Row]) -> list[bytes]:
     return [row["value"] for row in rows]
 
 
-def a_record_a_second(cluster: Cluster, topic: str) -> None:
+def append_record_each_second(cluster: Cluster, topic: str) -> None:
     """A day of them, added by hand, so that the offsets are those of the day."""
     with redis.Redis(unix_socket_path=cluster.storage) as server:
         for hour in range(24):
@@ -33,7 +33,7 @@ def a_record_a_second(cluster: Cluster, topic: str) -> None:
             pipeline.execute()
 
 
-def test_a_stream_begins_at_the_latest_offset_unless_told_otherwise(cluster: Cluster, topic: str) -> None:
+def test_stream_starts_at_the_latest_offset_by_default(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"before")])
     reader = cluster.stream(subscribe=topic)
@@ -47,7 +47,7 @@ def test_a_stream_begins_at_the_latest_offset_unless_told_otherwise(cluster: Clu
     assert end == reader.reportLatestOffset()
 
 
-def test_triggers_take_about_what_they_may_and_leave_nothing_out(cluster: Cluster, topic: str) -> None:
+def test_triggers_respect_max_offsets_and_skip_no_record(cluster: Cluster, topic: str) -> None:
     cluster.create(topic, partitions=3)
     cluster.produce(topic, [Record(b"%d" % n, partition=n % 3) for n in range(1000)])
     reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=300)
@@ -63,7 +63,7 @@ def test_triggers_take_about_what_they_may_and_leave_nothing_out(cluster: Cluste
     assert sorted(b"%d" % n for n in range(1000)) == sorted(found)
 
 
-def test_a_wrong_option_of_a_stream_is_raised_with_its_first_offset() -> None:
+def test_invalid_stream_option_is_raised_by_initial_offset() -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "endingOffsets": "latest"}
     source = KorvetSource(options)
     reader = source.streamReader(source.schema())
@@ -72,7 +72,7 @@ def test_a_wrong_option_of_a_stream_is_raised_with_its_first_offset() -> None:
         reader.initialOffset()
 
 
-def test_without_a_limit_a_trigger_takes_everything(cluster: Cluster, topic: str) -> None:
+def test_trigger_without_a_limit_reads_all_available_records(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(100)])
     reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
@@ -85,11 +85,9 @@ def test_without_a_limit_a_trigger_takes_everything(cluster: Cluster, topic: str
 
 @pytest.mark.servers
 @pytest.mark.slow
-def test_a_record_a_second_for_a_day_is_planned_by_records_not_by_offsets(
-    record_timestamp: Cluster, topic: str
-) -> None:
+def test_sparse_offsets_are_planned_by_records(record_timestamp: Cluster, topic: str) -> None:
     record_timestamp.create(topic)
-    a_record_a_second(record_timestamp, topic)
+    append_record_each_second(record_timestamp, topic)
     reader = record_timestamp.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1000)
     start = offset = reader.initialOffset()
     ends = []
@@ -109,7 +107,7 @@ def test_a_record_a_second_for_a_day_is_planned_by_records_not_by_offsets(
     assert [A_DAY_S // 8] * 8 == sizes
 
 
-def test_a_stream_waits_for_enough_but_not_for_ever(cluster: Cluster, topic: str) -> None:
+def test_stream_waits_for_min_offsets_until_max_trigger_delay(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
     patient = cluster.stream(subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger=20)
@@ -125,7 +123,7 @@ def test_a_stream_waits_for_enough_but_not_for_ever(cluster: Cluster, topic: str
     assert 20 == len(trigger(patient, start)[1])
 
 
-def test_an_available_now_run_ends_where_the_logs_did_when_it_began(cluster: Cluster, topic: str) -> None:
+def test_available_now_run_ends_at_the_log_ends_of_its_start(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(25)])
     reader = cluster.stream(
@@ -141,7 +139,7 @@ def test_an_available_now_run_ends_where_the_logs_did_when_it_began(cluster: Clu
     assert [10, 10, 5] == sizes
 
 
-def test_new_partitions_and_topics_are_read_from_their_beginning(cluster: Cluster, topic: str) -> None:
+def test_new_partitions_and_topics_are_read_from_their_start(cluster: Cluster, topic: str) -> None:
     cluster.create(f"{topic}-a")
     cluster.produce(f"{topic}-a", [Record(b"0")])
     reader = cluster.stream(
@@ -161,7 +159,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(cluster: Cluste
     }
 
 
-def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, topic: str) -> None:
+def test_deleted_topic_is_data_loss(cluster: Cluster, topic: str) -> None:
     cluster.create(f"{topic}-a")
     cluster.create(f"{topic}-b")
     options = {"subscribePattern": f"{topic}-.", "startingOffsets": "earliest"}
@@ -191,7 +189,7 @@ def test_a_replayed_trigger_reads_the_same(cluster: Cluster, topic: str) -> None
     assert [] == again.partitions(end, end)
 
 
-def test_nothing_is_lost_when_only_what_was_read_is_deleted(cluster: Cluster, topic: str) -> None:
+def test_deleting_records_already_read_is_no_data_loss(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     reader = cluster.stream(subscribe=topic, startingOffsets="earliest")
     (read,) = cluster.produce(topic, [Record(b"read")])
@@ -204,9 +202,7 @@ def test_nothing_is_lost_when_only_what_was_read_is_deleted(cluster: Cluster, to
 
 @pytest.mark.parametrize("now", [False, True], ids=["continuous", "available now"])
 @pytest.mark.parametrize("count", [1, 50], ids=["fewer records", "more records"])
-def test_a_topic_created_again_under_its_name_is_data_loss(
-    cluster: Cluster, topic: str, count: int, *, now: bool
-) -> None:
+def test_recreated_topic_is_data_loss(cluster: Cluster, topic: str, count: int, *, now: bool) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 100}
@@ -231,7 +227,7 @@ def test_a_topic_created_again_under_its_name_is_data_loss(
     assert (end, []) == trigger(lax, end)
 
 
-def test_a_checkpoint_without_topic_ids_goes_on(cluster: Cluster, topic: str) -> None:
+def test_checkpoint_without_topic_ids_is_resumed(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
     reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)

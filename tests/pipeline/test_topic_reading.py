@@ -20,7 +20,7 @@ NOON = 1_700_000_000_000
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_rows_are_what_was_produced(cluster: Cluster, topic: str, codec: Codec) -> None:
+def test_rows_equal_the_produced_records(cluster: Cluster, topic: str, codec: Codec) -> None:
     chance = random.Random(codec)
     records = [
         Record(
@@ -57,7 +57,7 @@ def test_rows_are_what_was_produced(cluster: Cluster, topic: str, codec: Codec) 
     )
 
 
-def test_a_batch_read_sees_the_range_it_is_told(cluster: Cluster, topic: str) -> None:
+def test_batch_read_returns_the_configured_range(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     places = cluster.produce(topic, [Record(b"%d" % n, timestamp=NOON + n * 1000) for n in range(100)])
     start, end = places[10].offset, places[20].offset
@@ -99,7 +99,7 @@ def test_partitions_are_assigned_named_or_matched(memory: Cluster, topic: str) -
         found(assign=f'{{"{topic}-x":[1,2]}}')
 
 
-def test_offsets_have_to_be_complete(memory: Cluster, topic: str) -> None:
+def test_starting_offsets_require_every_partition(memory: Cluster, topic: str) -> None:
     memory.create(topic, partitions=2)
     with pytest.raises(WrongOption, match=f"lacks {topic}-1; -2 stands for the earliest"):
         memory.read(subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":0}}}}')
@@ -136,7 +136,7 @@ def test_a_thousand_partitions_with_a_record_each_are_read(cluster: Cluster, top
     assert [b"0", b"7", b"999"] == some
 
 
-def test_timestamps_near_the_limits_are_kept_and_those_beyond_are_null(memory: Cluster, topic: str) -> None:
+def test_timestamps_out_of_range_are_null(memory: Cluster, topic: str) -> None:
     memory.create(topic)
     timestamps = [0, 1, LAST_TIMESTAMP_MS, LAST_TIMESTAMP_MS + 1, 2**63 - 1]
     for timestamp in timestamps:
@@ -161,7 +161,7 @@ def test_min_partitions_splits_a_partition_evenly(cluster: Cluster, topic: str) 
     assert [100] * 10 == sizes
 
 
-def test_no_task_gets_more_records_than_it_may(cluster: Cluster, topic: str) -> None:
+def test_tasks_read_at_most_max_records_per_partition(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(1000)])
     reader = batch_reader(cluster.source(subscribe=topic, maxRecordsPerPartition=300))
@@ -171,7 +171,7 @@ def test_no_task_gets_more_records_than_it_may(cluster: Cluster, topic: str) -> 
 
 
 @pytest.mark.servers
-def test_gaps_that_somebody_made_are_skipped(record_timestamp: Cluster, topic: str) -> None:
+def test_externally_deleted_entries_are_skipped(record_timestamp: Cluster, topic: str) -> None:
     record_timestamp.create(topic)
     places = record_timestamp.produce(topic, [Record(b"%d" % n) for n in range(100)])
     with redis.Redis(unix_socket_path=record_timestamp.storage) as server:
@@ -183,7 +183,7 @@ def test_gaps_that_somebody_made_are_skipped(record_timestamp: Cluster, topic: s
 
 
 @pytest.mark.parametrize("when", ["before planning", "after planning"])
-def test_records_that_are_gone_are_an_error_unless_told_otherwise(
+def test_deleted_records_are_data_loss_unless_fail_on_data_loss_is_false(
     cluster: Cluster, topic: str, when: str
 ) -> None:
     cluster.create(topic)
@@ -206,7 +206,7 @@ def test_records_that_are_gone_are_an_error_unless_told_otherwise(
     assert [b"%d" % n for n in range(40, 100)] == values
 
 
-def test_an_offset_behind_the_end_is_data_loss(cluster: Cluster, topic: str) -> None:
+def test_offset_beyond_the_log_end_is_data_loss(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     start = f'{{"{topic}":{{"0":{2**55}}}}}'
     with pytest.raises(DataLost, match="the topic is another one of the same name"):
@@ -215,7 +215,7 @@ def test_an_offset_behind_the_end_is_data_loss(cluster: Cluster, topic: str) -> 
     assert [] == cluster.read(subscribe=topic, startingOffsets=start, failOnDataLoss="false")
 
 
-def test_earliest_is_where_the_log_begins_now(cluster: Cluster, topic: str) -> None:
+def test_earliest_is_the_log_start_after_delete_records(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     places = cluster.produce(topic, [Record(b"%d" % n) for n in range(10)])
     delete_records(cluster, topic, places[4].offset)
@@ -227,7 +227,7 @@ def test_earliest_is_where_the_log_begins_now(cluster: Cluster, topic: str) -> N
     assert [b"%d" % n for n in range(4, 10)] == [row["value"] for row in rows]
 
 
-def test_an_iterator_that_nobody_wants_to_the_end_ends_its_fetching(memory: Cluster, topic: str) -> None:
+def test_closing_the_iterator_ends_its_fetches(memory: Cluster, topic: str) -> None:
     memory.create(topic)
     memory.produce(topic, [Record(bytes(100_000)) for n in range(400)])
     reader = batch_reader(memory.source(subscribe=topic, kafka__fetch__max__bytes=1_000_000))
@@ -268,7 +268,7 @@ def control(base_offset: int, producer_id: int, key: bytes) -> RecordBatch:
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 
 
-def test_aborted_batches_and_control_batches_are_left_out() -> None:
+def test_aborted_and_control_batches_are_left_out() -> None:
     plain = RecordBatch(build_batch([(0, 0, None, b"v", ())], base_offset=3))
     batches = [
         transactional(0, 7),

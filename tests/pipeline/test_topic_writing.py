@@ -22,7 +22,7 @@ def write(cluster: Cluster, *batches: pa.RecordBatch, **options: object) -> None
 
 
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
-def test_rows_of_every_codec_come_back(cluster: Cluster, topic: str, codec: str) -> None:
+def test_rows_written_with_every_codec_are_read_back(cluster: Cluster, topic: str, codec: str) -> None:
     cluster.create(topic, partitions=3)
     keys = [None if n % 5 == 0 else b"key-%d" % n for n in range(1000)]
     values = [None if n % 7 == 0 else b"value-%d" % n * 100 for n in range(1000)]
@@ -46,7 +46,7 @@ def test_rows_of_every_codec_come_back(cluster: Cluster, topic: str, codec: str)
     assert all(row["partition"] == partition_of_key(row["key"], 3) for row in back if row["key"] is not None)
 
 
-def test_rows_without_a_key_are_spread_and_a_keys_rows_keep_their_order(cluster: Cluster, topic: str) -> None:
+def test_keyless_rows_are_distributed_and_keyed_rows_keep_their_order(cluster: Cluster, topic: str) -> None:
     cluster.create(topic, partitions=4)
     values = [b"%d" % n for n in range(4000)]
     keyless = pa.record_batch({"value": pa.array([bytes(1000)] * 4000)})
@@ -69,14 +69,14 @@ def test_text_is_written_as_utf_8(memory: Cluster, topic: str) -> None:
     ]
 
 
-def test_the_option_wins_over_the_column_topic(memory: Cluster, topic: str) -> None:
+def test_topic_option_overrides_the_topic_column(memory: Cluster, topic: str) -> None:
     memory.create(topic)
     write(memory, pa.record_batch({"topic": pa.array([None], pa.string()), "value": [b"x"]}), topic=topic)
 
     assert [b"x"] == [row["value"] for row in memory.read(subscribe=topic)]
 
 
-def test_what_cannot_be_written_says_why(memory: Cluster, topic: str) -> None:
+def test_rows_that_cannot_be_written_are_refused_with_the_reason(memory: Cluster, topic: str) -> None:
     memory.create(topic, partitions=2)
     value = pa.array([b"x"])
     with pytest.raises(RowRefused, match="topic is null; a name is accepted, or an option topic"):
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_says_why(memory: Cluster, topic: str) -> None:
         write(memory, large, topic=topic)
 
 
-def test_a_missing_broker_is_told_at_once() -> None:
+def test_unreachable_broker_is_reported_by_check_topic() -> None:
     with pytest.raises(NetworkException, match="127.0.0.1:1: Connection refused"):
         check_topic(write_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "a"}))
 

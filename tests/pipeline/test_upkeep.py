@@ -20,7 +20,7 @@ from tests.pipeline.support import Cluster
 pytestmark = pytest.mark.slow
 
 
-def test_a_growing_topic_is_archived_killed_and_compacted_at_the_same_time(
+def test_growing_topic_is_archived_compacted_and_its_archiver_killed_concurrently(
     memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic)
