@@ -88,7 +88,7 @@ def test_every_truncation_is_a_protocol_error(cls: type[Any], version: int) -> N
 
 
 @every_message_version
-def test_random_bytes_are_a_message_or_a_protocol_error(cls: type[Any], version: int) -> None:
+def test_random_bytes_decode_or_raise_a_protocol_error(cls: type[Any], version: int) -> None:
     @given(data=st.binary(max_size=300))
     @example(data=b"\xff" * 300)
     @example(data=b"\x7f" * 300)
@@ -105,7 +105,7 @@ def test_random_bytes_are_a_message_or_a_protocol_error(cls: type[Any], version:
 
 
 @every_message_version
-def test_damaged_messages_are_messages_or_protocol_errors_and_cost_no_memory(
+def test_damaged_messages_decode_or_raise_protocol_errors_without_allocating(
     cls: type[Any], version: int
 ) -> None:
     random = Random(version)
@@ -152,7 +152,7 @@ def test_lengths_beyond_the_data_are_refused_before_anything_is_allocated(
         decoded(cls, version, data)
 
 
-def test_as_many_elements_as_the_data_can_hold_are_read() -> None:
+def test_largest_possible_number_of_elements_is_read() -> None:
     data = b"\x00" + uvarint(201) + b"\x01" * 200 + b"\x00"
 
     assert FindCoordinatorRequest(coordinator_keys=[""] * 200) == decoded(FindCoordinatorRequest, 4, data)
@@ -176,7 +176,7 @@ def test_as_many_elements_as_the_data_can_hold_are_read() -> None:
         ),
     ],
 )
-def test_more_elements_than_any_cluster_needs_are_refused(cls: type[Any], version: int, data: bytes) -> None:
+def test_too_many_elements_are_refused(cls: type[Any], version: int, data: bytes) -> None:
     with pytest.raises(ProtocolError, match="too many elements"):
         decoded(cls, version, data)
 
@@ -210,7 +210,9 @@ def test_more_elements_than_any_cluster_needs_are_refused(cls: type[Any], versio
         ),
     ],
 )
-def test_malformed_values_are_named(cls: type[Any], version: int, data: bytes, match: str) -> None:
+def test_malformed_values_are_named_in_the_error(
+    cls: type[Any], version: int, data: bytes, match: str
+) -> None:
     with pytest.raises(ProtocolError, match=match) as caught:
         decoded(cls, version, data + bytes(20))
 
@@ -218,14 +220,14 @@ def test_malformed_values_are_named(cls: type[Any], version: int, data: bytes, m
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
-def test_a_message_that_is_cut_short_is_named(length: int) -> None:
+def test_truncated_message_is_named_in_the_error(length: int) -> None:
     with pytest.raises(
         ProtocolError, match="malformed MetadataRequest version 4: it ends before its last field"
     ):
         decoded(MetadataRequest, 4, pack(">i", 1)[:length])
 
 
-def test_null_and_empty_arrays_are_told_apart_where_both_may_stand() -> None:
+def test_null_and_empty_arrays_are_distinguished() -> None:
     assert MetadataRequest(topics=None) == decoded(MetadataRequest, 1, pack(">i", -1))
     assert MetadataRequest(topics=[]) == decoded(MetadataRequest, 1, pack(">i", 0))
 
@@ -243,7 +245,7 @@ def with_tags(*tags: tuple[int, bytes]) -> bytes:
     return body[:-1] + uvarint(len(tags)) + b"".join(pieces)
 
 
-def test_known_tags_are_read_in_any_order_and_unknown_ones_skipped() -> None:
+def test_known_tags_are_read_in_any_order_and_unknown_tags_are_skipped() -> None:
     data = with_tags((99, b"?" * 300), (1, pack(">iqx", 4, 5)), (5, b""), (0, b"\x02c"))
 
     expected = evolve(FETCH, cluster_id="c", replica_state=ReplicaState(replica_id=4, replica_epoch=5))
@@ -251,13 +253,13 @@ def test_known_tags_are_read_in_any_order_and_unknown_ones_skipped() -> None:
     assert expected == decoded(FetchRequest, 15, data)
 
 
-def test_more_tags_than_one_byte_counts_are_skipped() -> None:
+def test_more_than_127_unknown_tags_are_skipped() -> None:
     unknown = [(tag, b"x") for tag in range(10, 210)]
 
     assert FETCH == decoded(FetchRequest, 15, with_tags(*unknown))
 
 
-def test_unknown_tags_are_skipped_where_no_tag_is_known() -> None:
+def test_unknown_tags_are_skipped_in_a_message_without_tags() -> None:
     name = b"\x02a\x02b"
     tags = uvarint(200) + b"".join(uvarint(tag) + b"\x01x" for tag in range(200))
 
@@ -285,7 +287,7 @@ def test_a_million_tags_are_refused(cls: type[Any], version: int, body: bytes) -
         pytest.param((1, bytes(12)), id="a struct cut short"),
     ],
 )
-def test_a_tag_whose_value_does_not_fill_it_is_a_protocol_error(tag: tuple[int, bytes]) -> None:
+def test_tag_with_a_wrong_size_is_a_protocol_error(tag: tuple[int, bytes]) -> None:
     with pytest.raises(ProtocolError):
         decoded(FetchRequest, 15, with_tags(tag, (50, bytes(30))))
 
@@ -307,7 +309,7 @@ def test_a_tag_section_beyond_the_data_is_a_protocol_error(
         decoded(cls, version, body[:-1] + tags)
 
 
-def test_a_tag_at_its_default_is_not_written() -> None:
+def test_tags_with_default_values_are_not_written() -> None:
     with_defaults = ApiVersionsResponse(api_keys=[], finalized_features_epoch=-1, zk_migration_ready=False)
 
     assert pack(">hbix", 0, 1, 0) == encoded(with_defaults, 3)
@@ -341,7 +343,7 @@ def _with_value(cls: type[Any], version: int, field: Any, random: Random) -> Any
 
 
 @every_message_version
-def test_a_value_the_version_lacks_is_refused_unless_it_may_be_ignored(cls: type[Any], version: int) -> None:
+def test_field_missing_from_the_version_is_refused_unless_ignorable(cls: type[Any], version: int) -> None:
     for path, ignorable, make in with_absent_field(cls, version, Random(version)):
         value = make()
         if ignorable:
@@ -365,14 +367,16 @@ def test_a_value_the_version_lacks_is_refused_unless_it_may_be_ignored(cls: type
     ],
     ids=["null array", "null string", "int", "struct in a tag"],
 )
-def test_what_a_version_cannot_express_is_named(value: Any, version: int, match: str) -> None:
+def test_value_not_supported_by_the_version_is_named_in_the_error(
+    value: Any, version: int, match: str
+) -> None:
     with pytest.raises(UnsupportedVersion, match=match) as caught:
         encoded(value, version)
 
     assert f"{type(value).__name__} version {version}" in caught.value.message
 
 
-def test_an_ignorable_value_is_left_out() -> None:
+def test_ignorable_value_is_left_out() -> None:
     with_id = FetchTopic(topic="t", topic_id=UUID(int=1), partitions=[])
     named, by_id = (FetchRequest(max_wait_ms=0, min_bytes=0, topics=[with_id]) for _ in range(2))
 
@@ -380,7 +384,7 @@ def test_an_ignorable_value_is_left_out() -> None:
     assert evolve(with_id, topic="") == decoded(FetchRequest, 13, encoded(by_id, 13)).topics[0]
 
 
-def test_fields_that_a_version_lacks_read_as_their_defaults() -> None:
+def test_fields_missing_from_the_version_decode_as_defaults() -> None:
     response = FindCoordinatorResponse(coordinators=[])
 
     got = decoded(FindCoordinatorResponse, 4, encoded(response, 4))
@@ -389,7 +393,7 @@ def test_fields_that_a_version_lacks_read_as_their_defaults() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 3, 18, 32767])
-def test_a_version_that_is_not_declared_is_refused(version: int) -> None:
+def test_undeclared_version_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersion, match="FetchRequest has no version"):
         decoded(FetchRequest, version, b"")
     with pytest.raises(UnsupportedVersion, match="FetchRequest has no version"):
@@ -407,7 +411,7 @@ def produce(records: Any) -> ProduceRequest:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_record_buffers_are_passed_on_as_they_are(version: int) -> None:
+def test_record_buffers_are_written_without_copying(version: int) -> None:
     buffers: list[Buffer] = [b"a" * 3, bytearray(b"b" * 200), memoryview(b"c" * 70_000)[1:]]
     pieces: list[Buffer] = []
 
@@ -419,7 +423,7 @@ def test_record_buffers_are_passed_on_as_they_are(version: int) -> None:
     )
 
 
-def test_records_read_as_one_writable_view_of_the_frame() -> None:
+def test_records_decode_as_one_writable_view_of_the_frame() -> None:
     frame = bytearray(encoded(produce([b"abc"]), 9))
 
     (records,) = decode(ProduceRequest, 9, memoryview(frame))[0].topic_data[0].partition_data[0].records or ()
@@ -436,7 +440,7 @@ def test_null_records_stay_null_and_empty_ones_empty(version: int, records: Any,
     assert expected == got.topic_data[0].partition_data[0].records
 
 
-def test_other_fields_are_copies_so_a_frame_can_be_let_go() -> None:
+def test_other_fields_are_copied_from_the_frame() -> None:
     frame = bytearray(encoded(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 4))
     view = memoryview(frame)
 
@@ -447,7 +451,7 @@ def test_other_fields_are_copies_so_a_frame_can_be_let_go() -> None:
     assert [MetadataRequestTopic(name="orders")] == request.topics
 
 
-def test_a_message_can_be_read_in_the_middle_of_other_bytes() -> None:
+def test_message_can_be_decoded_from_the_middle_of_a_buffer() -> None:
     data = b"??" + encoded(FETCH, 12) + b"!!!"
 
     assert (FETCH, len(data) - 3) == decode(FetchRequest, 12, memoryview(data), 2)
@@ -458,7 +462,7 @@ def test_a_message_can_be_read_in_the_middle_of_other_bytes() -> None:
 
 @pytest.mark.parametrize("version", [1, 12])
 @pytest.mark.parametrize("count", [126, 127, 128, 16382, 16383, 16384])
-def test_lengths_take_as_many_bytes_as_they_need(version: int, count: int) -> None:
+def test_lengths_of_one_to_three_bytes_survive_a_round_trip(version: int, count: int) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=str(number)) for number in range(count)])
     long_name = MetadataRequest(topics=[MetadataRequestTopic(name="x" * count)])
 
@@ -522,7 +526,7 @@ def everything(next_: Cursor | None) -> Everything:
     )
 
 
-def test_every_type_is_written_as_kafkas_protocol_guide_says() -> None:
+def test_every_type_is_written_as_in_kafkas_protocol_guide() -> None:
     expected = (
         "ffff3fe0000000000000"
         "000000026162ffffffff"
@@ -552,7 +556,7 @@ def test_every_type_is_written_compactly_in_flexible_versions() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("next_", [None, Cursor(topic="n", partition=5)], ids=["null", "struct"])
-def test_every_type_reads_back(version: int, next_: Cursor | None) -> None:
+def test_every_type_survives_a_round_trip(version: int, next_: Cursor | None) -> None:
     data = encoded(everything(next_), version)
 
     assert (everything(next_), len(data)) == decode(Everything, version, memoryview(data))
@@ -607,7 +611,7 @@ def test_functions_are_generated_once_and_named_in_tracebacks() -> None:
     assert "def run(message, put):" in linecache.getline("<korvet write FetchRequest v12>", 1)
 
 
-def test_an_answer_with_the_wrong_type_of_object_inside_is_our_error_not_the_peers() -> None:
+def test_response_with_an_object_of_a_wrong_type_is_not_a_protocol_error() -> None:
     response = FetchResponse(responses=[PartitionData(partition_index=1, high_watermark=0, records=None)])  # type: ignore[list-item]
 
     with pytest.raises(AttributeError):
@@ -619,14 +623,14 @@ def test_a_number_out_of_range_is_not_written() -> None:
         encoded(evolve(FETCH, max_wait_ms=2**31), 12)
 
 
-def test_the_client_id_keeps_its_old_form_in_a_flexible_header() -> None:
+def test_client_id_is_not_compact_in_a_flexible_header() -> None:
     header = RequestHeader(request_api_key=1, request_api_version=12, correlation_id=3, client_id="me")
 
     assert pack(">hhih2sx", 1, 12, 3, 2, b"me") == encoded(header, 2)
     assert pack(">hhih2s", 1, 12, 3, 2, b"me") == encoded(header, 1)
 
 
-def test_metadata_of_many_topics_survives() -> None:
+def test_metadata_of_many_topics_survives_a_round_trip() -> None:
     response = sample(MetadataResponse, 12, Random(3))
     response.topics *= 300
 

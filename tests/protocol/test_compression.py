@@ -64,7 +64,7 @@ READERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT], ids=["empty", "one byte", "text"])
-def test_reads_what_others_write(writer: str, data: bytes) -> None:
+def test_data_compressed_by_other_libraries_is_decompressed(writer: str, data: bytes) -> None:
     codec, write = WRITERS[writer]
 
     assert data == decompress(codec, bytes(write(data)), max_bytes=AMPLE)
@@ -72,7 +72,7 @@ def test_reads_what_others_write(writer: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("data", [b"x", TEXT], ids=["one byte", "text"])
-def test_others_read_what_is_written(reader: str, data: bytes) -> None:
+def test_compressed_data_is_decompressed_by_other_libraries(reader: str, data: bytes) -> None:
     codec, read = READERS[reader]
 
     assert data == bytes(read(compress(codec, data)))
@@ -80,12 +80,12 @@ def test_others_read_what_is_written(reader: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 @given(data=st.binary(max_size=2_000))
-def test_decompresses_what_it_compressed(codec: Codec, data: bytes) -> None:
+def test_compressed_data_survives_a_round_trip(codec: Codec, data: bytes) -> None:
     assert data == decompress(codec, memoryview(compress(codec, bytearray(data))), max_bytes=len(data))
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_data_that_compress_a_hundredfold_are_read_whole(codec: Codec) -> None:
+def test_highly_compressible_data_is_decompressed_completely(codec: Codec) -> None:
     data = bytes(3_000_000)
 
     assert data == decompress(codec, compress(codec, data), max_bytes=len(data))
@@ -99,14 +99,14 @@ def test_snappy_is_written_in_the_framing_of_the_java_client() -> None:
     assert bytes(32 * 1024) == cramjam.snappy.decompress_raw(framed[20 : 20 + length]).read()
 
 
-def test_lz4_is_written_in_independent_blocks_since_java_reads_no_others() -> None:
+def test_lz4_is_written_in_independent_blocks_as_java_requires() -> None:
     frame = lz4.frame.get_frame_info(compress(Codec.LZ4, TEXT))
 
     assert (False, 64 * 1024) == (frame["block_linked"], frame["block_size"])
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_one_byte_too_many_is_refused(codec: Codec) -> None:
+def test_data_one_byte_larger_than_max_bytes_is_refused(codec: Codec) -> None:
     with pytest.raises(MessageTooLarge, match="more than 253889 bytes"):
         decompress(codec, compress(codec, TEXT), max_bytes=len(TEXT) - 1)
 
@@ -134,7 +134,7 @@ def test_flipped_bits_raise_only_kafka_errors(codec: Codec, position: int, bit: 
         decompress(codec, data, max_bytes=AMPLE)
 
 
-def test_three_of_the_eight_codec_numbers_mean_nothing() -> None:
+def test_unassigned_codec_numbers_are_refused() -> None:
     assert list(Codec) == [codec_of(attributes) for attributes in range(0x18, 0x1D)]
     for attributes in (5, 6, 7):
         with pytest.raises(UnsupportedCompressionType, match=f"no compression type {attributes}"):
@@ -179,7 +179,7 @@ except KafkaError as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_takes_no_more_memory_than_allowed(name: str, tmp_path: Path) -> None:
+def test_compression_bomb_takes_at_most_the_allowed_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     codec = name.partition(" ")[0].upper()
     subprocess.run([sys.executable, "-c", EXPLODE.format(bomb=BOMBS[name]), path], check=True, timeout=60)

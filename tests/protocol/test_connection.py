@@ -99,7 +99,7 @@ def byte_by_byte(data: bytes) -> list[Request]:
     return got
 
 
-def with_the_next_request_behind_it(data: bytes) -> list[Request]:
+def with_next_request_appended(data: bytes) -> list[Request]:
     connection = broker()
     behind = wire(METADATA, 9, correlation_id=99)
     connection.receive_data(data + behind[:-1])
@@ -110,7 +110,7 @@ def with_the_next_request_behind_it(data: bytes) -> list[Request]:
     return got
 
 
-def as_a_server_reads(data: bytes) -> list[Request]:
+def into_frame_buffer(data: bytes) -> list[Request]:
     """Feed pieces of 10 kB, and read into the frame's own buffer if there is one."""
     connection, got = broker(), []
     while data:
@@ -129,7 +129,7 @@ def as_a_server_reads(data: bytes) -> list[Request]:
     return got
 
 
-WAYS = [whole, byte_by_byte, with_the_next_request_behind_it, as_a_server_reads]
+WAYS = [whole, byte_by_byte, with_next_request_appended, into_frame_buffer]
 fed = pytest.mark.parametrize("feed", WAYS, ids=lambda way: way.__name__)
 Feed = Callable[[bytes], list[Request]]
 
@@ -171,7 +171,7 @@ def test_requests_are_read_in_their_order(feed: Feed) -> None:
 
 @fed
 @pytest.mark.parametrize("client_id", [None, "", "käfer 🪲", "x" * 32767])
-def test_a_client_id_may_be_any_string_or_none(feed: Feed, client_id: str | None) -> None:
+def test_client_id_may_be_any_string_or_null(feed: Feed, client_id: str | None) -> None:
     for version in (8, 9):
         (request,) = feed(wire(METADATA, version, client_id=client_id))
 
@@ -179,7 +179,7 @@ def test_a_client_id_may_be_any_string_or_none(feed: Feed, client_id: str | None
 
 
 @pytest.mark.parametrize(
-    "feed", [whole, with_the_next_request_behind_it, as_a_server_reads], ids=lambda way: way.__name__
+    "feed", [whole, with_next_request_appended, into_frame_buffer], ids=lambda way: way.__name__
 )
 @pytest.mark.parametrize("size", [LARGE_FRAME - 200, LARGE_FRAME, LARGE_FRAME + 1, 1_000_000, MAPPED_FRAME])
 def test_a_large_request_is_read(feed: Feed, size: int) -> None:
@@ -234,13 +234,13 @@ BROKEN = [
 
 @fed
 @pytest.mark.parametrize("data, match", BROKEN)
-def test_what_breaks_the_protocol_is_a_protocol_error(feed: Feed, data: bytes, match: str) -> None:
+def test_malformed_requests_raise_a_protocol_error(feed: Feed, data: bytes, match: str) -> None:
     with pytest.raises(ProtocolError, match=match):
         feed(data)
 
 
 @pytest.mark.parametrize("data, match", BROKEN)
-def test_requests_before_the_broken_one_are_read_and_none_behind_it(data: bytes, match: str) -> None:
+def test_requests_before_a_malformed_one_are_read_and_none_after_it(data: bytes, match: str) -> None:
     connection = broker()
     connection.receive_data(wire(METADATA, 1) + data + wire(METADATA, 1))
 
@@ -254,7 +254,7 @@ def test_requests_before_the_broken_one_are_read_and_none_behind_it(data: bytes,
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20))
-def test_random_bytes_in_random_pieces_are_requests_or_a_protocol_error(
+def test_random_bytes_in_random_pieces_decode_or_raise_a_protocol_error(
     data: bytes, sizes: list[int]
 ) -> None:
     connection = broker()
@@ -276,7 +276,7 @@ def test_random_bytes_in_random_pieces_are_requests_or_a_protocol_error(
     tail=st.binary(max_size=120),
     client=st.binary(max_size=9),
 )
-def test_random_bytes_behind_a_good_size_and_key_are_requests_or_a_protocol_error(
+def test_random_bytes_after_a_valid_header_decode_or_raise_a_protocol_error(
     key: int, version: int, tail: bytes, client: bytes
 ) -> None:
     connection = broker()
@@ -330,19 +330,19 @@ def test_produce_below_version_3_is_answered_with_an_error_for_every_partition(
 
 
 @fed
-def test_produce_below_version_3_that_awaits_no_answer_breaks_the_connection(feed: Feed) -> None:
+def test_produce_below_version_3_with_acks_0_is_a_protocol_error(feed: Feed) -> None:
     with pytest.raises(ProtocolError, match="acks=0"):
         feed(wire(produce(b"m", acks=0), 2))
 
 
 @fed
-def test_a_malformed_produce_below_version_3_breaks_the_connection(feed: Feed) -> None:
+def test_malformed_produce_below_version_3_is_a_protocol_error(feed: Feed) -> None:
     with pytest.raises(ProtocolError, match="left over"):
         feed(frame(wire(produce(b"m"), 2)[4:] + b"!"))
 
 
 @fed
-def test_librdkafka_may_ask_for_all_topics_in_three_bytes_too_many(feed: Feed) -> None:
+def test_metadata_request_of_librdkafka_may_have_three_extra_bytes(feed: Feed) -> None:
     header = pack(">hhihx", 3, 12, 7, -1)
     (request,) = feed(frame(header + b"\0\0\0\0" + b"\x01\0\0"))
 
@@ -350,7 +350,7 @@ def test_librdkafka_may_ask_for_all_topics_in_three_bytes_too_many(feed: Feed) -
 
 
 @fed
-def test_nobody_else_may_leave_three_bytes_over(feed: Feed) -> None:
+def test_other_requests_may_not_have_three_extra_bytes(feed: Feed) -> None:
     with pytest.raises(ProtocolError, match="3 bytes are left over"):
         feed(frame(wire(produce(b"m"), 9)[4:] + b"\0\0\0"))
 
@@ -358,7 +358,7 @@ def test_nobody_else_may_leave_three_bytes_over(feed: Feed) -> None:
 # --- Large frames and their memory ------------------------------------------------------------------------
 
 
-def test_the_size_of_a_request_is_known_from_its_first_four_bytes() -> None:
+def test_frame_size_is_parsed_from_the_first_four_bytes() -> None:
     data = wire(produce(bytes(100_000)), 9)
     connection = broker()
     sizes = []
@@ -371,7 +371,7 @@ def test_the_size_of_a_request_is_known_from_its_first_four_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, LIMIT + 1])
-def test_a_size_beyond_the_limit_is_refused_before_anything_is_taken_for_it(size: int) -> None:
+def test_frame_size_beyond_the_limit_is_refused_before_allocating(size: int) -> None:
     connection = broker()
     connection.receive_data(pack(">i", size))
 
@@ -380,7 +380,7 @@ def test_a_size_beyond_the_limit_is_refused_before_anything_is_taken_for_it(size
             look()
 
 
-def test_a_large_request_takes_memory_as_it_arrives() -> None:
+def test_memory_of_a_large_request_grows_with_its_received_bytes() -> None:
     connection = broker()
     size = MAPPED_FRAME - 1
     arrived = held = 0
@@ -404,7 +404,7 @@ def test_a_large_request_takes_memory_as_it_arrives() -> None:
     assert size <= held
 
 
-def test_the_frames_buffer_takes_what_is_missing_and_no_more() -> None:
+def test_frame_buffer_is_at_most_the_missing_bytes() -> None:
     data = wire(produce(bytes(range(256)) * 1200), 9)
     connection = broker()
     connection.receive_data(data[:1000])
@@ -427,7 +427,7 @@ def test_the_frames_buffer_takes_what_is_missing_and_no_more() -> None:
     assert (None, True) == (connection.pending_frame_size, connection.idle)
 
 
-def test_bytes_received_behind_an_allowed_frame_belong_to_the_next() -> None:
+def test_bytes_received_after_an_allowed_frame_belong_to_the_next() -> None:
     data = wire(produce(bytes(100_000)), 9, 1) + wire(METADATA, 1, 2)
     connection = broker()
     connection.receive_data(data[:5000])
@@ -437,7 +437,7 @@ def test_bytes_received_behind_an_allowed_frame_belong_to_the_next() -> None:
     assert [1, 2] == [request.correlation_id for request in requests_in(connection)]
 
 
-def test_allowing_small_or_complete_or_no_frames_changes_nothing() -> None:
+def test_allow_frame_ignores_small_complete_and_missing_frames() -> None:
     large, small = wire(produce(bytes(100_000)), 9, 1), wire(METADATA, 1, 2)
     connection = broker()
 
@@ -453,7 +453,7 @@ def test_allowing_small_or_complete_or_no_frames_changes_nothing() -> None:
     assert [2] == [request.correlation_id for request in requests_in(connection)]
 
 
-def test_allowing_a_frame_twice_keeps_what_has_arrived() -> None:
+def test_allow_frame_called_twice_keeps_received_bytes() -> None:
     data = wire(produce(bytes(100_000)), 9)
     connection = broker()
     connection.receive_data(data[:2000])
@@ -486,7 +486,7 @@ def test_a_connection_is_idle_between_requests_only() -> None:
     allow=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+def test_frames_are_read_from_a_stream_cut_into_random_pieces(
     contents: list[int], pieces: list[int], allow: bool
 ) -> None:
     expected = [bytes([number]) * size for number, size in enumerate(contents)]
@@ -528,7 +528,7 @@ def fetched(*records: Buffer) -> FetchResponse:
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_an_answer_is_its_size_its_header_and_its_body(version: int) -> None:
+def test_response_is_sent_as_size_header_and_body(version: int) -> None:
     (sent,) = broker().send(request_of(APIS[1], version), fetched(b"abc"))
 
     header = pack(">ix", 7) if version >= 12 else pack(">i", 7)
@@ -537,7 +537,7 @@ def test_an_answer_is_its_size_its_header_and_its_body(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_the_header_of_api_versions_is_always_the_oldest(version: int) -> None:
+def test_api_versions_response_always_has_header_version_0(version: int) -> None:
     response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
 
     (sent,) = broker().send(request_of(APIS[18], version), response)
@@ -545,11 +545,11 @@ def test_the_header_of_api_versions_is_always_the_oldest(version: int) -> None:
     assert frame(pack(">i", 7) + encoded(response, version)) == sent
 
 
-def test_no_answer_makes_no_bytes() -> None:
+def test_no_response_sends_no_bytes() -> None:
     assert [] == broker().send(request_of(APIS[0], 9), None)
 
 
-def test_large_record_buffers_are_sent_from_where_they_lie_and_small_ones_joined() -> None:
+def test_large_record_buffers_are_sent_uncopied_and_small_ones_joined() -> None:
     large, other = bytearray(LARGE_PIECE), memoryview(bytes(70_000))
     records: list[Buffer] = [b"s" * 100, large, b"t" * 100, b"u" * 100, other]
     response = fetched(*records)
@@ -562,13 +562,13 @@ def test_large_record_buffers_are_sent_from_where_they_lie_and_small_ones_joined
     assert other is sent[3]
 
 
-def test_large_buffers_side_by_side_have_nothing_empty_between_them() -> None:
+def test_adjacent_large_buffers_have_no_empty_piece_between_them() -> None:
     large = bytes(LARGE_PIECE)
 
     assert [pack(">i", 2 * LARGE_PIECE), large, large] == framed([large, large])
 
 
-def test_an_answer_its_version_cannot_express_is_our_error() -> None:
+def test_response_not_supported_by_its_version_is_unsupported_version() -> None:
     response = fetched(b"")
     response.session_id = 5
 
@@ -600,7 +600,7 @@ class Client:
             yield message
 
 
-def test_two_ends_understand_each_other() -> None:
+def test_client_and_broker_exchange_requests_and_responses() -> None:
     client, server = Client(), broker()
     versions = ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=0, max_version=12)])
     metadata = MetadataResponse(brokers=[], topics=[])
@@ -617,7 +617,7 @@ def test_two_ends_understand_each_other() -> None:
     assert [versions, metadata, fetched(b"r" * 50_000), metadata] == got
 
 
-def test_bytes_left_over_behind_an_answer_are_a_protocol_error() -> None:
+def test_extra_bytes_after_a_response_are_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="left over behind a MetadataResponse"):
         decode_response(
             MetadataResponse,
@@ -636,5 +636,5 @@ def test_only_messages_with_a_key_are_requests() -> None:
         )
 
 
-def test_an_api_advertises_what_it_serves_unless_told_otherwise() -> None:
+def test_advertised_min_version_defaults_to_the_served_one() -> None:
     assert (0, 4) == (APIS[0].advertised_min_version, APIS[1].advertised_min_version)

@@ -55,11 +55,11 @@ def test_codes_and_names_are_kafkas() -> None:
     assert theirs | NEWER == {code.name: code.value for code in ErrorCode}
 
 
-def test_codes_run_from_minus_one_without_a_gap() -> None:
+def test_error_codes_are_contiguous_from_minus_one() -> None:
     assert list(range(-1, 134)) == sorted(ErrorCode)
 
 
-def test_every_code_but_none_has_one_exception_named_after_it() -> None:
+def test_every_error_code_has_one_exception_class() -> None:
     expected = {code: "".join(map(str.capitalize, code.name.split("_"))) for code in ErrorCode if code}
 
     assert expected == {code: error.__name__ for code, error in ERRORS.items()}
@@ -67,11 +67,11 @@ def test_every_code_but_none_has_one_exception_named_after_it() -> None:
     assert len(expected) == len(ours)
 
 
-def test_what_may_be_retried_is_what_java_clients_retry() -> None:
+def test_retriable_errors_are_those_of_the_java_client() -> None:
     assert RETRIABLE == {code for code, error in ERRORS.items() if error.retriable}
 
 
-def test_an_error_says_what_its_class_says_unless_told_better() -> None:
+def test_error_message_defaults_to_that_of_its_class() -> None:
     assert OffsetOutOfRange.message == OffsetOutOfRange().message == str(OffsetOutOfRange())
 
     better = OffsetOutOfRange("offset 7 is above 5")
@@ -80,7 +80,7 @@ def test_an_error_says_what_its_class_says_unless_told_better() -> None:
     assert OffsetOutOfRange.message != better.message
 
 
-def test_messages_are_sentences_and_no_two_are_alike() -> None:
+def test_error_messages_are_unique_sentences() -> None:
     messages = [error.message for error in ERRORS.values()]
 
     assert len(set(messages)) == len(messages)
@@ -88,26 +88,26 @@ def test_messages_are_sentences_and_no_two_are_alike() -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code], ids=lambda code: code.name)
-def test_a_code_in_an_answer_becomes_its_exception(code: ErrorCode) -> None:
+def test_error_for_returns_the_exception_of_the_code(code: ErrorCode) -> None:
     error = error_for(int(code))
 
     assert code is error.error_code
     assert ERRORS[code] is type(error)
 
 
-def test_a_code_of_a_newer_broker_becomes_an_unknown_server_error_that_names_it() -> None:
+def test_error_for_an_unknown_code_is_unknown_server_error_with_the_code() -> None:
     error = error_for(9999)
 
     assert UnknownServerError is type(error)
     assert "9999" in error.message
 
 
-def test_code_zero_is_no_error() -> None:
+def test_error_for_refuses_code_zero() -> None:
     with pytest.raises(ValueError, match="no error"):
         error_for(0)
 
 
-def test_a_protocol_error_carries_no_code_since_nobody_could_read_it() -> None:
+def test_protocol_error_has_no_error_code() -> None:
     assert not issubclass(ProtocolError, KafkaError)
     assert not hasattr(ProtocolError("x"), "error_code")
 

@@ -133,7 +133,7 @@ def test_key_and_versions_are_those_of_kafkas_specification(cls: type[Any]) -> N
     assert parse_versions(kafkas["flexibleVersions"]) == schema.flexible
 
 
-def test_versions_are_those_that_korvet_promises() -> None:
+def test_declared_versions_are_the_documented_ones() -> None:
     declared = {cls.__name__: versions_of(cls) for cls in BODIES}
 
     promised = {
@@ -224,7 +224,7 @@ def converted(value: Any, field: Field, version: int, cls: Any) -> Any:
 
 @pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
 @pytest.mark.parametrize("cls, version", every_version(BODIES), ids=version_id)
-def test_bytes_are_those_of_kafka_python(cls: type[Any], version: int, bare: bool) -> None:
+def test_encoded_messages_equal_those_of_kafka_python(cls: type[Any], version: int, bare: bool) -> None:
     for seed in SEEDS:
         message = sample(cls, version, Random(seed), bare=bare)
 
@@ -234,7 +234,7 @@ def test_bytes_are_those_of_kafka_python(cls: type[Any], version: int, bare: boo
 
 
 @pytest.mark.parametrize("cls, version", every_version(REQUESTS), ids=version_id)
-def test_a_requests_frame_is_that_of_kafka_python(cls: type[Any], version: int) -> None:
+def test_request_frames_equal_those_of_kafka_python(cls: type[Any], version: int) -> None:
     request = sample(cls, version, Random(0))
     theirs = in_kafka_python(request, version, kafka_class(cls.__name__))
     theirs.with_header(correlation_id=77, client_id="käfer")
@@ -245,7 +245,7 @@ def test_a_requests_frame_is_that_of_kafka_python(cls: type[Any], version: int) 
 
 
 @pytest.mark.parametrize("cls, version", every_version(RESPONSES), ids=version_id)
-def test_a_responses_frame_is_that_of_kafka_python(cls: type[Any], version: int) -> None:
+def test_response_frames_equal_those_of_kafka_python(cls: type[Any], version: int) -> None:
     response = sample(cls, version, Random(0))
     theirs = in_kafka_python(response, version, kafka_class(cls.__name__))
     theirs.with_header(correlation_id=77)
@@ -261,7 +261,7 @@ def test_a_responses_frame_is_that_of_kafka_python(cls: type[Any], version: int)
 
 @pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
 @pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)
-def test_what_was_written_reads_back_equal(cls: type[Any], version: int, bare: bool) -> None:
+def test_messages_survive_a_round_trip(cls: type[Any], version: int, bare: bool) -> None:
     for seed in SEEDS:
         message = sample(cls, version, Random(seed), bare=bare)
         data = memoryview(encoded(message, version))

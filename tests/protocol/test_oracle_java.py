@@ -195,7 +195,7 @@ GOLDEN: list[tuple[Any, int, str]] = [
 @pytest.mark.parametrize(
     "message, version, expected", GOLDEN, ids=[type(message).__name__ for message, _, _ in GOLDEN]
 )
-def test_bytes_are_those_of_kafkas_own_code(message: Any, version: int, expected: str) -> None:
+def test_encoded_messages_equal_those_of_apache_kafka(message: Any, version: int, expected: str) -> None:
     assert expected == encoded(message, version).hex()
     assert (message, len(expected) // 2) == decode(
         type(message), version, memoryview(bytes.fromhex(expected))

@@ -132,7 +132,7 @@ READERS = {"kafka-python": read_by_kafka_python, "aiokafka": read_by_aiokafka}
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_reads_what_other_clients_produce(writer: str, sample: str, codec: Codec) -> None:
+def test_batches_of_other_clients_are_decoded(writer: str, sample: str, codec: Codec) -> None:
     batch = produced(WRITERS[writer](SAMPLES[sample], codec))
 
     assert SAMPLES[sample] == decode_records(batch)
@@ -141,7 +141,7 @@ def test_reads_what_other_clients_produce(writer: str, sample: str, codec: Codec
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("reader", READERS)
-def test_other_clients_read_what_is_built(reader: str, sample: str, codec: Codec) -> None:
+def test_built_batches_are_decoded_by_other_clients(reader: str, sample: str, codec: Codec) -> None:
     data = bytes(build_batch(SAMPLES[sample], codec=codec))
 
     assert SAMPLES[sample] == READERS[reader](data)
@@ -149,7 +149,7 @@ def test_other_clients_read_what_is_built(reader: str, sample: str, codec: Codec
 
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_builds_the_same_bytes_as_other_clients(writer: str, sample: str) -> None:
+def test_built_batches_equal_those_of_other_clients(writer: str, sample: str) -> None:
     data = WRITERS[writer](SAMPLES[sample], Codec.NONE)
     epoch = RecordBatch(
         data
@@ -163,13 +163,13 @@ def test_builds_the_same_bytes_as_other_clients(writer: str, sample: str) -> Non
 
 @pytest.mark.parametrize("codec", Codec)
 @given(records=raw_records)
-def test_decodes_what_was_built(codec: Codec, records: list[RawRecord]) -> None:
+def test_built_batches_survive_a_round_trip(codec: Codec, records: list[RawRecord]) -> None:
     batch = produced(build_batch(records, codec=codec))
 
     assert records == decode_records(batch)
 
 
-def test_the_header_says_what_the_builder_was_told() -> None:
+def test_header_contains_the_arguments_of_build_batch() -> None:
     batch = batch_of(
         PLAIN,
         base_offset=2**50,
@@ -215,11 +215,11 @@ def test_sequences_start_again_at_zero_after_the_largest() -> None:
     assert 298 == batch.last_sequence
 
 
-def test_without_a_producer_there_is_no_sequence() -> None:
+def test_batch_without_a_producer_has_no_sequence() -> None:
     assert (False, -1) == (batch_of().is_idempotent, batch_of().last_sequence)
 
 
-def test_builds_from_columns_and_from_any_buffer() -> None:
+def test_batches_are_built_from_columns_and_any_buffer() -> None:
     rows = zip(
         range(3),
         itertools.repeat(NOW),
@@ -233,7 +233,7 @@ def test_builds_from_columns_and_from_any_buffer() -> None:
     )
 
 
-def test_offsets_may_have_gaps_when_read_but_not_when_produced() -> None:
+def test_offset_gaps_are_accepted_from_storage_but_not_from_producers() -> None:
     records = [(n, NOW, None, b"", ()) for n in (3, 70, 2**31 - 1)]
     batch = batch_of(records, base_offset=5)
     validate(batch)
@@ -243,12 +243,12 @@ def test_offsets_may_have_gaps_when_read_but_not_when_produced() -> None:
         produced(build_batch(records))
 
 
-def test_offsets_further_apart_than_32_bits_do_not_go_into_one_batch() -> None:
+def test_offset_deltas_beyond_32_bits_are_refused() -> None:
     with pytest.raises(ValueError, match="offset delta 2147483648"):
         build_batch([(0, NOW, None, b"", ()), (2**31, NOW, None, b"", ())])
 
 
-def test_under_log_append_time_the_max_timestamp_is_every_records_timestamp() -> None:
+def test_records_under_log_append_time_have_the_max_timestamp() -> None:
     batch = batch_of(
         [(0, 5, None, b"", ()), (1, 9, None, b"", ())], timestamp_type=TimestampType.LOG_APPEND_TIME
     )
@@ -273,7 +273,7 @@ def test_control_batches_are_recognised(kind: ControlType) -> None:
     assert (True, kind) == (batch.is_control, control_type(batch))
 
 
-def test_data_and_other_control_records_end_no_transaction() -> None:
+def test_data_batches_and_other_control_records_have_no_control_type() -> None:
     leader_change = batch_of([(0, NOW, struct.pack(">hh", 0, 2), b"", ())], is_control=True)
 
     assert (None, None) == (control_type(batch_of()), control_type(leader_change))
@@ -290,12 +290,12 @@ def test_splits_a_sequence_of_batches() -> None:
     assert [(0, 1), (2, 6)] == [(batch.base_offset, batch.last_offset) for batch in batches]
 
 
-def test_nothing_holds_no_batches() -> None:
+def test_empty_buffer_has_no_batches() -> None:
     assert [] == parse_batches(b"")
 
 
 @pytest.mark.parametrize("kept", [1, 11, 16, 17, 60, 61, 100])
-def test_a_truncated_end_is_left_out_only_where_it_may_be(kept: int) -> None:
+def test_truncated_last_batch_is_ignored_only_with_truncated_end_ok(kept: int) -> None:
     data = build_batch(PLAIN[:2]) + build_batch(PLAIN)[:kept]
 
     assert 1 == len(parse_batches(data, truncated_end_ok=True))
@@ -319,18 +319,18 @@ def test_old_message_formats_are_refused_by_name(magic: int) -> None:
         parse_batches(bytes(builder.buffer()))
 
 
-def test_zeros_are_corrupt_and_no_old_format() -> None:
+def test_zero_bytes_are_corrupt() -> None:
     with pytest.raises(CorruptMessage, match="of 12 bytes is shorter than its header"):
         parse_batches(bytes(100))
 
 
-def test_bytes_after_a_producers_batch_that_are_no_whole_batch_are_ignored() -> None:
+def test_partial_batch_after_a_produced_batch_is_ignored() -> None:
     data = build_batch(PLAIN)
 
     assert data == produced(data + data[:-1]).buffer
 
 
-def test_formats_that_do_not_exist_are_corrupt() -> None:
+def test_unknown_message_formats_are_corrupt() -> None:
     with pytest.raises(CorruptMessage, match="no message format 3"):
         parse_batches(sealed(batch_of(), 16, ">b", 3))
 
@@ -338,7 +338,7 @@ def test_formats_that_do_not_exist_are_corrupt() -> None:
 # --- Batches that producers may send ----------------------------------------------------------------------
 
 
-def test_accepts_a_producers_batch_without_reading_its_records() -> None:
+def test_produced_batch_is_accepted_without_reading_its_records() -> None:
     data = build_batch(PLAIN)
     data[61:] = bytes(len(data) - 61)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))
@@ -372,7 +372,7 @@ def test_the_size_of_the_whole_batch_counts_against_the_topics_limit() -> None:
         produced(data, max_message_bytes=len(data) - 1)
 
 
-def test_a_batch_too_large_is_told_so_before_its_checksum_is_computed() -> None:
+def test_too_large_batch_is_refused_before_its_checksum_is_computed() -> None:
     data = build_batch(PLAIN)
     data[-1] ^= 1
 
@@ -405,7 +405,7 @@ INVALID: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("fault", INVALID)
-def test_producers_may_not_send(fault: str) -> None:
+def test_invalid_produced_batches_are_refused(fault: str) -> None:
     make, error_code = INVALID[fault]
 
     with pytest.raises(KafkaError) as caught:
@@ -414,7 +414,7 @@ def test_producers_may_not_send(fault: str) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_max_timestamp_that_cannot_be_is_set_from_the_records(codec: Codec) -> None:
+def test_impossible_max_timestamp_is_replaced_by_that_of_the_records(codec: Codec) -> None:
     batch = produced(sealed(batch_of(PLAIN, codec=codec), 35, ">q", -1))
     at_once(set_max_timestamp(batch))
 
@@ -437,7 +437,7 @@ def test_stamping_changes_offset_and_epoch_in_place_and_keeps_the_checksum() -> 
     assert PLAIN == decode_records(again)
 
 
-def test_a_batch_that_must_not_change_is_stamped_beside_its_bytes() -> None:
+def test_stamped_copies_the_header_of_an_immutable_batch() -> None:
     data = bytes(build_batch(PLAIN))
     beginning, rest = stamped(data, 2**60, 5)
     expected = bytearray(data)
@@ -447,7 +447,7 @@ def test_a_batch_that_must_not_change_is_stamped_beside_its_bytes() -> None:
     assert rest.obj is data
 
 
-def test_stamping_the_log_append_time_is_seen_by_other_clients() -> None:
+def test_stamped_log_append_time_is_read_by_other_clients() -> None:
     data = build_batch(PLAIN[:2], codec=Codec.GZIP)
     batch = RecordBatch(data)
     stamp_log_append_time(batch, NOW + 5_000)
@@ -464,7 +464,7 @@ def test_stamping_the_log_append_time_is_seen_by_other_clients() -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 @given(records=raw_records, timestamp=st.integers(-(2**62), 2**62), data=st.data())
-def test_the_first_record_at_a_time_is_the_one_a_reader_would_find(
+def test_first_offset_at_matches_a_scan_of_the_records(
     codec: Codec, records: list[RawRecord], timestamp: int, data: st.DataObject
 ) -> None:
     timestamp = data.draw(st.sampled_from([timestamp, *(row[1] for row in records)]))
@@ -475,14 +475,14 @@ def test_the_first_record_at_a_time_is_the_one_a_reader_would_find(
 
 
 @given(records=raw_records)
-def test_the_first_of_the_records_with_the_largest_timestamp_is_found(records: list[RawRecord]) -> None:
+def test_max_timestamp_offset_is_the_first_with_the_largest_timestamp(records: list[RawRecord]) -> None:
     largest = max(row[1] for row in records)
     expected = next((1_000 + row[0], row[1]) for row in records if row[1] == largest)
 
     assert expected == max_timestamp_offset(batch_of(records, base_offset=1_000))
 
 
-def test_under_log_append_time_the_first_record_bears_every_timestamp() -> None:
+def test_first_offset_at_under_log_append_time_is_the_first_record() -> None:
     batch = batch_of(PLAIN, base_offset=7, timestamp_type=TimestampType.LOG_APPEND_TIME)
 
     assert (7, NOW + 299) == at_once(first_offset_at(batch, NOW + 299))
@@ -491,7 +491,7 @@ def test_under_log_append_time_the_first_record_bears_every_timestamp() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_under_log_append_time_the_first_record_that_compaction_left_is_found(codec: Codec) -> None:
+def test_first_offset_at_under_log_append_time_of_a_compacted_batch(codec: Codec) -> None:
     left = [(delta, NOW + delta, b"k", b"v", ()) for delta in (2, 5)]
     batch = RecordBatch(
         build_batch(
@@ -545,14 +545,14 @@ NOT_RECORDS = {
 
 
 @pytest.mark.parametrize("fault", NOT_RECORDS)
-def test_records_may_not_have(fault: str) -> None:
+def test_malformed_records_are_refused(fault: str) -> None:
     section, message = NOT_RECORDS[fault]
 
     with pytest.raises(InvalidRecord, match=message):
         decode_records(with_records(section))
 
 
-def test_offset_deltas_may_not_repeat() -> None:
+def test_repeated_offset_deltas_are_refused() -> None:
     section = record_of(b"\0", 0, 0, -1, -1, 0) + record_of(b"\0", 0, 0, -1, -1, 0)
 
     with pytest.raises(InvalidRecord, match="do not rise"):
@@ -581,7 +581,7 @@ def test_headers_too_many_for_memory_are_refused() -> None:
         decode_records(batch, max_bytes=150_000 * 128)
 
 
-def test_a_bomb_is_refused() -> None:
+def test_compression_bomb_is_refused() -> None:
     batch = batch_of([(0, NOW, None, bytes(2_000_000), ())], codec=Codec.ZSTD)
 
     assert batch.size < 1_000
@@ -590,7 +590,7 @@ def test_a_bomb_is_refused() -> None:
             read(batch, max_bytes=1_000_000)
 
 
-def test_the_broker_refuses_a_bomb_and_its_error_holds_no_buffer() -> None:
+def test_refused_compression_bomb_leaves_no_buffer_in_the_error() -> None:
     batch = batch_of([(0, NOW, None, bytes(MAX_UNPACKED_BYTES), ())], codec=Codec.ZSTD)
     for read in (first_offset_at(batch, NOW), decode_in_steps(batch, len)):
         with pytest.raises(MessageTooLarge) as caught:
@@ -642,7 +642,7 @@ def test_flipped_bits_raise_only_kafka_errors(
         at_once(first_offset_at(RecordBatch(data), NOW))
 
 
-def test_the_table_of_varints_and_its_fallback_agree() -> None:
+def test_varint_table_and_its_fallback_agree() -> None:
     for number in (-65, -64, -2, -1, 0, 63, 64, 8191, 8192, 2**31 - 1, -(2**63), 2**63 - 1):
         encoded = encode_varint(number)
         assert number == record._varint(encoded, 0)[0] >> 1 ^ -(encoded[0] & 1)

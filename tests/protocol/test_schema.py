@@ -17,19 +17,21 @@ from tests.protocol.samples import MESSAGES, structs_of
     "text, inside, outside",
     [("3", [3], [2, 4]), ("3-9", [3, 9], [2, 10]), ("3+", [3, 32767], [2, -1]), ("none", [], [0, 32767])],
 )
-def test_versions_are_written_as_kafka_writes_them(text: str, inside: list[int], outside: list[int]) -> None:
+def test_version_ranges_are_parsed_as_in_kafkas_specifications(
+    text: str, inside: list[int], outside: list[int]
+) -> None:
     versions = parse_versions(text)
 
     assert all(version in versions for version in inside)
     assert not any(version in versions for version in outside)
 
 
-def test_a_message_knows_its_key_its_versions_and_which_are_flexible() -> None:
+def test_schema_contains_key_versions_and_flexible_versions() -> None:
     assert (1, range(4, 18)) == (schema_of(FetchRequest).key, versions_of(FetchRequest))
     assert (False, True, True) == tuple(is_flexible(FetchRequest, version) for version in (11, 12, 99))
 
 
-def test_a_constructor_gives_kafkas_defaults_to_what_it_is_not_told() -> None:
+def test_constructor_uses_kafkas_defaults() -> None:
     request = FetchRequest(
         max_wait_ms=1, min_bytes=2, topics=[FetchTopic(topic_id=UUID(int=5), partitions=[])]
     )
@@ -53,12 +55,12 @@ def test_a_constructor_gives_kafkas_defaults_to_what_it_is_not_told() -> None:
     assert ZERO_UUID == FetchTopic(partitions=[]).topic_id
 
 
-def test_a_constructor_demands_what_has_no_default() -> None:
+def test_constructor_requires_fields_without_default() -> None:
     with pytest.raises(TypeError, match="high_watermark"):
         PartitionData(partition_index=1, records=None)  # type: ignore[call-arg]
 
 
-def test_an_empty_list_by_default_is_every_objects_own() -> None:
+def test_default_lists_are_not_shared_between_objects() -> None:
     one, two = (FetchRequest(max_wait_ms=1, min_bytes=1, topics=[]) for _ in range(2))
 
     one.forgotten_topics_data.append(...)  # type: ignore[arg-type]
