@@ -125,7 +125,7 @@ def server_and_strategy(request: pytest.FixtureRequest) -> Iterator[tuple[RedisS
     server.remove()
 
 
-def test_a_group_in_churn_loses_nothing_and_comes_to_rest(
+def test_group_in_churn_loses_no_record_and_becomes_stable(
     server_and_strategy: tuple[RedisServer, str], start_broker: StartBroker, topic: str, say: Say
 ) -> None:
     server, strategy = server_and_strategy
@@ -151,7 +151,7 @@ def test_a_group_in_churn_loses_nothing_and_comes_to_rest(
             workers.kill(random.randrange(len(workers.alive)))
             while len(workers.alive) < CONSUMERS:
                 start_one(workers, random)
-            calm_s = time_to_rest(broker, workers)
+            calm_s = seconds_until_stable(broker, workers)
         workers.wait_for(source.delivered)
         positions.look()
         lag = unread(broker, topic)
@@ -190,7 +190,7 @@ def churn(workers: Workers, random: Random) -> None:
         start_one(workers, random)
 
 
-def time_to_rest(broker: KorvetProcess, workers: Workers) -> float:
+def seconds_until_stable(broker: KorvetProcess, workers: Workers) -> float:
     """Return the seconds until the group is Stable with exactly the members that are alive."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     began_s = time.monotonic()

@@ -105,7 +105,7 @@ class Producers:
 
 @EACH_LAYOUT
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_producers_that_begin_while_redis_is_away_lose_nothing(
+def test_producers_started_while_redis_is_down_lose_no_record(
     server: RedisServer, start_broker: StartBroker, commands: Commands, kept: Kept, how: str, say: Say
 ) -> None:
     broker = start_broker(server.url, kept.settings)
@@ -153,7 +153,9 @@ class FirstBatchesFail(MemoryStorage):
         return refused | await super().append(passed, acks=acks, timeout_s=timeout_s, submitted=submitted)
 
 
-async def test_producers_whose_first_batch_alone_fails_lose_nothing(commands: Commands, say: Say) -> None:
+async def test_producers_lose_no_record_when_only_their_first_batch_fails(
+    commands: Commands, say: Say
+) -> None:
     storage = FirstBatchesFail(errors={error.__name__.lower(): error for error in ERRORS})
     count = 0
     async with serving(storage=storage, limit_s=SOAK_LIMIT_S) as server:

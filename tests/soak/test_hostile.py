@@ -70,7 +70,7 @@ class Attacks:
     )
     made: dict[str, int] = field(factory=dict)
 
-    async def go_on(self) -> None:
+    async def run(self) -> None:
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.trickle,
             self.decompress,
@@ -122,7 +122,7 @@ class Harmless:
     stored: int = 0
     longest_s: float = 0.0
 
-    async def go_on(self, broker: KorvetProcess, seconds: float) -> None:
+    async def run(self, broker: KorvetProcess, seconds: float) -> None:
         record = bytes(build_batch([(0, 1, None, b"value", ())]))
         async with client_of(broker) as client:
             await client.ask(new_topic("kept", 1, offset_mapping="dense"), 5)
@@ -152,8 +152,8 @@ async def attacked(storage: str, seconds: float, say: Say) -> None:
         attacks = Attacks(broker, Random(SEED))
         async with trio.open_nursery() as nursery:
             for _ in range(ATTACKERS):
-                nursery.start_soon(attacks.go_on)
-            await harmless.go_on(broker, seconds)
+                nursery.start_soon(attacks.run)
+            await harmless.run(broker, seconds)
             nursery.cancel_scope.cancel()
         took = highest_bytes(broker.pid) - before
     say(f"{storage[:8]}: {took >> 20} MB, {harmless}, {attacks.made}")
@@ -163,7 +163,7 @@ async def attacked(storage: str, seconds: float, say: Say) -> None:
 
 
 @pytest.mark.parametrize("storage", ["memory", "valkey"])
-async def test_a_client_is_served_while_others_attack(storage: str, say: Say) -> None:
+async def test_client_is_served_during_attacks(storage: str, say: Say) -> None:
     if storage == "memory":
         await attacked("memory://", SECONDS, say)
         return

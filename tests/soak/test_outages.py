@@ -58,7 +58,7 @@ def attempt(
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_the_broker_ends_and_is_started_again(
+def test_clients_survive_a_broker_restart(
     server: RedisServer, start_broker: StartBroker, topic: str, how: str, acks: str, say: Say
 ) -> None:
     broker = start_broker(server.url)
@@ -75,7 +75,7 @@ def test_the_broker_ends_and_is_started_again(
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_redis_is_killed_and_started_again(
+def test_clients_survive_a_redis_restart(
     server: RedisServer, start_broker: StartBroker, topic: str, acks: str, say: Say
 ) -> None:
     broker = start_broker(server.url)
@@ -91,7 +91,7 @@ def test_redis_is_killed_and_started_again(
     assert outcome.consumer_goes_on
 
 
-def test_redis_is_full_for_a_while(
+def test_clients_survive_a_full_redis(
     server: RedisServer, start_broker: StartBroker, topic: str, say: Say
 ) -> None:
     broker = start_broker(server.url)
@@ -113,7 +113,7 @@ def test_redis_is_full_for_a_while(
 
 @pytest.mark.parametrize("insync", ["1", "2"])
 @pytest.mark.parametrize("how", ["killed", "running"])
-def test_a_replica_takes_over(
+def test_clients_survive_a_failover_to_a_replica(
     start_broker: StartBroker, topic: str, tmp_path: Path, how: str, insync: str, say: Say
 ) -> None:
     """The old primary is killed a second after the replica lost it, or keeps running and answers the broker."""
@@ -193,7 +193,9 @@ def plug(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("plug", list(POWER), indirect=True)
-def test_the_power_is_lost(plug: Plug, start_broker: StartBroker, topic: str, acks: str, say: Say) -> None:
+def test_clients_survive_a_power_loss(
+    plug: Plug, start_broker: StartBroker, topic: str, acks: str, say: Say
+) -> None:
     broker = start_broker(plug.server.url)
     outcome = attempt(broker, topic, plug.cut, acks=acks, idempotent=False).outcome()
     say(str(outcome))

@@ -13,7 +13,7 @@ SECONDS = 300.0
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_too_many_requests_wait_and_nothing_else_happens(system: str, say: Callable[[str], None]) -> None:
+def test_excess_requests_wait_without_loss_or_duplicates(system: str, say: Callable[[str], None]) -> None:
     found = overload.measure(system, SECONDS, overload.CONNECTIONS)
     say(str(found))
 

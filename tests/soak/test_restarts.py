@@ -91,7 +91,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, BATCH_DENSE], ids=str)
-def test_every_record_is_read_once_and_in_order_while_broker_and_redis_are_killed(
+def test_records_are_read_once_in_order_while_broker_and_redis_are_killed(
     server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
 ) -> None:
     broker = start_broker(server.url, kept.settings)
