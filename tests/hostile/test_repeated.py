@@ -26,7 +26,7 @@ REPETITIONS = 30
 
 
 @pytest.mark.slow
-async def test_a_repeated_group_costs_little() -> None:
+async def test_repeated_group_in_a_request_is_cheap() -> None:
     """100 times the offsets of one group took 228 MB, and 5 s in which no other client was answered."""
     commits = [
         OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="")

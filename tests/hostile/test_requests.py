@@ -26,7 +26,7 @@ async def ask_in_two_pieces(client: Client) -> None:
     await client.answer(ApiVersionsRequest, 3)
 
 
-async def test_announced_bytes_hold_up_no_new_client() -> None:
+async def test_announced_bytes_do_not_delay_new_clients() -> None:
     async with (
         serving() as server,
         connect(server) as first,
@@ -59,7 +59,7 @@ async def test_small_requests_do_not_wait_for_large_ones() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"\0" * 3, ANNOUNCED, ANNOUNCED + bytes(100_000)])
-async def test_a_request_that_arrives_byte_by_byte_is_given_up(piece: bytes) -> None:
+async def test_request_arriving_byte_by_byte_times_out(piece: bytes) -> None:
     async with (
         serving(request_timeout_ms=200, sweep_interval_s=0.02) as server,
         connect(server) as client,

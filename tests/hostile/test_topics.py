@@ -23,7 +23,7 @@ def topics(count: int, partitions: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=wanted, timeout_ms=30_000)
 
 
-async def test_one_request_creates_10_000_partitions_at_most() -> None:
+async def test_create_topics_is_limited_to_10_000_partitions() -> None:
     async with serving() as server, connect(server) as client:
         answer = await client.ask(topics(300, 10_000), 5)
 
@@ -32,7 +32,7 @@ async def test_one_request_creates_10_000_partitions_at_most() -> None:
 
 
 @pytest.mark.slow
-async def test_describing_200_000_partitions_holds_up_nobody() -> None:
+async def test_describing_200_000_partitions_does_not_delay_other_clients() -> None:
     """Before: 2 to 3 s in which no other client was answered, and 230 MB."""
     with KorvetProcess() as broker, trio.fail_after(100):
         async with client_of(broker) as client, client_of(broker) as other:
