@@ -118,7 +118,7 @@ def labels_of(fields: dict[bytes, bytes]) -> Iterator[str]:
 
 
 @EACH_LAYOUT
-def test_part_of_a_batch_is_never_seen_while_one_of_two_brokers_is_killed(
+def test_batches_are_atomic_while_one_of_two_brokers_is_killed(
     durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
 ) -> None:
     brokers = [start_broker(durable_server.url, kept.settings) for _ in range(2)]

@@ -34,7 +34,7 @@ def only_line(output: str) -> str:
     return line
 
 
-def test_a_port_in_use_is_one_line_and_status_1() -> None:
+def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, output = serve("--listeners", address)
@@ -44,7 +44,7 @@ def test_a_port_in_use_is_one_line_and_status_1() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "redis", "memory", "mongodb://x", ""])
-def test_a_storage_that_does_not_exist_is_one_line_and_status_2(url: str) -> None:
+def test_unknown_storage_prints_one_line_and_exits_with_2(url: str) -> None:
     status, output = serve("--storage", url)
 
     assert status == 2
@@ -60,14 +60,14 @@ def test_a_storage_that_does_not_exist_is_one_line_and_status_2(url: str) -> Non
         ("num.partition=3", ["num.partition"]),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line_and_status_2(setting: str, words: list[str]) -> None:
+def test_invalid_setting_prints_one_line_and_exits_with_2(setting: str, words: list[str]) -> None:
     status, output = serve("--set", setting)
 
     assert status == 2
     assert [word for word in words if word not in only_line(output)] == []
 
 
-def test_all_bad_settings_are_told_at_once() -> None:
+def test_all_invalid_settings_are_reported_together() -> None:
     status, output = serve("--set", "num.partitions=many", "--set", "log.retention.ms=soon")
 
     assert status == 2
@@ -75,7 +75,7 @@ def test_all_bad_settings_are_told_at_once() -> None:
     assert "log.retention.ms" in output
 
 
-def test_a_folder_that_another_broker_holds_is_one_line_and_status_2(
+def test_folder_of_another_broker_prints_one_line_and_exits_with_2(
     start_broker: StartBroker, embedded_folder: Path
 ) -> None:
     start_broker(f"embedded:{embedded_folder}")
@@ -85,7 +85,7 @@ def test_a_folder_that_another_broker_holds_is_one_line_and_status_2(
     assert str(embedded_folder) in only_line(output)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_status_2(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_prints_one_line_and_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     status, output = serve("--storage", f"embedded:{tmp_path / 'file' / 'data'}")
 
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_status_2(tmp_path: Path) -
     assert str(tmp_path / "file") in only_line(output)
 
 
-def test_no_program_of_ours_is_left_when_a_start_failed(embedded_folder: Path) -> None:
+def test_failed_start_leaves_no_embedded_server(embedded_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, _ = serve("--storage", f"embedded:{embedded_folder}", "--listeners", address)

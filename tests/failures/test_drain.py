@@ -64,7 +64,7 @@ def test_parked_fetches_are_answered_and_the_process_ends_with_status_0(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_idle_connections_do_not_hold_it_up(broker: KorvetProcess, number: signal.Signals) -> None:
+def test_idle_connections_do_not_delay_the_drain(broker: KorvetProcess, number: signal.Signals) -> None:
     with Wire(broker.port) as idle:
         first_answer(broker.port)
         started = time.monotonic()
@@ -75,7 +75,7 @@ def test_idle_connections_do_not_hold_it_up(broker: KorvetProcess, number: signa
         assert idle.socket.recv(1) == b""
 
 
-def test_what_was_accepted_before_the_signal_is_answered(
+def test_requests_accepted_before_the_signal_are_answered(
     new_server: StartServer, start_broker: StartBroker, topic: str, say: Say
 ) -> None:
     server = new_server()
@@ -110,7 +110,7 @@ def answers(wire: Wire) -> Iterator[int]:
         return
 
 
-def test_a_second_signal_ends_it_at_once(
+def test_second_signal_ends_the_broker_immediately(
     new_server: StartServer, start_broker: StartBroker, topic: str
 ) -> None:
     server = new_server()
@@ -151,9 +151,7 @@ def test_a_request_in_flight_is_finished_within_the_deadline(
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_closing_the_terminal_drains_the_broker_and_ends_its_embedded_server(
-    embedded_folder: Path, processes: str
-) -> None:
+def test_hangup_drains_the_broker_and_ends_its_embedded_server(embedded_folder: Path, processes: str) -> None:
     controller, terminal = os.openpty()
     command = [sys.executable, "-m", "korvet", "serve", "--storage", f"embedded:{embedded_folder}"]
     command += ["--listeners", "127.0.0.1:0", "--processes", processes]

@@ -27,7 +27,7 @@ EACH_NUMBER_OF_PROCESSES = pytest.mark.parametrize("processes", ["1", "2"])
 
 @EACH_NUMBER_OF_PROCESSES
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_that_is_ended_while_its_private_server_starts_leaves_none(
+def test_broker_ended_while_its_embedded_server_starts_leaves_no_server(
     embedded_folder: Path, tmp_path: Path, processes: str, number: signal.Signals
 ) -> None:
     hesitant, noted = tmp_path / "hesitant-server", tmp_path / "pid"
@@ -44,7 +44,7 @@ def test_one_that_is_ended_while_its_private_server_starts_leaves_none(
 
 
 @EACH_NUMBER_OF_PROCESSES
-def test_one_that_is_ended_as_soon_as_it_answers_leaves_no_private_server(
+def test_broker_ended_after_its_first_response_leaves_no_embedded_server(
     embedded_folder: Path, processes: str
 ) -> None:
     """With several processes, some may not serve yet."""

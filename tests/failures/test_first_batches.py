@@ -39,7 +39,7 @@ def take_away(server: RedisServer, broker: KorvetProcess) -> None:
     broker.wait_for_log("lost the connection")
 
 
-def test_batches_behind_a_failed_one_fail_like_it_until_it_comes_again(
+def test_batches_after_a_failed_one_fail_until_it_is_repeated(
     server: RedisServer, start_broker: StartBroker, topic: str
 ) -> None:
     broker = start_broker(server.url)
@@ -65,7 +65,7 @@ def test_batches_behind_a_failed_one_fail_like_it_until_it_comes_again(
         assert redis.xlen(f"korvet:{topic}:0") == 5
 
 
-def test_librdkafka_loses_nothing_that_it_first_writes_while_redis_is_away(
+def test_librdkafka_loses_no_record_first_written_while_redis_is_down(
     server: RedisServer, start_broker: StartBroker, topic: str
 ) -> None:
     broker = start_broker(server.url)

@@ -46,7 +46,7 @@ def kill_repeatedly(broker: KorvetProcess, ledgers: Ledgers) -> tuple[list[int],
 
 
 @EACH_LAYOUT
-def test_an_idempotent_producers_records_are_there_once_when_the_broker_is_killed(
+def test_idempotent_records_are_stored_once_when_the_broker_is_killed(
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     create_topic(broker.port, topic)
@@ -60,9 +60,7 @@ def test_an_idempotent_producers_records_are_there_once_when_the_broker_is_kille
 
 
 @EACH_LAYOUT
-def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(
-    broker: KorvetProcess, topic: str, say: Say
-) -> None:
+def test_acknowledged_records_survive_a_broker_kill(broker: KorvetProcess, topic: str, say: Say) -> None:
     create_topic(broker.port, topic)
     with Ledgers.of(broker.bootstrap_servers, topic, idempotent=False) as ledgers:
         unanswered, at_risk = kill_repeatedly(broker, ledgers)

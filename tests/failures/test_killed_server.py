@@ -26,7 +26,7 @@ RECORDS_BETWEEN = 300
 
 @EACH_LAYOUT
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
-def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(
+def test_acknowledged_records_are_stored_once_when_the_server_is_killed(
     durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, idempotent: bool, say: Say
 ) -> None:
     broker = start_broker(durable_server.url, kept.settings)
@@ -49,7 +49,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(
 
 
 @EACH_LAYOUT
-def test_a_brokers_own_server_that_is_killed_is_started_again_with_everything_acknowledged(
+def test_killed_embedded_server_is_restarted_with_acknowledged_records(
     embedded_folder: Path, start_broker: StartBroker, topic: str, kept: Kept, say: Say
 ) -> None:
     settings = {**kept.settings, "embedded.appendfsync": "always"}

@@ -15,7 +15,7 @@ RECORDS_BETWEEN = 40
 
 @EACH_LAYOUT
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
-def test_cut_connections_and_flushed_scripts_neither_lose_nor_double(
+def test_lost_connections_and_flushed_scripts_lose_and_duplicate_no_record(
     new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, idempotent: bool, say: Say
 ) -> None:
     server = new_server()

@@ -25,7 +25,7 @@ LIMIT_S = 20.0
 SETTINGS = {"queued.max.request.bytes": str(BUDGET), "queued.max.response.bytes": str(BUDGET)}
 
 
-def test_neither_large_frames_nor_slow_readers_exceed_the_budgets(
+def test_large_frames_and_slow_readers_stay_within_the_budgets(
     start_broker: StartBroker, embedded_folder: Path, say: Callable[[str], None]
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", SETTINGS)

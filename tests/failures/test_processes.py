@@ -140,7 +140,7 @@ def connections(broker: KorvetProcess) -> Iterator[dict[int, list[Wire]]]:
 # --- Records ----------------------------------------------------------------------------------------------
 
 
-def test_connections_are_spread_and_what_one_process_takes_another_gives(
+def test_record_produced_to_one_process_is_fetched_from_another(
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     create_topic(broker.port, topic)
@@ -157,7 +157,7 @@ def test_connections_are_spread_and_what_one_process_takes_another_gives(
     assert len(found) == 3
 
 
-def test_a_parked_fetch_is_answered_when_another_process_takes_a_record(
+def test_parked_fetch_is_answered_when_another_process_appends_a_record(
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     create_topic(broker.port, topic)
@@ -179,9 +179,7 @@ def test_a_parked_fetch_is_answered_when_another_process_takes_a_record(
     assert median(times_s) < 0.05
 
 
-def test_topics_made_and_deleted_through_one_process_are_so_for_all(
-    broker: KorvetProcess, topic: str
-) -> None:
+def test_topics_created_and_deleted_by_one_process_are_seen_by_all(broker: KorvetProcess, topic: str) -> None:
     with connections(broker) as found:
         wires = [each[0] for each in found.values()]
         for _ in range(5):
@@ -196,7 +194,7 @@ def test_topics_made_and_deleted_through_one_process_are_so_for_all(
                     produced(wire.receive())
 
 
-def test_an_idempotent_producer_may_change_the_process(broker: KorvetProcess, topic: str) -> None:
+def test_idempotent_producer_may_switch_processes(broker: KorvetProcess, topic: str) -> None:
     create_topic(broker.port, topic)
     producer_id, epoch = new_producer_id(broker.port)
     with connections(broker) as found:
@@ -339,7 +337,7 @@ def groups_of_each(processes: int) -> list[str]:
     raise AssertionError
 
 
-def test_a_groups_members_at_several_processes_share_its_partitions(
+def test_group_members_at_several_processes_share_its_partitions(
     broker: KorvetProcess, topic: str, say: Say
 ) -> None:
     admin = new_topic(broker, topic, 6)
@@ -374,7 +372,7 @@ def test_a_groups_members_at_several_processes_share_its_partitions(
     assert not admin.list_consumer_groups().result(LIMIT_S).valid
 
 
-def test_a_group_goes_on_when_the_process_that_coordinates_it_is_killed(
+def test_group_continues_when_its_owning_process_is_killed(
     start_broker: StartBroker, embedded_folder: Path, topic: str
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
@@ -404,7 +402,7 @@ def test_a_group_goes_on_when_the_process_that_coordinates_it_is_killed(
 # --- Shutdown ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_lost_or_doubled_when_one_process_after_the_other_is_killed(
+def test_records_are_stored_once_when_processes_are_killed_in_turn(
     start_broker: StartBroker, embedded_folder: Path, topic: str, say: Say
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
@@ -426,7 +424,7 @@ def test_nothing_is_lost_or_doubled_when_one_process_after_the_other_is_killed(
     assert_each_once_and_in_order(ledgers, found)
 
 
-def test_one_process_that_is_told_to_end_is_replaced_and_sigterm_ends_all(
+def test_terminated_process_is_replaced_and_sigterm_ends_all_processes(
     start_broker: StartBroker, embedded_folder: Path, topic: str
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
@@ -455,7 +453,7 @@ def test_one_process_that_is_told_to_end_is_replaced_and_sigterm_ends_all(
     assert not any(is_running(pid) for pid in running)
 
 
-def test_a_killed_parent_takes_all_with_it_and_the_next_one_starts_at_the_same_port(
+def test_killed_parent_ends_all_processes_and_frees_its_port(
     start_broker: StartBroker, embedded_folder: Path, topic: str
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
@@ -476,7 +474,7 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_one_starts_at_the_same_p
     assert broker.stop() == 0
 
 
-def test_a_port_that_another_broker_shares_among_its_processes_is_in_use(broker: KorvetProcess) -> None:
+def test_port_shared_by_processes_of_another_broker_is_in_use(broker: KorvetProcess) -> None:
     command = [sys.executable, "-m", "korvet", "serve", "--storage", broker.storage, "--processes", "2"]
     refused = subprocess.run(
         [*command, "--listeners", broker.bootstrap_servers],

@@ -27,7 +27,7 @@ def stored(client: redis.Redis, topic: str) -> tuple[int, int]:
     return client.xlen(f"korvet:{topic}:0"), len(client.xrange(f"korvet:{topic}:0"))
 
 
-def test_a_record_with_too_many_headers_leaves_nothing_of_its_batch(
+def test_batch_with_too_many_headers_is_refused_completely(
     new_server: StartServer, start_broker: StartBroker, topic: str
 ) -> None:
     server = new_server()
@@ -47,7 +47,7 @@ def test_a_record_with_too_many_headers_leaves_nothing_of_its_batch(
 
 
 @EACH_LAYOUT
-def test_a_full_server_leaves_nothing_of_a_batch_and_takes_it_when_there_is_room(
+def test_full_server_refuses_a_batch_completely_and_accepts_it_later(
     new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept
 ) -> None:
     server = new_server(options={"maxmemory-policy": "noeviction"})
@@ -71,9 +71,7 @@ def test_a_full_server_leaves_nothing_of_a_batch_and_takes_it_when_there_is_room
     assert any(batch.base_offset <= base_offset <= batch.last_offset for batch in batches)
 
 
-def test_a_full_server_still_lets_everything_be_read(
-    new_server: StartServer, start_broker: StartBroker, topic: str
-) -> None:
+def test_full_server_serves_reads(new_server: StartServer, start_broker: StartBroker, topic: str) -> None:
     server = new_server(options={"maxmemory-policy": "noeviction"})
     broker = start_broker(server.url)
     create_topic(broker.port, topic)
@@ -85,7 +83,7 @@ def test_a_full_server_still_lets_everything_be_read(
         assert [1] == [batch.record_count for batch in parse_batches(fetched(wire.receive()))]
 
 
-def test_full_memory_storage_leaves_nothing_of_a_batch_and_goes_on_reading(
+def test_full_memory_storage_refuses_a_batch_completely_and_serves_reads(
     start_broker: StartBroker, topic: str
 ) -> None:
     broker = start_broker("memory://", {"memory.max.bytes": "1000000"})

@@ -46,7 +46,7 @@ def outcome(wire: Wire, topic: str, batch: bytearray) -> int | type[KafkaError]:
 
 
 @EACH_LAYOUT
-def test_acks_all_fails_in_time_while_the_replica_is_stopped_and_so_does_its_retry(
+def test_acks_all_and_its_retry_fail_in_time_while_the_replica_is_stopped(
     replica_pair: ServerPair, start_broker: StartBroker, topic: str, kept: Kept
 ) -> None:
     primary, replica = replica_pair
@@ -76,7 +76,7 @@ def test_acks_all_fails_in_time_while_the_replica_is_stopped_and_so_does_its_ret
 
 
 @EACH_LAYOUT
-def test_acks_1_asks_no_replica(
+def test_acks_1_waits_for_no_replica(
     paused_replica: RedisServer, start_broker: StartBroker, topic: str, kept: Kept
 ) -> None:
     broker = start_broker(paused_replica.url, kept.settings)
@@ -88,7 +88,7 @@ def test_acks_1_asks_no_replica(
         assert produced(wire.receive()) >= 0
 
 
-def test_waiting_for_a_replica_holds_up_nobody_else(
+def test_waiting_for_a_replica_does_not_delay_other_requests(
     replica_pair: ServerPair, start_broker: StartBroker, topic: str
 ) -> None:
     primary, replica = replica_pair

@@ -45,7 +45,9 @@ HOW = pytest.mark.parametrize("how", ["stopped", "killed"])
 
 
 @HOW
-def test_topics_records_and_positions_are_kept(broker: KorvetProcess, topic: str, how: str) -> None:
+def test_topics_records_and_committed_offsets_survive_a_restart(
+    broker: KorvetProcess, topic: str, how: str
+) -> None:
     client = Confluent(broker.bootstrap_servers)
     client.create_topic(topic, partitions=3)
     client.produce(topic, [Record(value=b"%d" % number, key=b"k") for number in range(100)], codec="lz4")
@@ -71,7 +73,9 @@ def test_topics_records_and_positions_are_kept(broker: KorvetProcess, topic: str
 
 
 @HOW
-def test_an_idempotent_producer_is_recognised(broker: KorvetProcess, topic: str, how: str) -> None:
+def test_idempotent_producer_is_recognised_after_a_restart(
+    broker: KorvetProcess, topic: str, how: str
+) -> None:
     create_topic(broker.port, topic)
     producer_id, epoch = new_producer_id(broker.port)
 

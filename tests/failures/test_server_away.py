@@ -19,7 +19,7 @@ LIMIT_S = 30.0
 BATCH = build_batch([(0, 1, None, b"value", ())])
 
 
-def test_a_broker_waits_for_a_server_that_is_not_there_yet(durable_server: RedisServer, topic: str) -> None:
+def test_broker_waits_for_a_server_that_is_not_running(durable_server: RedisServer, topic: str) -> None:
     durable_server.kill()
     broker = KorvetProcess(storage=durable_server.url)
     starting = threading.Thread(target=broker.start)
@@ -46,7 +46,7 @@ def wait_for_process(broker: KorvetProcess) -> None:
 
 
 @EACH_LAYOUT
-def test_clients_get_retriable_errors_while_the_server_is_away_and_go_on_by_themselves(
+def test_clients_get_retriable_errors_while_the_server_is_down(
     durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept
 ) -> None:
     broker = start_broker(durable_server.url, kept.settings)

@@ -24,7 +24,7 @@ def brokers(new_server: StartServer, start_broker: StartBroker) -> Brokers:
     return start_broker(server.url, settings), start_broker(server.url, settings)
 
 
-def test_topics_made_and_deleted_through_one_are_so_for_the_other(brokers: Brokers, topic: str) -> None:
+def test_topics_created_and_deleted_by_one_broker_are_seen_by_the_other(brokers: Brokers, topic: str) -> None:
     one, other = (Confluent(broker.bootstrap_servers) for broker in brokers)
     for number in range(TIMES):
         one.create_topic(topic, partitions=2)
@@ -38,7 +38,7 @@ def test_topics_made_and_deleted_through_one_are_so_for_the_other(brokers: Broke
         assert set() == one.partitions(topic)
 
 
-def test_a_deleted_topic_takes_no_records_through_the_other(brokers: Brokers, topic: str) -> None:
+def test_other_broker_refuses_records_for_a_deleted_topic(brokers: Brokers, topic: str) -> None:
     batch = build_batch([(0, 1, None, b"value", ())])
     with Wire(brokers[1].port) as wire:
         for _ in range(TIMES):
@@ -52,7 +52,7 @@ def test_a_deleted_topic_takes_no_records_through_the_other(brokers: Brokers, to
                 produced(wire.receive())
 
 
-def test_positions_committed_through_one_are_known_to_the_other(brokers: Brokers, topic: str) -> None:
+def test_offsets_committed_by_one_broker_are_seen_by_the_other(brokers: Brokers, topic: str) -> None:
     one, other = (Confluent(broker.bootstrap_servers) for broker in brokers)
     one.create_topic(topic)
     one.produce(topic, [Record(value=b"%d" % number) for number in range(TIMES)])
@@ -61,7 +61,7 @@ def test_positions_committed_through_one_are_known_to_the_other(brokers: Brokers
         assert (received.offset, "") == other.committed("readers", topic)
 
 
-def test_an_idempotent_producer_may_change_the_broker(brokers: Brokers, topic: str) -> None:
+def test_idempotent_producer_may_switch_brokers(brokers: Brokers, topic: str) -> None:
     create_topic(brokers[0].port, topic)
     producer_id, epoch = new_producer_id(brokers[0].port)
     assert new_producer_id(brokers[1].port)[0] != producer_id
