@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 # --- Where values come from --------------------------------------------------------------------------------
 
 
-def test_defaults_hold_where_nothing_is_said() -> None:
+def test_config_without_sources_has_the_defaults() -> None:
     config = load_config()
 
     assert Config() == config
@@ -31,7 +31,7 @@ def test_defaults_hold_where_nothing_is_said() -> None:
     assert "default" == config.source_of("storage")
 
 
-def test_flags_overrule_the_environment_which_overrules_the_file(file: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(file: Path) -> None:
     file.write_text('num.partitions = 2\nmax.connections = 2\nnode.id = 2\n"storage" = "redis://file"\n')
     environ = {"KORVET_NUM_PARTITIONS": "3", "KORVET_MAX_CONNECTIONS": "3", "PATH": "/bin"}
 
@@ -50,7 +50,7 @@ def test_flags_overrule_the_environment_which_overrules_the_file(file: Path) -> 
     ]
 
 
-def test_the_file_may_have_tables_quotes_and_values_of_their_own_type(file: Path) -> None:
+def test_file_may_have_tables_quoted_keys_and_typed_values(file: Path) -> None:
     file.write_text(
         """
         listeners = ["localhost:1", "OUTSIDE://:2"]
@@ -75,14 +75,14 @@ def test_the_file_may_have_tables_quotes_and_values_of_their_own_type(file: Path
 
 
 @pytest.mark.parametrize("name", ["broker.id", "node.id"])
-def test_kafkas_older_names_are_known(name: str) -> None:
+def test_older_names_of_kafka_are_accepted(name: str) -> None:
     config = load_config(flags={name: "7"})
 
     assert 7 == config.node_id
     assert "command line" == config.source_of("node.id")
 
 
-def test_variables_that_others_set_are_no_settings() -> None:
+def test_variables_set_by_kubernetes_are_ignored() -> None:
     environ = {
         "KORVET_SERVICE_HOST": "10.0.0.1",
         "KORVET_SERVICE_PORT_KAFKA": "9092",
@@ -97,7 +97,7 @@ def test_variables_that_others_set_are_no_settings() -> None:
 # --- Faults ------------------------------------------------------------------------------------------------
 
 
-def test_all_faults_are_told_at_once_with_path_source_and_what_is_accepted(file: Path) -> None:
+def test_all_faults_are_reported_with_path_source_and_accepted_values(file: Path) -> None:
     file.write_text('compression.type = "brotli"\nnum.partitons = 3\n')
 
     told = faults(
@@ -138,7 +138,7 @@ def test_all_faults_are_told_at_once_with_path_source_and_what_is_accepted(file:
         ("listeners", ""),
     ],
 )
-def test_refuses_values_of_the_wrong_kind(name: str, value: object) -> None:
+def test_values_of_a_wrong_type_are_refused(name: str, value: object) -> None:
     (fault,) = faults(flags={name: value})
 
     assert fault.startswith(f"$.{name}: ")
@@ -161,13 +161,13 @@ def test_refuses_values_of_the_wrong_kind(name: str, value: object) -> None:
         "INSIDE://",
     ],
 )
-def test_refuses_addresses_that_are_none(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     (fault,) = faults(flags={"listeners": text})
 
     assert fault.startswith("$.listeners: ")
 
 
-def test_says_why_an_encrypted_listener_cannot_be_had() -> None:
+def test_unsupported_listener_protocol_is_refused_with_the_reason() -> None:
     assert "SASL_SSL, which is not served" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
 
 
@@ -183,12 +183,12 @@ def test_says_why_an_encrypted_listener_cannot_be_had() -> None:
         ({"listeners": "A://:1,A://:2"}, "two listeners have the same name"),
     ],
 )
-def test_refuses_settings_that_contradict_each_other(flags: dict[str, str], expected: str) -> None:
+def test_contradicting_settings_are_refused(flags: dict[str, str], expected: str) -> None:
     assert expected in "\n".join(faults(flags=flags))
 
 
 @pytest.mark.parametrize("text", ["= 1", 'storage = "memory://"\n[storage]\nlayout = "batch"'])
-def test_a_file_that_cannot_be_read_is_a_fault_like_others(file: Path, text: str) -> None:
+def test_unreadable_file_is_reported_as_a_fault(file: Path, text: str) -> None:
     file.write_text(text)
 
     assert any(fault.startswith(f"{file}: ") for fault in faults(file=file))
@@ -202,15 +202,15 @@ def test_a_file_that_cannot_be_read_is_a_fault_like_others(file: Path, text: str
         ("INSIDE://broker.example", Listener("INSIDE", "broker.example", 9092)),
     ],
 )
-def test_a_listener_without_a_port_has_that_of_kafka(text: str, expected: Listener) -> None:
+def test_listener_port_defaults_to_9092(text: str, expected: Listener) -> None:
     assert load_config(flags={"listeners": text}).listeners == (expected,)
 
 
-def test_a_file_that_is_not_there_is_a_fault_like_others(file: Path) -> None:
+def test_missing_file_is_reported_as_a_fault(file: Path) -> None:
     assert [f"{file}: No such file or directory"] == (faults(file=file))
 
 
-def test_checks_what_a_test_constructs_too() -> None:
+def test_directly_constructed_config_is_validated() -> None:
     with pytest.raises(ConfigError, match=r"\$\.num\.partitions: 0 is out of range"):
         Config(num_partitions=0)
 
@@ -229,13 +229,13 @@ def test_checks_what_a_test_constructs_too() -> None:
         ("a:1,b:2", [("PLAINTEXT", "a", 1), ("PLAINTEXT2", "b", 2)]),
     ],
 )
-def test_reads_addresses(text: str, expected: list[tuple[str, str, int]]) -> None:
+def test_addresses_are_parsed(text: str, expected: list[tuple[str, str, int]]) -> None:
     config = load_config(flags={"listeners": text})
 
     assert [Listener(*each) for each in expected] == list(config.listeners)
 
 
-def test_writes_addresses_as_clients_take_them() -> None:
+def test_listener_addresses_are_formatted_for_clients() -> None:
     assert ["[::1]:1", "PLAINTEXT://host:2"] == [
         Listener("PLAINTEXT", "::1", 1).address,
         str(Listener("PLAINTEXT", "host", 2)),
@@ -273,7 +273,7 @@ def test_the_mapping_of_new_topics_depends_on_the_storage(flags: dict[str, str],
 # --- What is known of settings -----------------------------------------------------------------------------
 
 
-def test_every_setting_explains_itself() -> None:
+def test_every_setting_has_a_description() -> None:
     described = settings()
 
     assert "log.message.timestamp.after.max.ms" in described
@@ -287,7 +287,7 @@ def test_every_setting_explains_itself() -> None:
             assert "bytes" == setting.unit
 
 
-def test_every_default_is_a_value_that_is_accepted() -> None:
+def test_every_default_is_accepted() -> None:
     for setting in settings().values():
         if setting.default is not None and not isinstance(setting.default, tuple):
             assert setting.default == setting.kind.parse(setting.default)

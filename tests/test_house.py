@@ -40,13 +40,13 @@ def split_readme() -> tuple[str, str, str]:
     return before + BEGIN, table.strip(), END + after
 
 
-def test_the_readme_names_the_apis_that_are_served() -> None:
+def test_readme_lists_the_served_apis() -> None:
     _, table, _ = split_readme()
 
     assert api_table() == table, "run: .venv/bin/python -m tests.test_house"
 
 
-def test_every_api_has_its_message_its_handler_and_its_test_under_one_name() -> None:
+def test_every_api_has_message_handler_and_test_modules_of_the_same_name() -> None:
     names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower() for api in APIS.values()]
     folders = ["korvet/protocol/messages/{}.py", "korvet/handlers/{}.py", "tests/handlers/test_{}.py"]
     missing = [
@@ -56,13 +56,13 @@ def test_every_api_has_its_message_its_handler_and_its_test_under_one_name() -> 
     assert missing == []
 
 
-def test_the_changelog_speaks_of_this_version() -> None:
+def test_changelog_contains_the_current_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
     assert f"## {korvet.__version__}" in changelog or "## Unreleased" in changelog
 
 
-def test_every_python_the_metadata_names_may_build_the_environment() -> None:
+def test_find_python_accepts_every_version_of_the_metadata() -> None:
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     prefix = "Programming Language :: Python :: 3."
     minors = [
@@ -74,7 +74,7 @@ def test_every_python_the_metadata_names_may_build_the_environment() -> None:
     assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in find_python
 
 
-def test_no_python_is_told_in_one_line(tmp_path: Path) -> None:
+def test_missing_python_is_reported_in_one_line(tmp_path: Path) -> None:
     finder = subprocess.run(
         [ROOT / ".ci/find-python"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
@@ -83,7 +83,7 @@ def test_no_python_is_told_in_one_line(tmp_path: Path) -> None:
     assert "korvet needs Python 3.11 or newer" in finder.stderr
 
 
-def test_a_python_that_is_named_and_does_not_work_is_told(tmp_path: Path) -> None:
+def test_unsuitable_python_is_reported(tmp_path: Path) -> None:
     too_old = tmp_path / "python3.10"
     too_old.write_text("#!/bin/sh\nexit 1\n")
     too_old.chmod(0o755)
@@ -96,7 +96,7 @@ def test_a_python_that_is_named_and_does_not_work_is_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_listed_with_the_first_words_of_its_own_help(name: str) -> None:
+def test_command_list_contains_the_first_line_of_its_help(name: str) -> None:
     command = import_module(f"korvet.cli.{name}").command
     first, _, _ = (command.help or "").partition("\n")
 
@@ -106,7 +106,7 @@ def test_a_command_is_listed_with_the_first_words_of_its_own_help(name: str) -> 
 @pytest.mark.parametrize(
     "document", [*sorted(ROOT.glob("docs/*.md")), README], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
+def test_links_within_the_repository_exist(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     dead = [link for link in links if "://" not in link and not (document.parent / link).exists()]
 

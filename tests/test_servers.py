@@ -22,7 +22,7 @@ def durable(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     server.remove()
 
 
-def test_keeps_what_it_acknowledged_when_it_is_killed(durable: RedisServer) -> None:
+def test_killed_server_keeps_acknowledged_writes(durable: RedisServer) -> None:
     with durable.client() as client:
         client.set("a", "1")
 
@@ -33,7 +33,7 @@ def test_keeps_what_it_acknowledged_when_it_is_killed(durable: RedisServer) -> N
         assert client.get("a") == b"1"
 
 
-def test_is_reached_through_its_port(durable: RedisServer) -> None:
+def test_server_accepts_connections_on_its_port(durable: RedisServer) -> None:
     with redis.Redis.from_url(durable.tcp_url) as client:
         process_id = client.info("server")["process_id"]
 
@@ -51,7 +51,7 @@ def test_replica_follows_its_primary(durable: RedisServer) -> None:
     assert seen == b"1"
 
 
-def test_notices_a_port_that_somebody_else_holds() -> None:
+def test_port_in_use_is_reported() -> None:
     first = start_server(servers.VALKEY, tcp=True)
     second = RedisServer(servers.VALKEY, port=first.port)
     with pytest.raises(RuntimeError, match="in use"):
@@ -67,13 +67,13 @@ def test_missing_wheel_is_named() -> None:
         servers.wheel_binary("no_such_wheel", "bin/redis-server")
 
 
-def test_search_path_leaves_the_virtual_environment_out() -> None:
+def test_search_path_excludes_the_virtual_environment() -> None:
     found = [kind.binary() for kind in kinds() if kind is servers.REDIS_PATH]
 
     assert [path for path in found if Path(sys.prefix) in path.parents] == []
 
 
-def test_kinds_say_the_version_their_name_promises() -> None:
+def test_server_kinds_have_the_version_of_their_name() -> None:
     def version(kind: ServerKind) -> str:
         server = start_server(kind)
         with server.client() as client:

@@ -33,7 +33,9 @@ def run(folder: Path, *arguments: str, **modules: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "1")], ids=["alone", "distributed"])
 @pytest.mark.parametrize("skipping", [SKIPS, SKIPS_AT_IMPORT], ids=["test", "module"])
-def test_a_skip_fails_the_run_and_is_named(tmp_path: Path, skipping: str, arguments: tuple[str, ...]) -> None:
+def test_skip_fails_the_run_and_is_reported(
+    tmp_path: Path, skipping: str, arguments: tuple[str, ...]
+) -> None:
     status, said = run(tmp_path, *arguments, first=skipping, second=PASSES)
 
     assert status == pytest.ExitCode.TESTS_FAILED
@@ -42,7 +44,7 @@ def test_a_skip_fails_the_run_and_is_named(tmp_path: Path, skipping: str, argume
     assert "no kcat here" in said
 
 
-def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
+def test_expected_failure_does_not_count_as_a_skip(tmp_path: Path) -> None:
     status, said = run(tmp_path, first=FAILS_AS_EXPECTED, second=PASSES)
 
     assert status == pytest.ExitCode.OK
