@@ -54,7 +54,7 @@ PECULIAR = [
 class AppendContract(Contract):
     # --- Offsets ----------------------------------------------------------------------------------------
 
-    async def test_offsets_begin_where_the_mapping_says(
+    async def test_first_offset_is_that_of_the_mapping(
         self, storage: Storage, topic: Topic, tp: TopicPartition, environment: Environment
     ) -> None:
         before_ms = time_of(environment)
@@ -67,7 +67,7 @@ class AppendContract(Contract):
             bits = int(topic.settings["offset.sequence.bits"])
             assert before_ms <= result.base_offset >> bits <= after_ms
 
-    async def test_offsets_go_on_behind_the_last_batch(
+    async def test_offsets_continue_after_the_last_batch(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         results = [await append(storage, tp, numbered(count)) for count in (3, 1, 4, 1, 5)]
@@ -86,7 +86,7 @@ class AppendContract(Contract):
         assert offsets == list(range(base_offset, base_offset + 10_000))
 
     @pytest.mark.parametrize("sequence_bits", [1, 10, 13, 16])
-    async def test_a_batch_carries_over_into_the_milliseconds_that_follow(
+    async def test_large_batch_continues_into_the_following_milliseconds(
         self, storage: Storage, environment: Environment, sequence_bits: int
     ) -> None:
         settings = {
@@ -107,7 +107,7 @@ class AppendContract(Contract):
         assert second.base_offset >= first.base_offset + 10_000
         assert found == wanted
 
-    async def test_partitions_count_on_their_own(
+    async def test_partitions_have_independent_offsets(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(5))
@@ -118,7 +118,7 @@ class AppendContract(Contract):
         if topic.config.mapping is OffsetMapping.DENSE:
             assert result.base_offset == 0
 
-    async def test_a_result_names_the_log_start(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_result_contains_the_log_start_offset(self, storage: Storage, tp: TopicPartition) -> None:
         start = (await storage.latest(tp)).log_start_offset
         first = await append(storage, tp, numbered(3))
         await storage.truncate_before(tp, first.base_offset + 2)
@@ -130,14 +130,14 @@ class AppendContract(Contract):
     # --- Records ----------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("codec", list(Codec))
-    async def test_records_come_back_as_they_were(
+    async def test_records_are_read_unchanged(
         self, storage: Storage, tp: TopicPartition, codec: Codec
     ) -> None:
         result = await append_batch(storage, tp, batch(PECULIAR, codec=codec))
 
         assert await records_from(storage, tp) == stored(PECULIAR, result.base_offset)
 
-    async def test_each_peculiar_record_comes_back_from_a_batch_of_its_own(
+    async def test_each_peculiar_record_is_read_from_its_own_batch(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         results = [await append(storage, tp, [record]) for record in PECULIAR]
@@ -148,7 +148,7 @@ class AppendContract(Contract):
 
         assert await records_from(storage, tp) == wanted
 
-    async def test_batches_of_one_codec_follow_those_of_another(
+    async def test_batches_of_different_codecs_are_read_in_order(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         wanted = []
@@ -165,7 +165,7 @@ class AppendContract(Contract):
 
         assert await records_from(storage, tp) == stored(records, result.base_offset)
 
-    async def test_what_is_read_carries_the_broker_s_stamps(
+    async def test_read_batches_have_base_offset_and_leader_epoch(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         result = await append(storage, tp, numbered(3))
@@ -178,7 +178,7 @@ class AppendContract(Contract):
     # --- Log append time --------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-    async def test_log_append_time_replaces_the_records_own(
+    async def test_log_append_time_replaces_record_timestamps(
         self, storage: Storage, environment: Environment, codec: Codec
     ) -> None:
         tp = await log_append_time_topic(storage, environment)
@@ -190,7 +190,7 @@ class AppendContract(Contract):
         assert await records_from(storage, tp) == stored(wanted, result.base_offset)
         assert all(each.is_log_append_time for each in batches_of(found))
 
-    async def test_log_append_times_of_batches_in_a_row_are_their_own(
+    async def test_each_batch_has_its_own_log_append_time(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await log_append_time_topic(storage, environment)
@@ -202,7 +202,7 @@ class AppendContract(Contract):
 
         assert await records_from(storage, tp) == wanted
 
-    async def test_create_time_leaves_the_log_append_time_out(
+    async def test_result_under_create_time_has_no_log_append_time(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         result = await append(storage, tp, numbered(1))
@@ -211,7 +211,7 @@ class AppendContract(Contract):
 
     # --- Several partitions, several appends ------------------------------------------------------------
 
-    async def test_one_append_reaches_all_partitions_it_names(
+    async def test_one_append_writes_to_several_partitions(
         self, storage: Storage, environment: Environment
     ) -> None:
         await storage.create_topic("wide", 20, environment.settings)
@@ -226,7 +226,7 @@ class AppendContract(Contract):
         }
         assert len(found) == 20
 
-    async def test_a_partition_that_is_unknown_fails_alone(
+    async def test_unknown_partition_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         nowhere = TopicPartition("nowhere", 0)
@@ -265,7 +265,7 @@ class AppendContract(Contract):
 
         assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(100)]
 
-    async def test_batches_of_many_writers_stay_whole(
+    async def test_batches_of_concurrent_writers_are_not_interleaved(
         self, storage: Storage, tp: TopicPartition, environment: Environment
     ) -> None:
         async def write(writer: Storage, name: bytes) -> None:
@@ -286,9 +286,7 @@ class AppendContract(Contract):
             assert len({(record.key, record.value.split()[0]) for record in each if record.value}) == 1
             assert [record.offset - each[0].offset for record in each] == list(range(7))
 
-    async def test_a_cancelled_append_happened_whole_or_not_at_all(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_cancelled_append_is_atomic(self, storage: Storage, tp: TopicPartition) -> None:
         first = await append(storage, tp, numbered(2))
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -306,7 +304,7 @@ class AppendContract(Contract):
 
         assert await records_from(storage, tp) == stored(numbered(1), result.base_offset)
 
-    async def test_replicas_that_do_not_exist_acknowledge_nothing(
+    async def test_append_fails_without_enough_replicas(
         self, storage: Storage, environment: Environment
     ) -> None:
         settings = {**environment.settings, "min.insync.replicas": "2"}

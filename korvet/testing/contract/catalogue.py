@@ -23,7 +23,7 @@ from korvet.testing.records import Producer, Record, append, numbered, read, rec
 
 
 class CatalogueContract(Contract):
-    async def test_a_store_says_what_it_is_and_promises_in_a_phrase_each(self, storage: Storage) -> None:
+    async def test_description_and_durability_are_one_line(self, storage: Storage) -> None:
         for phrase in (storage.description, storage.durability):
             assert phrase.strip() == phrase
             assert "\n" not in phrase
@@ -42,32 +42,30 @@ class CatalogueContract(Contract):
         assert found == (topic, topic, topic)
 
     @pytest.mark.usefixtures("topic")
-    async def test_what_was_never_created_is_not_found(self, storage: Storage) -> None:
+    async def test_unknown_topic_is_not_found(self, storage: Storage) -> None:
         found = await storage.topic("payments"), await storage.topic_by_id(uuid4())
 
         assert found == (None, None)
 
-    async def test_every_topic_gets_an_id_of_its_own(
-        self, storage: Storage, environment: Environment
-    ) -> None:
+    async def test_topic_ids_are_unique(self, storage: Storage, environment: Environment) -> None:
         topics = [await storage.create_topic(f"t{n}", 1, environment.settings) for n in range(20)]
 
         assert len({topic.topic_id for topic in topics}) == 20
         assert all(topic.topic_id.int > 1 for topic in topics)  # 0 and 1 mean something in Kafka
 
-    async def test_a_name_is_taken_once(self, storage: Storage, topic: Topic) -> None:
+    async def test_existing_topic_name_is_refused(self, storage: Storage, topic: Topic) -> None:
         with pytest.raises(TopicAlreadyExists):
             await storage.create_topic("orders", 1, {})
 
         assert await storage.topic("orders") == topic
 
-    async def test_the_fixed_settings_are_written_down(self, storage: Storage) -> None:
+    async def test_fixed_settings_are_stored_with_the_topic(self, storage: Storage) -> None:
         topic = await storage.create_topic("orders", 1, {})
 
         assert topic.settings.keys() == {"storage.layout", "offset.mapping", "offset.sequence.bits"}
         assert topic.settings["offset.mapping"] == topic.config.mapping.value
 
-    async def test_settings_are_kept_and_obeyed(self, storage: Storage) -> None:
+    async def test_settings_are_stored_and_parsed(self, storage: Storage) -> None:
         settings = {
             "storage.layout": "batch",
             "offset.mapping": "dense",
@@ -90,7 +88,9 @@ class CatalogueContract(Contract):
         assert topic.config.retention_bytes == 1_000_000
         assert topic.config.min_insync_replicas == 2
 
-    async def test_names_may_hold_what_kafka_allows(self, storage: Storage, environment: Environment) -> None:
+    async def test_topic_names_may_contain_every_valid_character(
+        self, storage: Storage, environment: Environment
+    ) -> None:
         names = ["a.b", "a_b", "a-b", "A", "a", "0", "__x", "ab" * 124 + "c"]
         for name in names:
             await storage.create_topic(name, 1, environment.settings)
@@ -100,7 +100,7 @@ class CatalogueContract(Contract):
         assert set(await storage.topics()) == set(names)
         assert values == {name: name.encode() for name in names}
 
-    async def test_what_was_answered_stays_as_it_was(
+    async def test_returned_topics_do_not_change(
         self, storage: Storage, topic: Topic, environment: Environment
     ) -> None:
         topics = await storage.topics()
@@ -111,9 +111,7 @@ class CatalogueContract(Contract):
 
     # --- Altering ---------------------------------------------------------------------------------------
 
-    async def test_more_partitions_join_those_that_are_there(
-        self, storage: Storage, topic: Topic, tp: TopicPartition
-    ) -> None:
+    async def test_partitions_can_be_added(self, storage: Storage, topic: Topic, tp: TopicPartition) -> None:
         before = await append(storage, tp, numbered(2))
         altered = await storage.alter_topic(topic, partitions=5)
         await append(storage, TopicPartition("orders", 4), numbered(1))
@@ -123,7 +121,7 @@ class CatalogueContract(Contract):
         assert await storage.topic("orders") == altered
         assert await records_from(storage, tp) == stored(numbered(2), before.base_offset)
 
-    async def test_partitions_do_not_become_fewer(self, storage: Storage, topic: Topic) -> None:
+    async def test_partition_count_cannot_be_reduced(self, storage: Storage, topic: Topic) -> None:
         with pytest.raises(InvalidPartitions):
             await storage.alter_topic(topic, partitions=2)
 
@@ -152,14 +150,14 @@ class CatalogueContract(Contract):
         assert altered.settings == topic.settings
         assert altered.config == topic.config
 
-    async def test_who_knows_an_older_state_may_not_alter(self, storage: Storage, topic: Topic) -> None:
+    async def test_alter_with_an_outdated_topic_conflicts(self, storage: Storage, topic: Topic) -> None:
         altered = await storage.alter_topic(topic, partitions=4)
         with pytest.raises(DocumentConflict):
             await storage.alter_topic(topic, settings={"retention.ms": "1"})
 
         assert await storage.topic("orders") == altered
 
-    async def test_what_is_gone_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
+    async def test_deleted_topic_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
         await storage.delete_topic(topic)
 
         with pytest.raises(UnknownTopicOrPartition):
@@ -167,7 +165,7 @@ class CatalogueContract(Contract):
 
     # --- Deleting ---------------------------------------------------------------------------------------
 
-    async def test_a_deleted_topic_is_gone(self, storage: Storage, topic: Topic) -> None:
+    async def test_deleted_topic_is_not_found(self, storage: Storage, topic: Topic) -> None:
         await storage.delete_topic(topic)
         found = (
             await storage.topics(),
@@ -183,7 +181,7 @@ class CatalogueContract(Contract):
         with pytest.raises(UnknownTopicOrPartition):
             await storage.delete_topic(topic)
 
-    async def test_verbs_on_a_deleted_topic_say_that_it_is_unknown(
+    async def test_operations_on_a_deleted_topic_raise_unknown_topic_or_partition(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(1))
@@ -200,14 +198,12 @@ class CatalogueContract(Contract):
             with pytest.raises(UnknownTopicOrPartition):
                 await number_verb(tp, 0)
 
-    async def test_partitions_that_the_topic_does_not_have_are_unknown(
-        self, storage: Storage, topic: Topic
-    ) -> None:
+    async def test_partitions_out_of_range_are_unknown(self, storage: Storage, topic: Topic) -> None:
         for partition in (3, 1000, -1):
             with pytest.raises(UnknownTopicOrPartition):
                 await storage.latest(TopicPartition(topic.name, partition))
 
-    async def test_a_topic_created_anew_has_another_id_and_is_empty(
+    async def test_recreated_topic_has_a_new_id_and_is_empty(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(3))
@@ -221,7 +217,7 @@ class CatalogueContract(Contract):
         assert bounds.log_start_offset == bounds.high_watermark
         assert await records_from(storage, tp) == []
 
-    async def test_nothing_of_the_old_topic_is_in_the_new_one(
+    async def test_recreated_topic_has_no_state_of_the_old_one(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7))
@@ -247,7 +243,7 @@ class CatalogueContract(Contract):
 
         assert await storage.topic("orders") == recreated
 
-    async def test_one_topic_deleted_leaves_the_others(
+    async def test_deleting_a_topic_does_not_affect_other_topics(
         self, storage: Storage, topic: Topic, environment: Environment
     ) -> None:
         await storage.create_topic("orders.eu", 1, environment.settings)
@@ -261,7 +257,7 @@ class CatalogueContract(Contract):
 
     # --- A second broker --------------------------------------------------------------------------------
 
-    async def test_what_one_broker_creates_another_finds(
+    async def test_topic_created_by_another_broker_is_found(
         self, environment: Environment, topic: Topic
     ) -> None:
         async with environment.open() as other:
@@ -270,7 +266,7 @@ class CatalogueContract(Contract):
 
         assert found == (topic, topic)
 
-    async def test_what_is_created_later_is_found_at_once_too(
+    async def test_topic_created_after_a_failed_lookup_is_found_immediately(
         self, storage: Storage, environment: Environment
     ) -> None:
         async with environment.open() as other:
@@ -282,7 +278,7 @@ class CatalogueContract(Contract):
         assert before is None
         assert found == (topic, topic)
 
-    async def test_what_one_broker_alters_others_learn(
+    async def test_alterations_by_another_broker_are_seen(
         self, storage: Storage, environment: Environment, topic: Topic
     ) -> None:
         async with environment.open() as other:
@@ -293,7 +289,7 @@ class CatalogueContract(Contract):
 
         assert len(await records_from(storage, TopicPartition("orders", 4))) == 1
 
-    async def test_who_tries_again_after_a_conflict_begins_with_what_is_there(
+    async def test_conflict_refreshes_the_topic(
         self, storage: Storage, environment: Environment, topic: Topic
     ) -> None:
         async with environment.open() as other:
@@ -304,7 +300,7 @@ class CatalogueContract(Contract):
 
             assert await other.topic("orders") == altered
 
-    async def test_another_broker_does_not_go_on_with_the_old_topic(
+    async def test_other_broker_appends_to_the_recreated_topic(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
     ) -> None:
         async with environment.open() as other:
@@ -320,7 +316,7 @@ class CatalogueContract(Contract):
         assert values == [b"1", b"2"]
         assert result.log_start_offset == start
 
-    async def test_reading_from_a_topic_that_another_broker_deleted_says_so(
+    async def test_topic_deleted_by_another_broker_is_unknown(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
     ) -> None:
         async with environment.open() as other:

@@ -34,7 +34,7 @@ class ClockContract(Contract):
 
         assert bases == [clock.now_ms - 1000 * n << 10 for n in (3, 2, 1)]
 
-    async def test_appends_of_one_millisecond_follow_each_other(
+    async def test_offsets_of_appends_in_one_millisecond_are_consecutive(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
     ) -> None:
         bases = [(await append(storage, ticks, numbered(700))).base_offset for _ in range(3)]
@@ -46,7 +46,7 @@ class ClockContract(Contract):
             (clock.now_ms + 1, 376),
         ]
 
-    async def test_a_clock_that_steps_back_breaks_no_order(
+    async def test_offsets_increase_when_the_clock_steps_back(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
     ) -> None:
         wanted = []
@@ -58,7 +58,7 @@ class ClockContract(Contract):
         assert [record.offset for record in wanted] == sorted(record.offset for record in wanted)
         assert [record.offset - wanted[0].offset for record in wanted[:12]] == list(range(12))
 
-    async def test_producers_expire_when_they_are_silent_for_a_day(
+    async def test_producers_expire_after_a_day_without_appends(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
     ) -> None:
         await append(storage, ticks, numbered(1), producer=Producer(7, epoch=2))
@@ -69,7 +69,7 @@ class ClockContract(Contract):
 
         assert (known.duplicate, expired.duplicate) == (True, False)
 
-    async def test_producers_that_go_on_do_not_expire(
+    async def test_active_producers_do_not_expire(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
     ) -> None:
         for sequence in range(5):
@@ -79,7 +79,7 @@ class ClockContract(Contract):
 
         assert again.duplicate
 
-    async def test_records_expire_by_their_timestamps_once_they_were_kept_for_a_while(
+    async def test_records_expire_by_timestamp_after_a_minimum_age(
         self, storage: Storage, clock: ManualClock
     ) -> None:
         await storage.create_topic("kept", 1, {"offset.mapping": "dense", "retention.ms": str(DAY_MS)})

@@ -45,7 +45,7 @@ class CompactionContract(Contract):
         """A partition that every call compacts if it has new records."""
         return await topic_with(storage, environment, AT_ONCE)
 
-    async def test_the_last_record_of_each_key_stays_where_it_is(
+    async def test_last_record_of_each_key_keeps_its_offset(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         for number in range(20):
@@ -59,7 +59,7 @@ class CompactionContract(Contract):
         assert result.end == before[-1].offset + 1
         assert result.size_after < result.size_before / 5
 
-    async def test_what_is_left_keeps_its_place_and_everything_in_it(
+    async def test_remaining_records_are_unchanged(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         records = [
@@ -76,7 +76,9 @@ class CompactionContract(Contract):
 
         assert [before[at] for at in (1, 2, 3, 5)] == await records_from(storage, compacting)
 
-    async def test_the_bounds_stay(self, storage: Storage, compacting: TopicPartition) -> None:
+    async def test_compaction_does_not_change_the_log_bounds(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
         for number in range(5):
             await append(storage, compacting, keyed(range(3), b"%d" % number))
         bounds = await storage.latest(compacting)
@@ -87,7 +89,7 @@ class CompactionContract(Contract):
         assert bounds == await storage.latest(compacting)
         assert await storage.earliest(compacting) == OffsetAndTimestamp(bounds.log_start_offset, T0)
 
-    async def test_a_log_append_time_is_found_at_the_first_record_that_is_left(
+    async def test_log_append_time_is_found_at_the_first_remaining_record(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, AT_ONCE | {"message.timestamp.type": "LogAppendTime"})
@@ -103,7 +105,7 @@ class CompactionContract(Contract):
         assert largest is not None
         assert largest.offset in [each.offset for each in await records_from(storage, tp)]
 
-    async def test_reading_at_any_offset_goes_on_at_the_next_record(
+    async def test_read_at_a_removed_offset_returns_the_next_record(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         offsets = []
@@ -120,7 +122,9 @@ class CompactionContract(Contract):
             assert expected == await records_from(storage, compacting, offset)
             assert expected == await records_from(storage, compacting, offset, max_bytes=1)
 
-    async def test_appending_goes_on_behind(self, storage: Storage, compacting: TopicPartition) -> None:
+    async def test_appends_continue_after_a_compaction(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
         await append(storage, compacting, keyed([1, 2], b"old"))
         last = (await append(storage, compacting, keyed([1, 2], b"new"))).base_offset + 1
         await storage.compact(compacting)
@@ -131,7 +135,7 @@ class CompactionContract(Contract):
         await storage.compact(compacting)
         assert await content(storage, compacting) == [(b"2", b"new"), (b"1", b"newer")]
 
-    async def test_what_has_no_key_stays(self, storage: Storage, compacting: TopicPartition) -> None:
+    async def test_records_without_a_key_are_kept(self, storage: Storage, compacting: TopicPartition) -> None:
         await append(
             storage, compacting, [Record(b"1"), Record(b"2", b"a"), Record(b"3"), Record(b"4", b"a")]
         )
@@ -153,7 +157,7 @@ class CompactionContract(Contract):
 
     # --- Tombstones ---------------------------------------------------------------------------------------
 
-    async def test_a_tombstone_removes_what_came_before_and_stays_for_a_while(
+    async def test_tombstone_removes_earlier_records_and_is_kept(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         await append(storage, compacting, [Record(b"1", b"a"), Record(b"1", b"b"), Record(None, b"a")])
@@ -164,7 +168,7 @@ class CompactionContract(Contract):
 
         assert await content(storage, compacting) == [(b"a", None), (b"b", b"3")]
 
-    async def test_a_tombstone_goes_once_its_time_is_over(
+    async def test_tombstone_is_removed_after_delete_retention_ms(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, {**AT_ONCE, "delete.retention.ms": "0"})
@@ -179,7 +183,7 @@ class CompactionContract(Contract):
         assert met == [(b"a", None), (b"c", b""), (b"b", b"1")]
         assert await content(storage, tp) == [(b"c", b""), (b"b", b"2")]
 
-    async def test_the_newest_record_stays_even_a_tombstone(
+    async def test_newest_record_is_kept_even_if_it_is_a_tombstone(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, {**AT_ONCE, "delete.retention.ms": "0"})
@@ -191,16 +195,16 @@ class CompactionContract(Contract):
 
     # --- When ---------------------------------------------------------------------------------------------
 
-    async def test_another_topic_is_left_alone(self, storage: Storage, environment: Environment) -> None:
+    async def test_topic_without_compact_policy_is_not_compacted(
+        self, storage: Storage, environment: Environment
+    ) -> None:
         tp = await topic_with(storage, environment, {**AT_ONCE, "cleanup.policy": "delete"})
         await append(storage, tp, keyed([1, 1, 1], b"same"))
 
         assert await storage.compact(tp) is None
         assert len(await records_from(storage, tp)) == 3
 
-    async def test_a_topic_can_become_compacted_later(
-        self, storage: Storage, environment: Environment
-    ) -> None:
+    async def test_topic_can_be_altered_to_compact(self, storage: Storage, environment: Environment) -> None:
         tp = await topic_with(storage, environment, {"cleanup.policy": "delete"})
         await append(storage, tp, keyed([1, 1, 1], b"same"))
         topic = await storage.topic(tp.topic)
@@ -211,7 +215,7 @@ class CompactionContract(Contract):
 
         assert len(await records_from(storage, tp)) == 1
 
-    async def test_nothing_is_done_when_nothing_is_new(
+    async def test_compact_returns_none_without_new_records(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         empty = await storage.compact(compacting)
@@ -221,7 +225,9 @@ class CompactionContract(Contract):
         assert empty is None
         assert await storage.compact(compacting) is None
 
-    async def test_a_log_has_to_be_dirty_enough(self, storage: Storage, environment: Environment) -> None:
+    async def test_log_below_min_cleanable_dirty_ratio_is_not_compacted(
+        self, storage: Storage, environment: Environment
+    ) -> None:
         tp = await topic_with(storage, environment, {"min.cleanable.dirty.ratio": "0.5"})
         await append(storage, tp, keyed(range(100), b"first" * 10))
         first = await storage.compact(tp)
@@ -233,7 +239,7 @@ class CompactionContract(Contract):
         assert [first is not None, second is None, third is not None] == [True, True, True]
         assert len(await records_from(storage, tp)) == 100
 
-    async def test_max_compaction_lag_ms_makes_any_log_dirty_enough(
+    async def test_max_compaction_lag_ms_overrides_the_dirty_ratio(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, {"min.cleanable.dirty.ratio": "1"})
@@ -248,7 +254,7 @@ class CompactionContract(Contract):
         assert after is not None
         assert len(await records_from(storage, tp)) == 1
 
-    async def test_what_is_younger_than_min_compaction_lag_ms_stays_with_all_behind_it(
+    async def test_records_from_the_first_younger_than_min_compaction_lag_ms_are_kept(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, {**AT_ONCE, "min.compaction.lag.ms": "3600000"})
@@ -264,7 +270,7 @@ class CompactionContract(Contract):
         assert result.end == found[2].offset
         assert await storage.compact(tp) is None
 
-    async def test_more_keys_than_there_is_room_for_take_several_rounds(
+    async def test_more_keys_than_max_keys_are_compacted_in_several_rounds(
         self, environment: Environment
     ) -> None:
         async with environment.open(StorageDefaults(compaction_max_keys=7)) as storage:
@@ -277,13 +283,13 @@ class CompactionContract(Contract):
 
             assert expected == await records_from(storage, tp)
 
-    async def test_a_topic_that_is_not_there_cannot_be_compacted(self, storage: Storage) -> None:
+    async def test_unknown_topic_cannot_be_compacted(self, storage: Storage) -> None:
         with pytest.raises(UnknownTopicOrPartition):
             await storage.compact(TopicPartition("nothing", 0))
 
     # --- Other operations -----------------------------------------------------------------------------------
 
-    async def test_a_repeated_batch_is_recognised_though_its_records_are_gone(
+    async def test_duplicate_batch_is_recognised_after_its_records_were_removed(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         first = await append(storage, compacting, keyed([1], b"1"), producer=Producer(7))
@@ -315,7 +321,7 @@ class CompactionContract(Contract):
         assert found is not None
         assert (largest.offset, largest.timestamp) == (found.offset, found.timestamp)
 
-    async def test_sizes_are_those_of_what_is_left(
+    async def test_sizes_are_those_of_the_remaining_records(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         for number in range(50):
@@ -330,7 +336,9 @@ class CompactionContract(Contract):
         assert isinstance(after, int)
         assert before / 60 < after < before / 40
 
-    async def test_positions_of_groups_stay(self, storage: Storage, compacting: TopicPartition) -> None:
+    async def test_compaction_keeps_committed_offsets(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
         await append(storage, compacting, keyed([1, 2], b"1"))
         base = (await append(storage, compacting, keyed([1, 2], b"2"))).base_offset
         position = OffsetAndMetadata(base - 1, 0, "half way")
@@ -339,7 +347,7 @@ class CompactionContract(Contract):
 
         assert {compacting: position} == await storage.committed("billing")
 
-    async def test_what_was_deleted_does_not_come_back(
+    async def test_compaction_does_not_restore_deleted_records(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         base = (await append(storage, compacting, keyed(range(10), b"1"))).base_offset
@@ -351,9 +359,7 @@ class CompactionContract(Contract):
         assert expected == await content(storage, compacting, base + 5)
         assert (await storage.latest(compacting)).log_start_offset == base + 5
 
-    async def test_retention_goes_on_in_a_topic_that_is_compacted_and_deleted_from(
-        self, environment: Environment
-    ) -> None:
+    async def test_retention_applies_under_compact_and_delete_policy(self, environment: Environment) -> None:
         async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
             settings = {**AT_ONCE, "cleanup.policy": "compact,delete", "retention.bytes": "2000000"}
             tp = await topic_with(storage, environment, settings)
@@ -376,7 +382,7 @@ class CompactionContract(Contract):
 
     # --- Concurrent operations ------------------------------------------------------------------------------
 
-    async def test_everything_goes_on_meanwhile(
+    async def test_appends_and_reads_continue_during_compaction(
         self, storage: Storage, environment: Environment, compacting: TopicPartition
     ) -> None:
         tp = compacting
@@ -418,7 +424,7 @@ class CompactionContract(Contract):
         assert new == list(range(len(new)))
         assert len([each for each in found if each.value == b"meanwhile"]) == len(new)
 
-    async def test_who_waits_is_woken_after_a_compaction_too(
+    async def test_watchers_are_woken_after_a_compaction(
         self, storage: Storage, environment: Environment, compacting: TopicPartition
     ) -> None:
         await append(storage, compacting, keyed([1, 1], b"same"))
@@ -439,9 +445,7 @@ class CompactionContract(Contract):
                         await append(storage, compacting, numbered(1))
                         await own.wait()
 
-    async def test_compacting_again_and_again_leaves_what_a_plain_map_would(
-        self, environment: Environment
-    ) -> None:
+    async def test_repeated_compaction_matches_a_dict(self, environment: Environment) -> None:
         chosen = random.Random(1)  # noqa: S311  the same in every run
         async with environment.open(StorageDefaults(compaction_max_keys=20)) as storage:
             tp = await topic_with(storage, environment, AT_ONCE)
@@ -460,7 +464,9 @@ class CompactionContract(Contract):
 
                 assert sorted(last.values()) == await records_from(storage, tp)
 
-    async def test_no_batch_is_empty_and_all_rise(self, storage: Storage, compacting: TopicPartition) -> None:
+    async def test_compacted_batches_are_not_empty_and_ordered(
+        self, storage: Storage, compacting: TopicPartition
+    ) -> None:
         for number in range(10):
             await append(storage, compacting, keyed(range(number % 4 + 1), b"%d" % number))
         await storage.compact(compacting)

@@ -11,14 +11,14 @@ from korvet.testing.environment import Environment
 
 
 class DocumentContract(Contract):
-    async def test_a_document_comes_back(self, storage: Storage) -> None:
+    async def test_saved_document_is_loaded(self, storage: Storage) -> None:
         value = bytes(range(256))
         version = await storage.save("credentials", "alice", value, expected_version=0)
 
         assert version == 1
         assert await storage.load("credentials", "alice") == Document(value, 1)
 
-    async def test_what_was_never_saved_is_not_there(self, storage: Storage) -> None:
+    async def test_missing_document_is_none(self, storage: Storage) -> None:
         assert await storage.load("credentials", "alice") is None
 
     async def test_versions_count_writes(self, storage: Storage) -> None:
@@ -33,9 +33,7 @@ class DocumentContract(Contract):
         assert await storage.load("k", "x") == Document(b"", 1)
 
     @pytest.mark.parametrize("expected_version", [0, 1, 3])
-    async def test_who_expects_another_version_is_refused(
-        self, storage: Storage, expected_version: int
-    ) -> None:
+    async def test_wrong_expected_version_conflicts(self, storage: Storage, expected_version: int) -> None:
         await storage.save("k", "x", b"1", expected_version=0)
         await storage.save("k", "x", b"2", expected_version=1)
         with pytest.raises(DocumentConflict):
@@ -45,14 +43,14 @@ class DocumentContract(Contract):
 
         assert await storage.load("k", "x") == Document(b"2", 2)
 
-    async def test_what_is_not_there_cannot_be_expected(self, storage: Storage) -> None:
+    async def test_expected_version_of_a_missing_document_conflicts(self, storage: Storage) -> None:
         for value in (b"1", None):
             with pytest.raises(DocumentConflict):
                 await storage.save("k", "x", value, expected_version=1)
 
         assert await storage.load("k", "x") is None
 
-    async def test_a_deleted_document_is_gone_and_can_be_saved_anew(self, storage: Storage) -> None:
+    async def test_deleted_document_is_missing_and_can_be_saved_again(self, storage: Storage) -> None:
         await storage.save("k", "x", b"1", expected_version=0)
         await storage.save("k", "x", None, expected_version=1)
         gone = await storage.load("k", "x")
@@ -63,7 +61,7 @@ class DocumentContract(Contract):
         assert found is not None
         assert found.value == b"2"
 
-    async def test_kinds_and_keys_are_told_apart(self, storage: Storage) -> None:
+    async def test_kinds_and_keys_are_distinguished(self, storage: Storage) -> None:
         addresses = [("a", "b"), ("b", "a"), ("a", "b:c"), ("a:b", "c"), ("a", ""), ("größe", "🔑")]
         for kind, key in addresses:
             await storage.save(kind, key, f"{kind} {key}".encode(), expected_version=0)
@@ -71,7 +69,7 @@ class DocumentContract(Contract):
 
         assert values == [Document(f"{kind} {key}".encode(), 1) for kind, key in addresses]
 
-    async def test_two_brokers_that_count_together_lose_nothing(
+    async def test_concurrent_increments_of_two_brokers_are_not_lost(
         self, storage: Storage, environment: Environment
     ) -> None:
         async def count(broker: Storage) -> None:
@@ -91,7 +89,7 @@ class DocumentContract(Contract):
 
         assert await storage.load("counter", "x") == Document(b"40", 40)
 
-    async def test_documents_of_a_kind_are_named(self, storage: Storage) -> None:
+    async def test_documents_of_a_kind_are_listed(self, storage: Storage) -> None:
         for key in ("alice", "bob", "größe", "a:b", ""):
             await storage.save("users", key, b"1", expected_version=0)
         await storage.save("others", "carol", b"1", expected_version=0)

@@ -12,7 +12,7 @@ from korvet.testing.records import append, numbered
 
 
 class GroupContract(Contract):
-    async def test_a_position_comes_back(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_committed_offset_is_read_back(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(5))
         position = OffsetAndMetadata(3, leader_epoch=0, metadata="processed batch 123")
         results = await storage.ack("billing", {tp: position})
@@ -21,7 +21,9 @@ class GroupContract(Contract):
         assert await storage.committed("billing", [tp]) == {tp: position}
         assert await storage.committed("billing") == {tp: position}
 
-    async def test_a_position_comes_back_as_it_was(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_committed_offset_and_metadata_are_unchanged(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         positions = [
             OffsetAndMetadata(0),
             OffsetAndMetadata(1, leader_epoch=7),
@@ -34,20 +36,22 @@ class GroupContract(Contract):
 
             assert await storage.committed("billing", [tp]) == {tp: position}
 
-    async def test_a_group_that_committed_nothing_has_no_positions(
+    async def test_group_without_commits_has_no_committed_offsets(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         assert await storage.committed("billing") == {}
         assert await storage.committed("billing", [tp]) == {}
 
-    async def test_partitions_without_a_position_are_left_out(self, storage: Storage, topic: Topic) -> None:
+    async def test_partitions_without_a_committed_offset_are_left_out(
+        self, storage: Storage, topic: Topic
+    ) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         await storage.ack("billing", {tps[1]: OffsetAndMetadata(4)})
 
         assert await storage.committed("billing", tps) == {tps[1]: OffsetAndMetadata(4)}
         assert await storage.committed("billing", [tps[0]]) == {}
 
-    async def test_a_commit_leaves_other_partitions_alone(self, storage: Storage, topic: Topic) -> None:
+    async def test_commit_does_not_affect_other_partitions(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         await storage.ack("billing", {tp: OffsetAndMetadata(10 + tp.partition) for tp in tps})
         await storage.ack("billing", {tps[1]: OffsetAndMetadata(99)})
@@ -55,14 +59,16 @@ class GroupContract(Contract):
 
         assert offsets == {tps[0]: 10, tps[1]: 99, tps[2]: 12}
 
-    async def test_a_group_may_go_back(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_committed_offset_may_decrease(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(10))
         for offset in (7, 3, 0, 5):
             await storage.ack("billing", {tp: OffsetAndMetadata(offset)})
 
             assert await storage.committed("billing", [tp]) == {tp: OffsetAndMetadata(offset)}
 
-    async def test_groups_have_positions_of_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_groups_have_independent_committed_offsets(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         groups = ["billing", "Billing", "billing ", "", "a:b", "größe", "x" * 200]
         for offset, group in enumerate(groups):
             await storage.ack(group, {tp: OffsetAndMetadata(offset)})
@@ -70,7 +76,7 @@ class GroupContract(Contract):
 
         assert offsets == list(range(len(groups)))
 
-    async def test_a_commit_for_an_unknown_partition_fails_alone(
+    async def test_commit_for_an_unknown_partition_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         nowhere, fourth = TopicPartition("nowhere", 0), TopicPartition(tp.topic, 3)
@@ -81,7 +87,9 @@ class GroupContract(Contract):
         assert results[tp] is None
         assert await storage.committed("billing") == {tp: OffsetAndMetadata(1)}
 
-    async def test_positions_of_many_partitions(self, storage: Storage, environment: Environment) -> None:
+    async def test_committed_offsets_of_many_partitions(
+        self, storage: Storage, environment: Environment
+    ) -> None:
         await storage.create_topic("wide", 200, environment.settings)
         positions = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(200)}
         results = await storage.ack("billing", positions)
@@ -90,7 +98,7 @@ class GroupContract(Contract):
         assert await storage.committed("billing") == positions
         assert await storage.committed("billing", list(positions)) == positions
 
-    async def test_another_broker_sees_what_was_committed(
+    async def test_committed_offsets_are_seen_by_another_broker(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(3)})
@@ -101,7 +109,7 @@ class GroupContract(Contract):
         assert found == {tp: OffsetAndMetadata(3)}
         assert await storage.committed("billing") == {tp: OffsetAndMetadata(4)}
 
-    async def test_a_position_tells_when_it_was_committed(
+    async def test_committed_offset_has_a_commit_timestamp(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(3, commit_timestamp_ms=7)})
@@ -124,7 +132,7 @@ class GroupContract(Contract):
         assert isinstance(results[tp], IllegalGeneration)
         assert await storage.committed("billing") == {tp: OffsetAndMetadata(5)}
 
-    async def test_a_fence_holds_for_all_partitions(self, storage: Storage, topic: Topic) -> None:
+    async def test_generation_fence_applies_to_all_partitions(self, storage: Storage, topic: Topic) -> None:
         first, second = (TopicPartition(topic.name, number) for number in range(2))
         await storage.ack("billing", {first: OffsetAndMetadata(1)}, generation_id=2)
         results = await storage.ack(
@@ -145,13 +153,13 @@ class GroupContract(Contract):
         assert isinstance(fenced[tp], IllegalGeneration)
         assert await storage.committed("billing") == {tp: OffsetAndMetadata(2)}
 
-    async def test_groups_are_fenced_on_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_groups_are_fenced_independently(self, storage: Storage, tp: TopicPartition) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=7)
         results = await storage.ack("shipping", {tp: OffsetAndMetadata(2)}, generation_id=1)
 
         assert results == {tp: None}
 
-    async def test_another_broker_s_generation_fences(
+    async def test_generation_committed_by_another_broker_fences(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         async with environment.open() as other:
@@ -162,7 +170,9 @@ class GroupContract(Contract):
 
     # --- Forgetting -------------------------------------------------------------------------------------
 
-    async def test_some_positions_are_forgotten(self, storage: Storage, topic: Topic) -> None:
+    async def test_forget_removes_committed_offsets_of_given_partitions(
+        self, storage: Storage, topic: Topic
+    ) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         await storage.ack("billing", dict.fromkeys(tps, OffsetAndMetadata(4)))
         await storage.forget("billing", tps[:2])
@@ -170,9 +180,7 @@ class GroupContract(Contract):
         assert await storage.committed("billing") == {tps[2]: OffsetAndMetadata(4)}
         assert await storage.committed("billing", tps) == {tps[2]: OffsetAndMetadata(4)}
 
-    async def test_all_positions_are_forgotten_and_nothing_revives_them(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_forget_removes_all_committed_offsets(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(5))
         await storage.ack("billing", {tp: OffsetAndMetadata(4)})
         await storage.forget("billing")
@@ -180,7 +188,7 @@ class GroupContract(Contract):
         assert await storage.committed("billing") == {}
         assert await storage.committed("billing", [tp]) == {}
 
-    async def test_a_forgotten_group_begins_with_its_first_generation(
+    async def test_forgotten_group_accepts_its_first_generation(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(4)}, generation_id=9)
@@ -189,7 +197,7 @@ class GroupContract(Contract):
 
         assert results == {tp: None}
 
-    async def test_a_group_that_forgot_some_positions_is_fenced_as_before(
+    async def test_forgetting_some_partitions_keeps_the_generation_fence(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(4)}, generation_id=9)
@@ -198,7 +206,7 @@ class GroupContract(Contract):
 
         assert isinstance(results[tp], IllegalGeneration)
 
-    async def test_forgetting_what_is_not_there_does_nothing(
+    async def test_forget_ignores_missing_groups_and_partitions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await storage.forget("billing")
@@ -207,7 +215,7 @@ class GroupContract(Contract):
         assert await storage.committed("billing") == {}
 
     @pytest.mark.parametrize("generation_id", [-1, 3])
-    async def test_a_forgotten_group_commits_anew(
+    async def test_forgotten_group_can_commit_again(
         self, storage: Storage, tp: TopicPartition, generation_id: int
     ) -> None:
         for offset in range(3):

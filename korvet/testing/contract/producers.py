@@ -23,7 +23,7 @@ YOUNG = 2**52
 class ProducerContract(Contract):
     # --- Duplicates -------------------------------------------------------------------------------------
 
-    async def test_a_repeated_batch_is_answered_as_the_first_time(
+    async def test_duplicate_batch_returns_the_first_result(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         first = await append(storage, tp, numbered(3), producer=Producer(7))
@@ -32,7 +32,7 @@ class ProducerContract(Contract):
         assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
         assert len(await records_from(storage, tp)) == 3
 
-    async def test_an_epoch_of_minus_one_is_an_epoch_and_harms_nobody(
+    async def test_producer_epoch_of_minus_one_is_accepted(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         first = await append(storage, tp, numbered(1), producer=Producer(7, epoch=-1))
@@ -43,7 +43,7 @@ class ProducerContract(Contract):
         assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
         assert len(await records_from(storage, tp)) == 5
 
-    async def test_the_last_five_batches_are_remembered(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_last_five_batches_are_recognised(self, storage: Storage, tp: TopicPartition) -> None:
         results = [
             await append(storage, tp, numbered(2), producer=Producer(7, sequence=2 * n)) for n in range(7)
         ]
@@ -65,7 +65,9 @@ class ProducerContract(Contract):
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(2), producer=Producer(7))
 
-    async def test_a_batch_cut_otherwise_is_no_duplicate(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_batch_with_another_record_count_is_not_a_duplicate(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         await append(storage, tp, numbered(4), producer=Producer(7))
         for sequence, count in ((0, 3), (0, 5), (1, 3), (3, 1)):
             with pytest.raises(OutOfOrderSequenceNumber):
@@ -73,7 +75,7 @@ class ProducerContract(Contract):
 
         assert len(await records_from(storage, tp)) == 4
 
-    async def test_a_duplicate_is_known_after_its_records_are_gone(
+    async def test_duplicate_is_recognised_after_its_records_were_deleted(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         first = await append(storage, tp, numbered(3), producer=Producer(7))
@@ -83,7 +85,7 @@ class ProducerContract(Contract):
         assert again == AppendResult(first.base_offset, -1, first.base_offset + 3, duplicate=True)
         assert await records_from(storage, tp) == []
 
-    async def test_a_duplicate_under_log_append_time_bears_the_first_one_s(
+    async def test_duplicate_under_log_append_time_has_the_first_append_time(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await log_append_time_topic(storage, environment)
@@ -95,7 +97,7 @@ class ProducerContract(Contract):
 
         assert again.log_append_time_ms == first.log_append_time_ms
 
-    async def test_a_duplicate_in_one_partition_leaves_the_others_alone(
+    async def test_duplicate_in_one_partition_does_not_affect_other_partitions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         other = TopicPartition(tp.topic, 1)
@@ -109,7 +111,7 @@ class ProducerContract(Contract):
 
         assert [getattr(results[each], "duplicate", None) for each in (tp, other)] == [True, False]
 
-    async def test_another_broker_knows_what_was_appended_through_the_first(
+    async def test_duplicate_is_recognised_by_another_broker(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         first = await append(storage, tp, numbered(3), producer=Producer(7))
@@ -125,7 +127,9 @@ class ProducerContract(Contract):
 
     # --- Sequences --------------------------------------------------------------------------------------
 
-    async def test_a_gap_is_refused_and_nothing_written(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_sequence_gap_is_refused_without_a_write(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7))
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(3), producer=Producer(7, sequence=4))
@@ -135,7 +139,7 @@ class ProducerContract(Contract):
         assert len(await records_from(storage, tp)) == 6
         assert latest.high_watermark == (await records_from(storage, tp))[2].offset + 1
 
-    async def test_a_refused_batch_leaves_its_neighbours_alone(
+    async def test_refused_batch_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         other = TopicPartition(tp.topic, 1)
@@ -150,7 +154,9 @@ class ProducerContract(Contract):
         assert isinstance(results[tp], OutOfOrderSequenceNumber)
         assert isinstance(results[other], AppendResult)
 
-    async def test_an_unknown_producer_begins_at_0(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_unknown_producer_must_start_at_sequence_0(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(3), producer=Producer(YOUNG, sequence=3))
         result = await append(storage, tp, numbered(3), producer=Producer(YOUNG))
@@ -159,7 +165,7 @@ class ProducerContract(Contract):
         assert not result.duplicate
         assert len(await records_from(storage, tp)) == 6
 
-    async def test_a_producer_older_than_the_store_may_begin_anywhere(
+    async def test_producer_older_than_the_topic_may_start_at_any_sequence(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1234))
@@ -167,7 +173,7 @@ class ProducerContract(Contract):
 
         assert len(await records_from(storage, tp)) == 6
 
-    async def test_sequences_begin_again_after_2_31(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_sequences_wrap_around_after_2_31(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, sequence=LAST_SEQUENCE - 2))
         result = await append(storage, tp, numbered(3), producer=Producer(7, sequence=0))
         again = await append(storage, tp, numbered(3), producer=Producer(7, sequence=0))
@@ -177,7 +183,7 @@ class ProducerContract(Contract):
         assert again.base_offset == result.base_offset
         assert again.duplicate
 
-    async def test_sequences_begin_again_within_a_batch(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_sequences_wrap_around_within_a_batch(self, storage: Storage, tp: TopicPartition) -> None:
         result = await append(storage, tp, numbered(5), producer=Producer(7, sequence=LAST_SEQUENCE - 1))
         again = await append(storage, tp, numbered(5), producer=Producer(7, sequence=LAST_SEQUENCE - 1))
         with pytest.raises(OutOfOrderSequenceNumber):
@@ -187,9 +193,7 @@ class ProducerContract(Contract):
         assert again == AppendResult(result.base_offset, -1, result.log_start_offset, duplicate=True)
         assert len(await records_from(storage, tp)) == 6
 
-    async def test_the_last_sequence_of_all_is_followed_by_0(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_last_sequence_is_followed_by_0(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(1), producer=Producer(7, sequence=LAST_SEQUENCE))
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(1), producer=Producer(7, sequence=1))
@@ -232,7 +236,7 @@ class ProducerContract(Contract):
         with pytest.raises(InvalidProducerEpoch):
             await append(storage, tp, numbered(3), producer=Producer(7, epoch=0))
 
-    async def test_a_newer_epoch_begins_at_0(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_newer_epoch_must_start_at_sequence_0(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=1, sequence=10))
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=13))
@@ -242,7 +246,7 @@ class ProducerContract(Contract):
         assert not result.duplicate
         assert len(await records_from(storage, tp)) == 9
 
-    async def test_a_refused_epoch_is_not_remembered(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_refused_epoch_is_not_stored(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
         with pytest.raises(OutOfOrderSequenceNumber):
             await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=3))
@@ -250,7 +254,7 @@ class ProducerContract(Contract):
 
         assert not result.duplicate
 
-    async def test_the_largest_ids_and_epochs_are_numbers_like_others(
+    async def test_largest_producer_ids_and_epochs_are_exact(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         near = 2**63 - 2, 2**63 - 1  # equal, once they are doubles
@@ -265,7 +269,7 @@ class ProducerContract(Contract):
 
     # --- Many, and none ---------------------------------------------------------------------------------
 
-    async def test_producers_count_on_their_own(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_producers_have_independent_sequences(self, storage: Storage, tp: TopicPartition) -> None:
         for producer_id in range(50):
             await append(storage, tp, numbered(1), producer=Producer(producer_id, sequence=producer_id))
         results = [
@@ -276,7 +280,7 @@ class ProducerContract(Contract):
         assert not any(result.duplicate for result in results)
         assert len(await records_from(storage, tp)) == 100
 
-    async def test_batches_without_a_producer_come_in_between(
+    async def test_batches_without_a_producer_do_not_affect_sequences(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(2), producer=Producer(7))
@@ -285,7 +289,7 @@ class ProducerContract(Contract):
 
         assert not any(result.duplicate for result in (*results, after))
 
-    async def test_what_is_read_names_its_producer(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_batches_contain_their_producer(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(2), producer=Producer(7, epoch=3))
         await append(storage, tp, numbered(2))
         await append(storage, tp, numbered(2), producer=Producer(8, epoch=4))
@@ -294,7 +298,7 @@ class ProducerContract(Contract):
 
         assert list(producers.values()) == [(7, 3), (-1, -1), (8, 4)]
 
-    async def test_a_deleted_topic_s_producer_may_go_on_in_a_new_one(
+    async def test_producer_of_a_deleted_topic_may_continue_in_the_recreated_one(
         self, storage: Storage, environment: Environment, topic: Topic
     ) -> None:
         def now_ms() -> int:
@@ -327,7 +331,7 @@ class ProducerContract(Contract):
 
         assert not any(result.duplicate for result in results)
 
-    async def test_a_topic_s_partitions_share_no_producers(self, storage: Storage, topic: Topic) -> None:
+    async def test_partitions_have_independent_producers(self, storage: Storage, topic: Topic) -> None:
         results = [
             await append(storage, TopicPartition(topic.name, number), numbered(1), producer=Producer(7))
             for number in range(3)

@@ -38,7 +38,9 @@ from korvet.testing.records import (
 class ReadContract(Contract):
     # --- Where reading begins ---------------------------------------------------------------------------
 
-    async def test_every_offset_finds_its_record(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_at_every_offset_returns_its_record(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         wanted = []
         for first in range(0, 40, 8):
             result = await append(storage, tp, numbered(8, first=first))
@@ -50,7 +52,7 @@ class ReadContract(Contract):
             assert records_of(found, record.offset) == wanted[index:]
             assert first_batch.base_offset <= record.offset <= first_batch.last_offset
 
-    async def test_offsets_between_batches_find_the_next_one(
+    async def test_read_between_batches_returns_the_next_one(
         self, storage: Storage, tp: TopicPartition, topic: Topic
     ) -> None:
         first = await append(storage, tp, numbered(2))
@@ -65,7 +67,7 @@ class ReadContract(Contract):
             numbered(2, first=2), second.base_offset
         )
 
-    async def test_the_end_of_the_log_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_at_the_log_end_returns_no_records(self, storage: Storage, tp: TopicPartition) -> None:
         start = (await storage.latest(tp)).log_start_offset
         result = await append(storage, tp, numbered(2))
         end = result.base_offset + 2
@@ -74,7 +76,9 @@ class ReadContract(Contract):
         assert found == ReadResult(found.batches, 0, LogOffsets(start, end, end))
         assert list(found.batches) == []
 
-    async def test_a_read_says_whether_a_limit_ended_it(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_result_is_cut_when_a_limit_ended_it(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         for number in range(6):
             await append(storage, tp, [Record(bytes(50_000), timestamp=T0 + number)])
         whole = await read(storage, tp, (await storage.latest(tp)).log_start_offset)
@@ -92,7 +96,9 @@ class ReadContract(Contract):
         assert none.is_cut
         assert not (await read(storage, tp, whole.offsets.high_watermark)).is_cut
 
-    async def test_an_empty_partition_is_read_as_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_of_an_empty_partition_returns_no_records(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         bounds = await storage.latest(tp)
         for offset in (0, bounds.high_watermark):
             found = await read(storage, tp, offset)
@@ -100,7 +106,7 @@ class ReadContract(Contract):
             assert list(found.batches) == []
             assert found.offsets == bounds
 
-    async def test_a_consumer_that_waited_at_0_reads_the_very_first_record(
+    async def test_consumer_waiting_at_offset_0_reads_the_first_record(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         before = records_of(await read(storage, tp, 0))
@@ -118,12 +124,14 @@ class ReadContract(Contract):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
 
-    async def test_an_empty_partition_ends_at_its_start(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_offsets_beyond_an_empty_partition_are_out_of_range(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         for offset in (-1, (await storage.latest(tp)).log_start_offset + 1, 2**62):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
 
-    async def test_bounds_come_with_what_was_read(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_result_contains_the_log_offsets(self, storage: Storage, tp: TopicPartition) -> None:
         result = await append(storage, tp, numbered(4))
         await storage.truncate_before(tp, result.base_offset + 1)
         found = await read(storage, tp, result.base_offset + 2)
@@ -133,7 +141,7 @@ class ReadContract(Contract):
         assert found.offsets == await storage.latest(tp)
         assert found.size == sum(len(each) for each in found.batches)
 
-    async def test_both_isolation_levels_read_what_no_transaction_holds_back(
+    async def test_both_isolation_levels_read_records_without_transactions(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         result = await append(storage, tp, numbered(4))
@@ -148,9 +156,7 @@ class ReadContract(Contract):
 
     # --- Limits -----------------------------------------------------------------------------------------
 
-    async def test_the_first_batch_is_returned_even_when_it_exceeds_the_limits(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_first_batch_may_exceed_max_bytes(self, storage: Storage, tp: TopicPartition) -> None:
         result = await append(storage, tp, [Record(b"x" * 1000), Record(b"y" * 1000)])
         for offset in (result.base_offset, result.base_offset + 1):
             for max_bytes in (1, 100, 1500):
@@ -158,7 +164,7 @@ class ReadContract(Contract):
 
                 assert records_of(found, offset)[0].offset == offset
 
-    async def test_reading_with_a_small_limit_comes_to_the_end_all_the_same(
+    async def test_reads_with_a_small_limit_reach_the_log_end(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         wanted = []
@@ -170,7 +176,9 @@ class ReadContract(Contract):
         assert await records_from(storage, tp, max_bytes=1) == wanted
         assert await records_from(storage, tp, max_bytes=500) == wanted
 
-    async def test_a_limit_is_kept_and_used(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_read_fills_but_does_not_exceed_max_bytes(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         wanted = []
         for number in range(200):
             records = [Record(b"x" * (9_000 if number % 2 else 11_000), timestamp=T0 + number)]
@@ -184,7 +192,7 @@ class ReadContract(Contract):
             assert max_bytes - 12_000 < found.size <= max_bytes
             assert records_found == wanted[index : index + len(records_found)]
 
-    async def test_one_limit_holds_for_all_partitions_together(self, storage: Storage, topic: Topic) -> None:
+    async def test_max_bytes_limits_all_partitions_together(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         starts = {}
         for tp in tps:
@@ -200,7 +208,7 @@ class ReadContract(Contract):
         assert sizes[2] == 0
         assert list(results) == tps
 
-    async def test_each_partition_has_a_limit_of_its_own(self, storage: Storage, topic: Topic) -> None:
+    async def test_each_partition_has_its_own_limit(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         requests = {}
         for tp in tps:
@@ -229,7 +237,9 @@ class ReadContract(Contract):
 
         assert [size_of(results[tp]) > 0 for tp in (empty, first, second)] == [False, True, False]
 
-    async def test_a_partition_in_error_fails_alone(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_failing_partition_does_not_fail_other_partitions(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         result = await append(storage, tp, numbered(1))
         nowhere, beyond = TopicPartition("nowhere", 0), TopicPartition(tp.topic, 1)
         results = await storage.read(
@@ -245,7 +255,7 @@ class ReadContract(Contract):
         assert isinstance(results[beyond], OffsetOutOfRange)
         assert size_of(results[tp]) > 0
 
-    async def test_cancelled_readers_take_nothing_from_the_others(
+    async def test_cancelled_readers_do_not_affect_other_readers(
         self, storage: Storage, topic: Topic
     ) -> None:
         wanted = {}
@@ -271,7 +281,7 @@ class ReadContract(Contract):
 
     # --- Bounds -----------------------------------------------------------------------------------------
 
-    async def test_a_log_never_written_begins_and_ends_when_its_topic_was_created(
+    async def test_new_log_starts_and_ends_at_the_creation_of_its_topic(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         earliest = await storage.earliest(tp)
@@ -285,7 +295,7 @@ class ReadContract(Contract):
             assert start > 0
             assert start % 2 ** int(topic.settings["offset.sequence.bits"]) == 0
 
-    async def test_the_partitions_of_a_topic_begin_at_the_same_offset(
+    async def test_partitions_of_a_topic_start_at_the_same_offset(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         first = await storage.latest(tp)
@@ -310,13 +320,15 @@ class ReadContract(Contract):
         assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0 + 5)
         assert (await storage.latest(tp)).log_start_offset == start
 
-    async def test_earliest_knows_records_without_a_time(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_earliest_of_records_without_a_timestamp(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         start = (await storage.latest(tp)).high_watermark
         await append(storage, tp, numbered(2, timestamp=-1))
 
         assert await storage.earliest(tp) == OffsetAndTimestamp(start, -1)
 
-    async def test_a_read_below_the_log_start_finds_the_first_record_unless_something_was_removed(
+    async def test_read_below_the_log_start_is_out_of_range_after_a_truncation(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         first = (await append(storage, tp, numbered(3))).base_offset
@@ -330,7 +342,7 @@ class ReadContract(Contract):
 
     # --- Truncating -------------------------------------------------------------------------------------
 
-    async def test_truncated_records_are_gone(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_truncated_records_are_not_read(self, storage: Storage, tp: TopicPartition) -> None:
         wanted = []
         for first in range(0, 12, 4):
             result = await append(storage, tp, numbered(4, first=first))
@@ -344,7 +356,7 @@ class ReadContract(Contract):
             assert await records_from(storage, tp) == wanted[index:]
             assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0)
 
-    async def test_truncating_inside_a_batch_is_seen_by_every_verb(
+    async def test_truncation_inside_a_batch_is_seen_by_every_operation(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         records = [Record(b"%d" % n, timestamp=T0 + n * (-1) ** n) for n in range(10)]  # 0 -1 2 -3 4 -5 …
@@ -359,7 +371,7 @@ class ReadContract(Contract):
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 9, T0 - 9)
         assert await storage.seek_ts(tp, T0 - 8) is None
 
-    async def test_a_log_start_never_goes_back(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_log_start_offset_does_not_decrease(self, storage: Storage, tp: TopicPartition) -> None:
         base = (await append(storage, tp, numbered(10))).base_offset
         await storage.truncate_before(tp, base + 5)
         starts = [await storage.truncate_before(tp, offset) for offset in (base + 3, 0, base + 5)]
@@ -367,7 +379,7 @@ class ReadContract(Contract):
         assert starts == [base + 5] * 3
         assert (await storage.latest(tp)).log_start_offset == base + 5
 
-    async def test_an_emptied_log_goes_on_where_it_was(
+    async def test_truncated_empty_log_continues_at_its_end(
         self, storage: Storage, tp: TopicPartition, topic: Topic
     ) -> None:
         base = (await append(storage, tp, numbered(3))).base_offset
@@ -387,7 +399,9 @@ class ReadContract(Contract):
         assert await records_from(storage, tp, base + 3) == stored(numbered(3), again.base_offset)
         assert await storage.earliest(tp) == OffsetAndTimestamp(base + 3, T0)
 
-    async def test_nothing_is_truncated_beyond_the_end(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_truncation_beyond_the_log_end_is_out_of_range(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         base = (await append(storage, tp, numbered(3))).base_offset
         with pytest.raises(OffsetOutOfRange):
             await storage.truncate_before(tp, base + 4)
@@ -417,9 +431,7 @@ class ReadContract(Contract):
 
     # --- Leader epochs ----------------------------------------------------------------------------------
 
-    async def test_an_epoch_that_goes_on_ends_where_the_log_does(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_current_epoch_ends_at_the_log_end(self, storage: Storage, tp: TopicPartition) -> None:
         start = (await storage.latest(tp)).high_watermark
         empty = await storage.epoch_end(tp, 0)
         result = await append(storage, tp, numbered(3))
@@ -427,7 +439,7 @@ class ReadContract(Contract):
         assert empty == EpochEnd(0, start)
         assert await storage.epoch_end(tp, 0) == EpochEnd(0, result.base_offset + 3)
 
-    async def test_an_epoch_that_never_was_is_unknown(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_unknown_epoch_has_no_end(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3))
 
         assert await storage.epoch_end(tp, 1) == EpochEnd(-1, -1)

@@ -33,7 +33,7 @@ class RetentionContract(Contract):
         assert 2 * MB <= kept <= 3.5 * MB
         assert (await eager.latest(tp)).log_start_offset > start
 
-    async def test_what_is_left_is_the_end_of_the_log(self, eager: Storage, environment: Environment) -> None:
+    async def test_retention_keeps_the_end_of_the_log(self, eager: Storage, environment: Environment) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": str(MB)})
         await append_mb(eager, tp, 4)
         bounds = await eager.latest(tp)
@@ -45,7 +45,7 @@ class RetentionContract(Contract):
         assert found[-1].offset == bounds.high_watermark - 1
         assert numbers == list(range(numbers[0], 400))
 
-    async def test_who_read_all_that_was_dropped_misses_nothing(
+    async def test_consumer_that_read_all_dropped_records_misses_none(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": "0"})
@@ -59,7 +59,9 @@ class RetentionContract(Contract):
             assert bounds.log_start_offset == base + 1
             assert [each.offset for each in await records_from(eager, tp, base + 1)] == [second]
 
-    async def test_no_limit_keeps_everything(self, eager: Storage, environment: Environment) -> None:
+    async def test_unlimited_retention_keeps_all_records(
+        self, eager: Storage, environment: Environment
+    ) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": "-1", "retention.ms": "-1"})
         start = (await eager.latest(tp)).log_start_offset
         await append_mb(eager, tp, 4)
@@ -76,7 +78,7 @@ class RetentionContract(Contract):
         assert len(found) <= 110
         assert (await eager.latest(tp)).log_start_offset > start
 
-    async def test_one_young_record_keeps_what_follows_it(
+    async def test_young_record_keeps_the_records_after_it(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
@@ -87,7 +89,7 @@ class RetentionContract(Contract):
         assert len(await records_from(eager, tp)) == 401
         assert (await eager.latest(tp)).log_start_offset == start
 
-    async def test_records_without_a_time_are_as_old_as_their_append(
+    async def test_records_without_a_timestamp_expire_by_append_time(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
@@ -95,7 +97,7 @@ class RetentionContract(Contract):
 
         assert len(await records_from(eager, tp)) == 400
 
-    async def test_what_was_appended_a_moment_ago_stays_whatever_its_timestamps_say(
+    async def test_recently_appended_records_are_kept_despite_old_timestamps(
         self, storage: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(storage, environment, {"retention.ms": "1"})
@@ -103,7 +105,7 @@ class RetentionContract(Contract):
 
         assert len(await records_from(storage, tp)) == 400
 
-    async def test_a_topic_that_is_compacted_only_drops_nothing(
+    async def test_retention_does_not_apply_to_the_compact_policy(
         self, eager: Storage, environment: Environment
     ) -> None:
         settings = {"cleanup.policy": "compact", "retention.ms": "1", "retention.bytes": "1"}
@@ -112,7 +114,7 @@ class RetentionContract(Contract):
 
         assert len(await records_from(eager, tp)) == 400
 
-    async def test_producers_are_known_after_their_records_were_dropped(
+    async def test_producers_are_recognised_after_their_records_were_dropped(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": "0"})
@@ -123,7 +125,7 @@ class RetentionContract(Contract):
         assert again.duplicate
         assert again.base_offset == first.base_offset
 
-    async def test_times_are_found_in_what_is_left(self, eager: Storage, environment: Environment) -> None:
+    async def test_seek_ts_finds_remaining_records(self, eager: Storage, environment: Environment) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": str(MB)})
         await append_mb(eager, tp, 4)
         found = await records_from(eager, tp)
@@ -133,7 +135,7 @@ class RetentionContract(Contract):
         assert first.offset == found[0].offset
         assert last == first
 
-    async def test_what_nobody_writes_to_is_trimmed_when_asked(
+    async def test_enforce_retention_trims_an_idle_partition(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {})
@@ -148,7 +150,7 @@ class RetentionContract(Contract):
         assert await eager.latest(tp) == LogOffsets(end, end, end)
         assert await eager.enforce_retention(tp) is None
 
-    async def test_asking_drops_nothing_that_retention_keeps(
+    async def test_enforce_retention_keeps_records_within_limits(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": str(2 * MB)})
@@ -158,7 +160,7 @@ class RetentionContract(Contract):
         assert start is None
         assert len(await records_from(eager, tp)) == 100
 
-    async def test_what_is_archived_is_trimmed_by_local_retention_and_nothing_else_is(
+    async def test_local_retention_trims_archived_records_only(
         self, eager: Storage, environment: Environment
     ) -> None:
         settings = {
@@ -183,7 +185,7 @@ class RetentionContract(Contract):
         assert whole is not None
         assert 100 <= len(await records_from(eager, tp)) <= 150
 
-    async def test_local_retention_is_the_whole_ones_where_nothing_else_is_said(
+    async def test_local_retention_defaults_to_retention(
         self, eager: Storage, environment: Environment
     ) -> None:
         tp = await topic_with(
@@ -195,7 +197,7 @@ class RetentionContract(Contract):
         assert len(await records_from(eager, tp)) == 100
         assert await eager.enforce_retention(tp, up_to=end) == end
 
-    async def test_a_topic_that_is_not_there_cannot_be_trimmed(self, storage: Storage) -> None:
+    async def test_unknown_topic_cannot_be_trimmed(self, storage: Storage) -> None:
         with pytest.raises(UnknownTopicOrPartition):
             await storage.enforce_retention(TopicPartition("nothing", 0))
 

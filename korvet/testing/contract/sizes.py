@@ -17,10 +17,10 @@ OVERHEAD = 200
 
 
 class SizeContract(Contract):
-    async def test_what_was_never_written_has_no_size(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_empty_partition_has_size_0(self, storage: Storage, tp: TopicPartition) -> None:
         assert await storage.sizes([tp]) == {tp: 0}
 
-    async def test_a_partition_is_as_large_as_its_records(
+    async def test_size_is_that_of_the_records(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         other = TopicPartition(topic.name, 1)
@@ -33,7 +33,7 @@ class SizeContract(Contract):
         assert KB <= number(sizes[other]) <= KB + OVERHEAD
         assert 50 * KB <= number(sizes[tp]) <= 50 * (KB + OVERHEAD)
 
-    async def test_what_was_dropped_does_not_count(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_dropped_records_do_not_count(self, storage: Storage, tp: TopicPartition) -> None:
         offsets = [(await append(storage, tp, [Record(b"x" * 10 * KB)])).base_offset for _ in range(100)]
         before = number((await storage.sizes([tp]))[tp])
         await storage.truncate_before(tp, offsets[50])
@@ -44,9 +44,7 @@ class SizeContract(Contract):
         assert before / 2 <= half <= before / 2 + PIECE
         assert emptied == 0
 
-    async def test_retention_makes_a_partition_smaller(
-        self, storage: Storage, environment: Environment
-    ) -> None:
+    async def test_retention_reduces_the_size(self, storage: Storage, environment: Environment) -> None:
         settings = {**environment.settings, "retention.ms": "-1", "retention.bytes": str(100 * KB)}
         await storage.create_topic("kept", 1, settings)
         tp = TopicPartition("kept", 0)
@@ -55,7 +53,7 @@ class SizeContract(Contract):
 
         assert 100 * KB <= number((await storage.sizes([tp]))[tp]) <= 500 * KB
 
-    async def test_another_broker_tells_the_same(
+    async def test_another_broker_returns_the_same_size(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         await append(storage, tp, [Record(b"x" * KB)])
@@ -64,7 +62,7 @@ class SizeContract(Contract):
 
         assert await storage.sizes([tp]) == theirs
 
-    async def test_a_partition_that_is_not_there_is_told_beside_the_others(
+    async def test_unknown_partition_is_an_error_beside_other_sizes(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         missing, unknown = TopicPartition(tp.topic, 3), TopicPartition("nobody", 0)
@@ -74,7 +72,7 @@ class SizeContract(Contract):
         assert isinstance(sizes[missing], UnknownTopicOrPartition)
         assert isinstance(sizes[unknown], UnknownTopicOrPartition)
 
-    async def test_many_are_asked_for_at_once(self, storage: Storage, environment: Environment) -> None:
+    async def test_sizes_of_many_partitions(self, storage: Storage, environment: Environment) -> None:
         await storage.create_topic("wide", 600, environment.settings)
         tps = [TopicPartition("wide", number) for number in range(600)]
         await append(storage, tps[599], [Record(b"x" * KB)])

@@ -17,14 +17,14 @@ YEAR_2100 = 4_102_444_800_000
 
 
 class TimeContract(Contract):
-    async def test_an_exact_hit_is_found(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_ts_finds_an_exact_timestamp(self, storage: Storage, tp: TopicPartition) -> None:
         records = [Record(timestamp=T0 + 10 * n) for n in range(10)]
         base = (await append(storage, tp, records)).base_offset
         found = [await storage.seek_ts(tp, T0 + 10 * n) for n in range(10)]
 
         assert found == [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(10)]
 
-    async def test_between_two_times_the_later_one_is_found(
+    async def test_seek_ts_between_two_timestamps_finds_the_later_one(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         records = [Record(timestamp=T0 + 10 * n) for n in range(10)]
@@ -33,7 +33,7 @@ class TimeContract(Contract):
 
         assert found == [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(1, 10)]
 
-    async def test_a_time_that_is_still_to_come_finds_nothing(
+    async def test_seek_ts_after_the_last_timestamp_is_none(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(3))
@@ -41,18 +41,20 @@ class TimeContract(Contract):
         assert await storage.seek_ts(tp, T0 + 1) is None
         assert await storage.seek_ts(tp, 2**62) is None
 
-    async def test_an_empty_log_finds_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_in_an_empty_log_is_none(self, storage: Storage, tp: TopicPartition) -> None:
         assert await storage.seek_ts(tp, 0) is None
         assert await storage.seek_max_ts(tp) is None
 
-    async def test_an_emptied_log_finds_nothing(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_in_a_truncated_empty_log_is_none(self, storage: Storage, tp: TopicPartition) -> None:
         base = (await append(storage, tp, numbered(3))).base_offset
         await storage.truncate_before(tp, base + 3)
 
         assert await storage.seek_ts(tp, 0) is None
         assert await storage.seek_max_ts(tp) is None
 
-    async def test_the_first_of_equal_times_is_found(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_ts_finds_the_first_of_equal_timestamps(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         base = (await append(storage, tp, numbered(3, timestamp=T0))).base_offset
         second = (await append(storage, tp, numbered(3, timestamp=T0 + 1))).base_offset
         await append(storage, tp, numbered(3, timestamp=T0 + 1))
@@ -62,7 +64,7 @@ class TimeContract(Contract):
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(second, T0 + 1)
 
     @pytest.mark.parametrize("codec", list(Codec))
-    async def test_times_are_found_inside_compressed_batches(
+    async def test_seek_ts_finds_records_inside_compressed_batches(
         self, storage: Storage, tp: TopicPartition, codec: Codec
     ) -> None:
         records = [Record(b"x" * 100, timestamp=T0 + n) for n in range(100)]
@@ -71,7 +73,7 @@ class TimeContract(Contract):
         assert await storage.seek_ts(tp, T0 + 57) == OffsetAndTimestamp(base + 57, T0 + 57)
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 99, T0 + 99)
 
-    async def test_times_out_of_order_are_answered_in_the_order_of_offsets(
+    async def test_seek_ts_finds_the_lowest_offset_of_unordered_timestamps(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         times = [50, 10, 70, 20, 70, 90, 0, 90]
@@ -82,7 +84,9 @@ class TimeContract(Contract):
         assert found[0] == OffsetAndTimestamp(wanted[0].offset, T0 + 50)
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(wanted[5].offset, T0 + 90)
 
-    async def test_times_out_of_order_within_a_batch(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_ts_with_unordered_timestamps_within_a_batch(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         times = [50, 10, 70, 20, 70, 90, 0, 90]
         wanted = await append_with_times(storage, tp, [[T0 + time for time in times]])
         found = [await storage.seek_ts(tp, T0 + time) for time in range(95)]
@@ -90,7 +94,7 @@ class TimeContract(Contract):
         assert found == [first_at(wanted, T0 + time) for time in range(95)]
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(wanted[5].offset, T0 + 90)
 
-    async def test_a_record_of_the_year_2100_hides_nothing(
+    async def test_record_of_the_year_2100_does_not_hide_earlier_timestamps(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         wanted = stored([Record(timestamp=T0)], (await append(storage, tp, numbered(1))).base_offset)
@@ -104,7 +108,7 @@ class TimeContract(Contract):
 
         assert found == [first_at(wanted[2:], target) for target in targets]
 
-    async def test_a_record_of_the_year_2100_is_found_where_it_comes_first(
+    async def test_record_of_the_year_2100_is_found_at_the_start(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         far = (await append(storage, tp, [Record(timestamp=YEAR_2100)])).base_offset
@@ -113,14 +117,16 @@ class TimeContract(Contract):
         assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(far, YEAR_2100)
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(far, YEAR_2100)
 
-    async def test_records_without_a_time_are_passed_over(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_ts_skips_records_without_a_timestamp(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
         await append(storage, tp, numbered(3, timestamp=-1))
         second = (await append(storage, tp, numbered(3, timestamp=0))).base_offset
 
         assert await storage.seek_ts(tp, 0) == OffsetAndTimestamp(second, 0)
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(second, 0)
 
-    async def test_log_append_times_are_found(self, storage: Storage, environment: Environment) -> None:
+    async def test_seek_ts_finds_log_append_times(self, storage: Storage, environment: Environment) -> None:
         tp = await log_append_time_topic(storage, environment)
         start = (await storage.latest(tp)).log_start_offset
         first = await append(storage, tp, numbered(3, timestamp=YEAR_2100))
@@ -133,7 +139,7 @@ class TimeContract(Contract):
         assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(first.base_offset, time)
 
     @pytest.mark.parametrize("seed", [1, 2])
-    async def test_any_order_in_a_log_of_many_pieces(
+    async def test_seek_ts_with_any_order_in_a_large_log(
         self, storage: Storage, tp: TopicPartition, seed: int
     ) -> None:
         chance = random.Random(seed)  # noqa: S311  the same every time
@@ -151,7 +157,7 @@ class TimeContract(Contract):
             wanted = wanted[len(wanted) // 3 :]
             await storage.truncate_before(tp, wanted[0].offset)
 
-    async def test_times_are_found_in_20_mb(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_seek_ts_finds_records_in_20_mb(self, storage: Storage, tp: TopicPartition) -> None:
         times = [[T0 + 1000 * n - m * 30 for m in range(50)] for n in range(40)]
         wanted = await append_with_times(storage, tp, times, size=10_000)
         targets = [T0 + 1000 * n - m for n in range(0, 41, 3) for m in (0, 1, 700, 5000)]

@@ -15,7 +15,7 @@ SOON_S = 5
 
 
 class WatchContract(Contract):
-    async def test_growth_wakes_who_waits(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_append_wakes_a_watcher(self, storage: Storage, tp: TopicPartition) -> None:
         with storage.watch([tp]) as watch:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(append_later, storage, tp)
@@ -50,7 +50,9 @@ class WatchContract(Contract):
             with trio.fail_after(SOON_S):
                 await watch.wait()
 
-    async def test_any_of_the_watched_partitions_wakes(self, storage: Storage, topic: Topic) -> None:
+    async def test_append_to_any_watched_partition_wakes_the_watcher(
+        self, storage: Storage, topic: Topic
+    ) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         for tp in tps:
             with storage.watch(tps) as watch:
@@ -58,7 +60,7 @@ class WatchContract(Contract):
                 with trio.fail_after(SOON_S):
                     await watch.wait()
 
-    async def test_those_that_have_grown_are_told_and_told_once(self, storage: Storage, topic: Topic) -> None:
+    async def test_each_growth_is_reported_once(self, storage: Storage, topic: Topic) -> None:
         first, second, third = (TopicPartition(topic.name, number) for number in range(3))
         with storage.watch([first, second, third]) as watch, trio.fail_after(SOON_S):
             await append(storage, first, numbered(1))
@@ -71,7 +73,7 @@ class WatchContract(Contract):
 
         assert ({first, third}, {first, third}, set(), {second}) == (known, both, nothing, one)
 
-    async def test_everybody_who_waits_is_woken(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_append_wakes_all_watchers(self, storage: Storage, tp: TopicPartition) -> None:
         woken = []
 
         async def wait_for_growth(*, task_status: trio.TaskStatus[None]) -> None:
@@ -88,7 +90,7 @@ class WatchContract(Contract):
 
         assert len(woken) == 50
 
-    async def test_one_who_stops_watching_takes_nothing_from_the_others(
+    async def test_closed_watch_does_not_affect_other_watches(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         with storage.watch([tp]) as watch:
@@ -98,13 +100,13 @@ class WatchContract(Contract):
             with trio.fail_after(SOON_S):
                 await watch.wait()
 
-    async def test_deletion_wakes(self, storage: Storage, topic: Topic, tp: TopicPartition) -> None:
+    async def test_deletion_wakes_a_watcher(self, storage: Storage, topic: Topic, tp: TopicPartition) -> None:
         with storage.watch([tp]) as watch:
             await storage.delete_topic(topic)
             with trio.fail_after(SOON_S):
                 await watch.wait()
 
-    async def test_another_broker_s_append_wakes(
+    async def test_append_by_another_broker_wakes_a_watcher(
         self, storage: Storage, environment: Environment, tp: TopicPartition
     ) -> None:
         async with environment.open() as other:
@@ -115,7 +117,7 @@ class WatchContract(Contract):
                     while len(await records_from(storage, tp)) == before:
                         await watch.wait()
 
-    async def test_another_broker_s_deletion_wakes(
+    async def test_deletion_by_another_broker_wakes_a_watcher(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
     ) -> None:
         async with environment.open() as other:
@@ -125,7 +127,7 @@ class WatchContract(Contract):
                 with trio.fail_after(SOON_S):
                     await watch.wait()
 
-    async def test_a_thousand_watches_come_and_go(self, storage: Storage, topic: Topic) -> None:
+    async def test_thousand_watches_are_opened_and_closed(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         for _ in range(1000):
             with storage.watch(tps):
