@@ -109,7 +109,7 @@ def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_all_workers_are_drained_before_any_is_ended() -> None:
+def test_all_are_drained_before_any_is_told_to_end() -> None:
     with program(OBEYS) as process:
         lines_until(process, "ready line of 0")
         process.send_signal(signal.SIGTERM)
@@ -122,7 +122,7 @@ def test_all_workers_are_drained_before_any_is_ended() -> None:
 
 
 @pytest.mark.slow
-def test_broker_ends_with_one_line_when_a_worker_keeps_failing() -> None:
+def test_a_worker_that_ends_again_and_again_ends_the_broker_with_a_line() -> None:
     with program("async def work(sock): os._exit(7)") as process:
         status, out, err = ended(process)
 
@@ -132,7 +132,7 @@ def test_broker_ends_with_one_line_when_a_worker_keeps_failing() -> None:
 
 
 @pytest.mark.slow
-def test_refusal_of_a_worker_is_the_last_line_of_the_broker() -> None:
+def test_what_a_worker_is_refused_is_the_brokers_last_line() -> None:
     refused = """
 async def work(sock):
     control = Control.on(sock)
@@ -146,7 +146,7 @@ async def work(sock):
 
 
 @pytest.mark.slow
-def test_worker_that_does_not_end_is_killed() -> None:
+def test_a_worker_that_does_not_end_is_killed() -> None:
     deaf = OBEYS.replace("    while (", "    await trio.sleep_forever()\n    while (")
     with program(deaf.replace("async def", "parent.GRACE_S = 0\n\nasync def")) as process:
         lines_until(process, "ready")
@@ -158,7 +158,7 @@ def test_worker_that_does_not_end_is_killed() -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_before_the_parent_ends_with_an_error() -> None:
+def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
     with program(OBEYS, 'raise OSError(5, "no such terminal")') as process:
         status, out, err = ended(process)
 
@@ -167,7 +167,7 @@ def test_workers_end_before_the_parent_ends_with_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_broker_ends_with_one_line_when_the_fork_server_is_killed() -> None:
+def test_without_the_process_it_forks_from_the_broker_ends_with_a_line() -> None:
     with program(OBEYS) as process:
         lines_until(process, "ready")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -178,11 +178,11 @@ def test_broker_ends_with_one_line_when_the_fork_server_is_killed() -> None:
     assert err == "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n"
 
 
-def test_exit_status_is_described() -> None:
+def test_says_how_a_process_ended() -> None:
     assert ["killed by SIGKILL", "with status 3"] == [how(-9), how(3)]
 
 
-def test_socket_folder_is_private_and_removed_with_its_contents() -> None:
+def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() -> None:
     with private_folder() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "1.sock").touch()
@@ -190,7 +190,9 @@ def test_socket_folder_is_private_and_removed_with_its_contents() -> None:
     assert not folder.exists()
 
 
-def test_too_long_socket_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_path_no_socket_can_have_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -204,7 +206,7 @@ def test_too_long_socket_folder_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("limit, expected", [(10, 4), (9, 3), (1, 1)])
-async def test_limits_are_divided_among_processes(limit: int, expected: int) -> None:
+async def test_each_process_has_its_share_of_the_limits(limit: int, expected: int) -> None:
     config = Config(storage="unix:///nowhere", processes=3, max_connections=limit)
     server = Server(await open_broker(MemoryStorage(), config), [])
 
@@ -213,7 +215,7 @@ async def test_limits_are_divided_among_processes(limit: int, expected: int) -> 
 
 
 @pytest.mark.parametrize("storage", ["memory://", "memory://?max_bytes=5"])
-def test_memory_storage_is_refused_with_several_processes(storage: str) -> None:
+def test_memory_is_one_process(storage: str) -> None:
     with pytest.raises(ConfigError, match=r"^\$\.processes: 2 processes cannot share"):
         Config(storage=storage, processes=2)
 
@@ -233,7 +235,7 @@ def test_memory_storage_is_refused_with_several_processes(storage: str) -> None:
     ],
     ids=repr,
 )
-async def test_messages_are_received_completely_and_in_order(message: Message) -> None:
+async def test_messages_arrive_whole_one_after_the_other(message: Message) -> None:
     ours, theirs = socket.socketpair()
     sending, receiving = Control.on(ours), Control.on(theirs)
     async with sending.stream, receiving.stream, trio.open_nursery() as nursery:
@@ -242,7 +244,7 @@ async def test_messages_are_received_completely_and_in_order(message: Message) -
         assert [message] * 3 == [await receiving.receive() for _ in range(3)]
 
 
-async def test_errors_are_sent_with_their_messages() -> None:
+async def test_errors_are_sent_with_their_words() -> None:
     ours, theirs = socket.socketpair()
     sending, receiving = Control.on(ours), Control.on(theirs)
     async with sending.stream, receiving.stream:
@@ -253,7 +255,7 @@ async def test_errors_are_sent_with_their_messages() -> None:
     assert (StorageUsageError, "no") == (type(message.error), str(message.error))
 
 
-async def test_closed_peer_is_reported_and_messages_to_it_are_dropped() -> None:
+async def test_an_end_that_has_gone_is_told_and_what_is_sent_to_it_is_lost() -> None:
     ours, theirs = socket.socketpair()
     control = Control.on(ours)
     async with control.stream:
@@ -264,7 +266,7 @@ async def test_closed_peer_is_reported_and_messages_to_it_are_dropped() -> None:
         assert await control.receive() is None
 
 
-async def test_partial_message_is_not_returned() -> None:
+async def test_half_a_message_is_none() -> None:
     ours, theirs = socket.socketpair()
     control = Control.on(ours)
     async with control.stream, trio.open_nursery() as nursery:
@@ -285,7 +287,7 @@ async def test_partial_message_is_not_returned() -> None:
 # --- Ports ------------------------------------------------------------------------------------------------
 
 
-def test_held_port_is_bound_only_by_shared_listeners() -> None:
+def test_a_held_port_is_shared_by_those_who_say_so_alone() -> None:
     with held_ports(Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))) as found:
         assert found.listeners[0].port > 0
         shared = [open_listeners(found, Use.SHARED) for _ in range(3)]
@@ -297,7 +299,7 @@ def test_held_port_is_bound_only_by_shared_listeners() -> None:
             bound[0].close()
 
 
-def test_held_port_refuses_connections_until_a_listener_opens() -> None:
+def test_a_held_port_takes_no_connections_before_anybody_listens() -> None:
     with held_ports(Config(listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),))) as found:
         address = ("127.0.0.1", found.listeners[0].port)
         with pytest.raises(ConnectionRefusedError):
