@@ -106,9 +106,14 @@ def batches_of(result: ReadResult) -> list[RecordBatch]:
 
 def records_of(result: ReadResult, offset: int = 0) -> list[StoredRecord]:
     """Return the records in a result from `offset` on, as a consumer does."""
+    return records_in(batches_of(result), offset)
+
+
+def records_in(batches: Iterable[RecordBatch], offset: int = 0) -> list[StoredRecord]:
+    """Return the records in batches from `offset` on."""
     return [
         StoredRecord(each.base_offset + delta, value, key, timestamp, headers)
-        for each in batches_of(result)
+        for each in batches
         for delta, timestamp, key, value, headers in decode_records(each)
         if each.base_offset + delta >= offset
     ]

@@ -14,7 +14,7 @@ from korvet.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from korvet.storage.interface import LogOffsets, TopicPartition
-from tests.handlers.support import T0, Shim, append, ask, away, create, reconfigure
+from tests.handlers.support import T0, Shim, append, ask, away, create
 
 LATEST, EARLIEST, MAX, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 
@@ -89,13 +89,6 @@ async def test_a_time_is_the_first_record_at_or_after_it(
 
 async def test_a_time_after_every_record_is_unknown(written: Broker) -> None:
     assert (0, -1, -1, -1) == await found(written, 501)
-
-
-async def test_an_unknown_time_may_be_offset_0(written: Broker) -> None:
-    reconfigure(written, list_offsets_unknown="zero")
-
-    assert (0, 0, -1, -1) == await found(written, 501)
-    assert (0, 0, 100, 0) == await found(written, 50)
 
 
 async def test_an_empty_partition(broker: Broker) -> None:

@@ -16,14 +16,6 @@ mappers = st.sampled_from(MAPPERS)
 offsets = st.integers(0, MAX_OFFSET)
 
 
-def test_a_timestamp_offset_is_the_time_shifted_and_the_sequence() -> None:
-    mapper = TimestampOffsets(10)
-
-    assert mapper.offset(b"1234567890123-0") == 1_264_197_519_485_952
-    assert mapper.offset(b"1234567890123-5") == 1_264_197_519_485_957
-    assert mapper.entry_id(1_264_197_519_485_957) == b"1234567890123-5"
-
-
 def test_a_dense_offset_is_one_less_than_its_entry_s_milliseconds() -> None:
     mapper = DenseOffsets()
 

@@ -378,16 +378,6 @@ async def test_a_group_of_redis_consumers_goes_on_behind_what_it_was_delivered(s
     assert await store.groups.committed("billing") == expected
 
 
-async def test_a_group_of_redis_consumers_goes_on_at_its_lowest_pending_entry(store: Store) -> None:
-    await store.create()
-    await store.add(*range(5))
-    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
-    await store.deliver(3)
-    await store.redis.execute(b"XACK", STREAM, b"billing", store.entry_id(0))
-
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(1))}
-
-
 async def test_a_pending_batch_is_read_again_from_its_first_record(store: Store) -> None:
     await store.create()
     batch = build_batch([(0, 1, None, b"a", ()), (1, 1, None, b"b", ()), (2, 1, None, b"c", ())])
@@ -405,15 +395,6 @@ async def test_a_redis_group_that_read_nothing_stands_at_the_log_start(store: St
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
 
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(0))}
-
-
-async def test_a_stored_position_goes_before_the_redis_groups(store: Store) -> None:
-    await store.create()
-    await store.add(*range(5))
-    await store.commit(store.offset(1))
-    await store.deliver(3)
-
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(1), 0)}
 
 
 async def test_ids_without_an_offset_lead_to_the_next_that_has_one(store: Store) -> None:
