@@ -22,7 +22,7 @@ from korvet.handlers import APIS
 from korvet.protocol.frames import Frame, FrameReader
 from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import schema_of
-from korvet.server.listeners import open_listeners
+from korvet.server.listeners import advertised_addresses, open_listeners
 from korvet.server.server import Server
 from korvet.storage.interface import Storage
 from korvet.storage.memory import MemoryStorage
@@ -68,8 +68,10 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Serve on free ports, and drain at the end. The block may take `limit_s`."""
     config = Config(**{"listeners": LOOPBACK, "shutdown_deadline_ms": 2000, **settings})
-    broker = await open_broker(storage or MemoryStorage(), config, counters=Seen())
-    server = Server(broker, open_listeners(config), sweep_interval_s)
+    listeners = open_listeners(config)
+    advertised = advertised_addresses(listeners)
+    broker = await open_broker(storage or MemoryStorage(), config, advertised=advertised, counters=Seen())
+    server = Server(broker, listeners, sweep_interval_s)
     with trio.fail_after(limit_s):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve)

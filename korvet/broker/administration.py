@@ -48,7 +48,7 @@ async def alter_topic(
         if validate_only or altered == topic:
             return
         try:
-            await broker.storage.alter_topic(topic, partitions=altered.partitions, settings=altered.settings)
+            await broker.alter_topic(topic, partitions=altered.partitions, settings=altered.settings)
         except DocumentConflict:
             continue
         return

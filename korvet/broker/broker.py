@@ -18,12 +18,13 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.broker.counters import Counters
-from korvet.broker.limits import AnswerBudget
+from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.compaction import CompactionWorker
+from korvet.maintenance.leases import Leases
 from korvet.maintenance.retention import RetentionWorker
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -41,11 +42,14 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
-from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
+from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
 from korvet.tiered.log import Tiers
 from korvet.tiered.remote import ColdStore
 
 NO_EPOCH = -1
+
+# Makes the group coordinator of a broker from its storage, settings, clock and leases.
+MakeGroups = Callable[[Storage, Config, Callable[[], int], Leases], GroupCoordinator]
 
 
 class Operation(IntEnum):
@@ -139,21 +143,20 @@ class Node:
 
 @define(eq=False)
 class Broker:
-    """A broker, created by `open_broker`. `advertised` is the advertised host and port by listener name."""
+    """A broker, created by `open_broker`."""
 
-    storage: Storage
+    _storage: Storage
     config: Config
     cluster_id: str
-    producer_ids: ProducerIds
-    counters: Counters = field(factory=Counters)
-    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    advertised: Mapping[str, tuple[str, int]] = field(factory=dict)
-    cold: ColdStore | None = None  # the lake at `lake.url`, if that is set
-    log: Tiers = field(init=False, repr=False)
-    answers: AnswerBudget = field(init=False, repr=False)
-    groups: GroupCoordinator = field(init=False, repr=False)
-    retention: RetentionWorker = field(init=False, repr=False)
-    compaction: CompactionWorker = field(init=False, repr=False)
+    advertised: Mapping[str, tuple[str, int]]  # host and port by listener name
+    counters: Counters = field(repr=False)
+    clock: Callable[[], int] = field(repr=False)  # milliseconds since 1970
+    log: Tiers = field(repr=False)
+    answers: AnswerBudget = field(repr=False)
+    producer_ids: ProducerIds = field(repr=False)
+    groups: GroupCoordinator = field(repr=False)
+    retention: RetentionWorker = field(repr=False)
+    compaction: CompactionWorker = field(repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Leader epochs other than 0, as last returned by the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -163,12 +166,10 @@ class Broker:
     _parked: set[trio.CancelScope] = field(factory=set, repr=False)
     _draining: bool = False
 
-    def __attrs_post_init__(self) -> None:
-        self.answers = AnswerBudget(self.config.queued_max_response_bytes)
-        self.groups = GroupCoordinator(self.storage, self.config, self.clock)
-        self.log = Tiers(self.storage, self.config, self.cold)
-        self.retention = RetentionWorker(self.storage, self.config, self.groups.leases, self.log)
-        self.compaction = CompactionWorker(self.storage, self.config, self.groups.leases)
+    @property
+    def store(self) -> StorageInfo:
+        """The facts about the broker's storage."""
+        return self._storage
 
     # --- Brokers, leaders, coordinators -----------------------------------------------------------------
 
@@ -218,14 +219,14 @@ class Broker:
     async def topic(self, context: RequestContext, name: str, operation: Operation) -> Topic:
         """Return the topic with that name. Raises UnknownTopicOrPartition."""
         self.authorize(context, operation, Resource.TOPIC, name)
-        topic = await self.storage.topic(name)
+        topic = await self._storage.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         return topic
 
     async def topic_by_id(self, context: RequestContext, topic_id: UUID, operation: Operation) -> Topic:
         """Return the topic with that id. Raises UnknownTopicId."""
-        topic = await self.storage.topic_by_id(topic_id)
+        topic = await self._storage.topic_by_id(topic_id)
         if topic is None:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
         self.authorize(context, operation, Resource.TOPIC, topic.name)
@@ -239,7 +240,7 @@ class Broker:
 
     async def topics(self, context: RequestContext, operation: Operation) -> Sequence[Topic]:  # noqa: ARG002
         """Return all topics that the client may see, sorted by name."""
-        known = await self.storage.topics()
+        known = await self._storage.topics()
         return [known[name] for name in sorted(known)]
 
     def group(self, context: RequestContext, group_id: str | None, operation: Operation) -> str:
@@ -268,7 +269,7 @@ class Broker:
     async def plan_topic(self, context: RequestContext, new: NewTopic) -> PlannedTopic:
         """Return the topic as it would be created, without creating it. Raises the KafkaError that prevents it."""
         self.authorize(context, Operation.CREATE, Resource.TOPIC, new.name)
-        planned = plan(new, self.config, await self.storage.topics())
+        planned = plan(new, self.config, await self._storage.topics())
         await self.check_partitions(planned.partitions)
         return planned
 
@@ -276,7 +277,7 @@ class Broker:
         """Raise PolicyViolation if `additional` partitions would exceed `max.broker.partitions`."""
         limit = self.config.max_broker_partitions
         if time.monotonic() > self._is_counted_until:
-            known = await self.storage.topics()
+            known = await self._storage.topics()
             self._partition_count = sum(topic.partitions for topic in known.values())
             # Counting takes a millisecond for 30,000 topics. Other brokers may pass the limit in the meantime.
             self._is_counted_until = time.monotonic() + 1
@@ -287,9 +288,15 @@ class Broker:
 
     async def create_topic(self, planned: PlannedTopic) -> Topic:
         """Create a topic as planned. Raises TopicAlreadyExists if another client was faster."""
-        topic = await self.storage.create_topic(planned.name, planned.partitions, planned.settings)
+        topic = await self._storage.create_topic(planned.name, planned.partitions, planned.settings)
         self.added_partitions(topic.partitions)
         return topic
+
+    async def alter_topic(
+        self, topic: Topic, *, partitions: int | None, settings: Mapping[str, str] | None
+    ) -> None:
+        """Give the topic more partitions or other settings. Raises DocumentConflict; see `Catalogue.alter_topic`."""
+        await self._storage.alter_topic(topic, partitions=partitions, settings=settings)
 
     def added_partitions(self, count: int) -> None:
         """Add newly created partitions to the count."""
@@ -308,7 +315,7 @@ class Broker:
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and its cached state. Raises UnknownTopicOrPartition if it does not exist any more."""
-        await self.storage.delete_topic(topic)
+        await self._storage.delete_topic(topic)
         await self.log.forget(topic)
         self._partition_count -= topic.partitions
         self._rules.pop(topic.name, None)
@@ -339,6 +346,10 @@ class Broker:
             scope.cancel()
 
 
+def now_in_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def partition_of(topic: Topic, number: int) -> TopicPartition:
     """Return one of the topic's partitions. Raises UnknownTopicOrPartition."""
     if not 0 <= number < topic.partitions:
@@ -359,17 +370,31 @@ async def open_broker(
     storage: Storage,
     config: Config,
     *,
+    advertised: Mapping[str, tuple[str, int]] | None = None,
     counters: Counters | None = None,
-    clock: Callable[[], int] | None = None,
+    clock: Callable[[], int] = now_in_ms,
     cold: ColdStore | None = None,
+    make_groups: MakeGroups = GroupCoordinator,
 ) -> Broker:
-    """Create the broker on a storage, and store a cluster id if there is none."""
-    broker = Broker(storage, config, await _cluster_id(storage), ProducerIds(storage), cold=cold)
-    if counters is not None:
-        broker.counters = counters
-    if clock is not None:
-        broker.clock = broker.groups.clock = broker.producer_ids.clock = clock
-    return broker
+    """Create the broker on a storage, and store a cluster id if there is none.
+
+    `advertised` has host and port by listener name; `cold` is the lake at `lake.url`, if that is set.
+    """
+    log, leases = Tiers(storage, config, cold), Leases(storage)
+    return Broker(
+        storage=storage,
+        config=config,
+        cluster_id=await _cluster_id(storage),
+        advertised=advertised or {},
+        counters=counters or Counters(),
+        clock=clock,
+        log=log,
+        answers=AnswerBudget(share_of(config.queued_max_response_bytes, config.processes)),
+        producer_ids=ProducerIds(storage, clock),
+        groups=make_groups(storage, config, clock, leases),
+        retention=RetentionWorker(storage, config, leases, log),
+        compaction=CompactionWorker(storage, config, leases),
+    )
 
 
 async def _cluster_id(storage: Storage) -> str:

@@ -13,6 +13,11 @@ from attrs import define, field
 SMALLEST_ANSWER_BYTES = 64 * 1024
 
 
+def share_of(limit: int, processes: int) -> int:
+    """Return one process's share, rounded up, of a limit for all processes; -1 (unlimited) stays -1."""
+    return -(-limit // processes) if limit >= 0 else limit
+
+
 @define(eq=False)
 class Share:
     """Bytes of a ByteBudget that one large request holds while it arrives."""

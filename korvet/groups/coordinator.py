@@ -121,7 +121,7 @@ class GroupCoordinator:
     storage: Storage
     config: Config
     clock: Callable[[], int]
-    leases: Leases = field(init=False, repr=False)
+    leases: Leases = field(repr=False)
     expiry_lease: str = field(default=EXPIRY_LEASE, kw_only=True)
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
@@ -130,9 +130,6 @@ class GroupCoordinator:
     _earlier: trio.Event = field(factory=trio.Event)
     _dropped: set[str] = field(factory=set)  # groups to be loaded again within LOOK_AGAIN_MS
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
-
-    def __attrs_post_init__(self) -> None:
-        self.leases = Leases(self.storage)
 
     # --- Members ----------------------------------------------------------------------------------------
 
@@ -194,6 +191,12 @@ class GroupCoordinator:
             raise InvalidRequest("the member's ids and metadata are larger than group.max.metadata.bytes")
 
     # --- Committed offsets ------------------------------------------------------------------------------
+
+    async def committed(
+        self, group_id: str, tps: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return committed offsets as `Storage.committed` does: any broker may answer from the store."""
+        return await self.storage.committed(group_id, tps)
 
     async def commit(
         self,

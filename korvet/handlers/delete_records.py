@@ -77,7 +77,7 @@ def _check_deletable(topic: Topic) -> None:
 
 async def _truncate(broker: Broker, tp: TopicPartition, offset: int) -> int:
     if offset == HIGH_WATERMARK:
-        offset = (await broker.storage.latest(tp)).high_watermark
+        offset = (await broker.log.local_bounds(tp)).high_watermark
     if offset < 0:
         raise OffsetOutOfRange(f"The offset {offset} for partition {tp.topic}-{tp.partition} is not valid")
     return await broker.log.truncate_before(tp, offset)

@@ -11,7 +11,6 @@ data in the same memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 
 from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.concurrency.time_slices import Turns
@@ -40,28 +39,19 @@ async def handle(
 
 
 async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None) -> DescribeLogDirsResult:
-    result = DescribeLogDirsResult(log_dir=broker.storage.description, topics=[])
+    result = DescribeLogDirsResult(log_dir=broker.log.description, topics=[])
     turns = Turns()
     topics: dict[str, DescribeLogDirsTopic] = {}
     try:
-        tps = await _all(broker) if wanted is None else _named(wanted)
+        tps = await broker.log.partitions() if wanted is None else _named(wanted)
         for first in range(0, len(tps), PARTITIONS_AT_ONCE):
-            _describe(await broker.storage.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
+            _describe(await broker.log.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
             await turns.next()
         result.topics = list(topics.values())
     except KafkaError:
         # The directory is offline after any error of the storage.
         result.error_code = KafkaStorageError.error_code
     return result
-
-
-async def _all(broker: Broker) -> list[TopicPartition]:
-    turns = Turns()
-    tps: list[TopicPartition] = []
-    for topic in sorted((await broker.storage.topics()).values(), key=attrgetter("name")):
-        tps += [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-        await turns.next()
-    return tps
 
 
 def _named(wanted: Iterable[DescribableLogDirTopic]) -> list[TopicPartition]:

@@ -139,7 +139,7 @@ class _Fetch:
         if self.request.max_wait_ms <= 0 or self.min_bytes <= 0 or self.outcomes:
             await self._read()
             return
-        with self.broker.storage.watch(self.wanted) as watch:
+        with self.broker.log.watch(self.wanted) as watch:
             if await self._read():
                 return
             is_answer = False
@@ -224,7 +224,7 @@ class _Fetch:
         if wanted.last_fetched_epoch == offsets.leader_epoch:
             end = EpochEnd(offsets.leader_epoch, offsets.high_watermark)
         else:
-            end = await self.broker.storage.epoch_end(tp, wanted.last_fetched_epoch)
+            end = await self.broker.log.epoch_end(tp, wanted.last_fetched_epoch)
         if end.end_offset < 0 or wanted.fetch_offset < min(offsets.log_start_offset, offsets.trimmed_before):
             raise OffsetOutOfRange(
                 f"offset {wanted.fetch_offset} of epoch {wanted.last_fetched_epoch} is gone"

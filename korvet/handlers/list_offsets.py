@@ -111,13 +111,15 @@ async def _find(
         raise UnsupportedVersion(f"timestamp {timestamp} means nothing in version {context.version}")
     if request.isolation_level not in (0, 1):
         raise InvalidRequest(f"there is no isolation level {request.isolation_level}")
-    bounds = await broker.storage.latest(tp)
+    bounds = await broker.log.local_bounds(tp)
     broker.check_leader_epoch(tp, asked.current_leader_epoch, bounds.leader_epoch)
     end = _end(bounds, IsolationLevel(request.isolation_level))
     if timestamp == LATEST:
         return OffsetAndTimestamp(end, -1, bounds.leader_epoch)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return await (broker.log if timestamp == EARLIEST else broker.storage).earliest(tp)
+    if timestamp == EARLIEST:
+        return await broker.log.earliest(tp)
+    if timestamp == EARLIEST_LOCAL:
+        return await broker.log.local_earliest(tp)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return await _archived(broker, tp, bounds, timestamp)
     found = await _search(broker, tp, timestamp)

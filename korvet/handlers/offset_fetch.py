@@ -96,7 +96,7 @@ async def _committed(
     tps = None if asked is None else _asked_for(asked)
     try:
         group_id = broker.group(context, group_id, Operation.DESCRIBE)
-        found = await broker.storage.committed(group_id, tps)
+        found = await broker.groups.committed(group_id, tps)
     except KafkaError as error:
         return Committed(_as_asked(asked or (), {}), coordinator_error(error).error_code)
     return Committed(_by_topic(found) if asked is None else _as_asked(asked, found))

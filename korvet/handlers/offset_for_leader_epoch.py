@@ -58,6 +58,6 @@ async def _topic(
 async def _end(broker: Broker, topic: Topic, asked: OffsetForLeaderPartition) -> EpochEnd:
     tp = partition_of(topic, asked.partition)
     if asked.current_leader_epoch != NO_EPOCH:
-        bounds = await broker.storage.latest(tp)
+        bounds = await broker.log.local_bounds(tp)
         broker.check_leader_epoch(tp, asked.current_leader_epoch, bounds.leader_epoch)
-    return await broker.storage.epoch_end(tp, asked.leader_epoch)
+    return await broker.log.epoch_end(tp, asked.leader_epoch)

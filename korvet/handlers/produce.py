@@ -85,7 +85,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: RequestContex
     for topic in request.topic_data:
         await _take(broker, request, context, topic, turns, batches, outcomes)
     if batches:
-        outcomes |= await broker.storage.append(
+        outcomes |= await broker.log.append(
             batches,
             acks=request.acks,
             timeout_s=max(request.timeout_ms, 0) / 1000,
@@ -134,7 +134,7 @@ def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData
     """Record a batch that failed before it reached storage, so that its producer's later batches do not overtake it."""
     buffer = data.records[0] if data.records else b""
     if len(buffer) >= HEADER_BYTES and len(tp.topic) <= MAX_NAME_LENGTH:
-        broker.storage.failed_sequences.note(tp, ProducerBatch.of(RecordBatch(buffer)), error)
+        broker.log.note_failure(tp, ProducerBatch.of(RecordBatch(buffer)), error)
 
 
 def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:

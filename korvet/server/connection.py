@@ -86,7 +86,7 @@ class Shared:
     deadline: float = float("inf")
 
     def __attrs_post_init__(self) -> None:
-        self.vigil = Vigil(counts_those_that_waited=not self.broker.storage.is_elsewhere)
+        self.vigil = Vigil(counts_those_that_waited=not self.broker.store.is_elsewhere)
 
 
 @define(eq=False)

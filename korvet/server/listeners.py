@@ -65,6 +65,11 @@ class Use(Enum):
     PROBED = auto()  # check that no other program has it
 
 
+def advertised_addresses(listeners: Sequence[BoundListener]) -> dict[str, tuple[str, int]]:
+    """Return the advertised host and port by listener name."""
+    return {bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in listeners}
+
+
 def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
     """Bind all configured listeners for that use. Raises ListenError, and closes all sockets in that case."""
     bound: list[BoundListener] = []

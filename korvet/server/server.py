@@ -23,16 +23,23 @@ import trio
 from attrs import define, field
 
 import korvet
-from korvet.broker.broker import Broker, open_broker
+from korvet.broker.broker import Broker, MakeGroups, open_broker
 from korvet.broker.counters import Counters
-from korvet.broker.limits import ByteBudget, ConnectionLimit
+from korvet.broker.limits import ByteBudget, ConnectionLimit, share_of
 from korvet.concurrency.background import background_nursery
 from korvet.concurrency.tasks import supervise
 from korvet.concurrency.time_slices import DECODED
 from korvet.config import Config, Listener
+from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
 from korvet.server.connection import PEER_GONE, Patience, ServedConnection, Shared
-from korvet.server.listeners import BoundListener, is_loopback, open_listeners, peer_name
+from korvet.server.listeners import (
+    BoundListener,
+    advertised_addresses,
+    is_loopback,
+    open_listeners,
+    peer_name,
+)
 from korvet.server.malloc import Heap, keep_what_is_free
 from korvet.server.signals import ended_by_signals
 from korvet.storage.compaction import BYTES_PER_KEY
@@ -81,12 +88,8 @@ class Server:
 
     def __attrs_post_init__(self) -> None:
         config = self.broker.config
-        self._limit = ConnectionLimit(self._share_of(config.max_connections))
-        self._budget = ByteBudget(self._share_of(config.queued_max_request_bytes))
-        self.broker.answers.limit = self._share_of(config.queued_max_response_bytes)
-        self.broker.advertised = {
-            bound.listener.name: (bound.advertised.host, bound.advertised.port) for bound in self.listeners
-        }
+        self._limit = ConnectionLimit(share_of(config.max_connections, config.processes))
+        self._budget = ByteBudget(share_of(config.queued_max_request_bytes, config.processes))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -116,10 +119,6 @@ class Server:
                     await self._accept_until_stopped(shared, task_status)
                 finally:
                     self._drain(shared)
-
-    def _share_of(self, limit: int) -> int:
-        """Return this process's share, rounded up, of a limit for all processes; -1 (unlimited) stays -1."""
-        return -(-limit // self.broker.config.processes) if limit >= 0 else limit
 
     async def _accept_until_stopped(self, shared: Shared, task_status: trio.TaskStatus[Self]) -> None:
         try:
@@ -215,7 +214,7 @@ class Server:
 
     async def _give_memory_back(self) -> None:
         """Trim memory if much less is in use than before: by requests, responses, and records in memory."""
-        requests, answers, stored = self._budget, self.broker.answers, self.broker.storage.held_bytes
+        requests, answers, stored = self._budget, self.broker.answers, self.broker.store.held_bytes
         highest = stored + requests.highest + answers.highest + DECODED.highest
         await self._heap.look(highest)
         requests.highest, answers.highest, DECODED.highest = requests.taken, answers.read, DECODED.taken
@@ -307,6 +306,7 @@ async def opened(
     *,
     storage: Storage | None = None,
     counters: Counters | None = None,
+    make_groups: MakeGroups = GroupCoordinator,
 ) -> AsyncIterator[Server]:
     """Yield a server that is ready to `serve`, and close its listeners at the end of the block.
 
@@ -317,7 +317,15 @@ async def opened(
     try:
         source = _storage(config) if storage is None else nullcontext(storage)
         async with source as found, _cold_store(config) as cold:
-            yield Server(await open_broker(found, config, counters=counters, cold=cold), listeners)
+            broker = await open_broker(
+                found,
+                config,
+                advertised=advertised_addresses(listeners),
+                counters=counters,
+                cold=cold,
+                make_groups=make_groups,
+            )
+            yield Server(broker, listeners)
     finally:
         for bound in listeners:
             bound.close()
@@ -370,7 +378,7 @@ async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
 
 def start_lines(server: Server) -> list[str]:
     """Return the log lines of a started broker: version, addresses, storage and durability, and then warnings."""
-    storage = server.broker.storage
+    storage = server.broker.store
     told = ", ".join(
         bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
         for bound in server.listeners

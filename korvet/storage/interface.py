@@ -68,6 +68,7 @@ __all__ = [
     "ReadResult",
     "Storage",
     "StorageDefaults",
+    "StorageInfo",
     "StorageUsageError",
     "TimestampType",
     "Topic",
@@ -302,12 +303,8 @@ class Documents(ABC):
         """Return the keys of all documents of that kind, and possibly of some that were just deleted."""
 
 
-class Storage(Log, GroupOffsets, Catalogue, Documents):
-    """A store of records, committed offsets, topics and small documents.
-
-    `korvet.storage.open.open_storage` opens it: an async context manager that owns the connections and background
-    tasks of the store, or the store itself, and ends them when its block ends.
-    """
+class StorageInfo:
+    """Facts about a store for the operator and the server."""
 
     #: One phrase for the start line: the kind of store and its address ("memory", "SQLite 3.45.1 at orders.db"),
     #: without passwords.
@@ -321,3 +318,11 @@ class Storage(Log, GroupOffsets, Catalogue, Documents):
     def held_bytes(self) -> int:
         """Approximate bytes that the store holds in this process's memory; 0 if the store is another process."""
         return 0
+
+
+class Storage(Log, GroupOffsets, Catalogue, Documents, StorageInfo):
+    """A store of records, committed offsets, topics and small documents.
+
+    `korvet.storage.open.open_storage` opens it: an async context manager that owns the connections and background
+    tasks of the store, or the store itself, and ends them when its block ends.
+    """

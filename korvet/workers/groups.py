@@ -160,51 +160,54 @@ class LedGroups(GroupCoordinator):
             raise answer
         return answer
 
-    async def answer(self, question: Question, parked: Parked) -> object:
-        """Answer a request of another process: return the result of the verb, or the KafkaError that it raised."""
-        try:
-            return await self._answer(question.verb, question.arguments, parked)
-        except KafkaError as error:
-            return error
 
-    async def _answer(self, verb: str, arguments: Sequence[Any], parked: Parked) -> object:
-        match verb:
-            case "join":
-                group_id, join = arguments
-                return await self.join(group_id, join, parked)
-            case "sync":
-                group_id, sync = arguments
-                return await self.sync(group_id, sync, parked)
-            case "heartbeat":
-                await self.heartbeat(*arguments)
-            case "leave":
-                return await self.leave(*arguments)
-            case "commit":
-                return await self._commit_as(*arguments)
-            case "delete_positions":
-                return await self.delete_positions(*arguments)
-            case "group":
-                return written(await self.group(*arguments), 0)
-            case "own_groups":
-                return [(group.group_id, written(group, 0)) for group in await self.own_groups()]
-            case "delete":
-                await self.delete(*arguments)
-            case unknown:
-                raise ValueError(f"unknown verb {unknown!r}")
-        return None
+async def answer(groups: GroupCoordinator, question: Question, parked: Parked) -> object:
+    """Answer a request of another process: return the result of the verb, or the KafkaError that it raised."""
+    try:
+        return await _answer(groups, question.verb, question.arguments, parked)
+    except KafkaError as error:
+        return error
 
-    async def _commit_as(
-        self,
-        group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-    ) -> dict[TopicPartition, KafkaError | None]:
-        return await self.commit(
-            group_id,
-            offsets,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            generation_id=generation_id,
-        )
+
+async def _answer(groups: GroupCoordinator, verb: str, arguments: Sequence[Any], parked: Parked) -> object:
+    match verb:
+        case "join":
+            group_id, join = arguments
+            return await groups.join(group_id, join, parked)
+        case "sync":
+            group_id, sync = arguments
+            return await groups.sync(group_id, sync, parked)
+        case "heartbeat":
+            await groups.heartbeat(*arguments)
+        case "leave":
+            return await groups.leave(*arguments)
+        case "commit":
+            return await _commit_as(groups, *arguments)
+        case "delete_positions":
+            return await groups.delete_positions(*arguments)
+        case "group":
+            return written(await groups.group(*arguments), 0)
+        case "own_groups":
+            return [(group.group_id, written(group, 0)) for group in await groups.own_groups()]
+        case "delete":
+            await groups.delete(*arguments)
+        case unknown:
+            raise ValueError(f"unknown verb {unknown!r}")
+    return None
+
+
+async def _commit_as(
+    groups: GroupCoordinator,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    member_id: str,
+    group_instance_id: str | None,
+    generation_id: int,
+) -> dict[TopicPartition, KafkaError | None]:
+    return await groups.commit(
+        group_id,
+        offsets,
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        generation_id=generation_id,
+    )

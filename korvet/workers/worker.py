@@ -12,11 +12,12 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
 
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.server.listeners import ListenError, Use, open_listeners
 from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
@@ -24,7 +25,7 @@ from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
 from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Setup
 from korvet.workers.forking import call_myself
-from korvet.workers.groups import LedGroups
+from korvet.workers.groups import LedGroups, answer
 from korvet.workers.rpc import Link, answer_links
 
 
@@ -47,7 +48,11 @@ class Worker:
                 await nursery.start(self._drain_on_sigterm)
                 nursery.start_soon(self._obey)
                 listeners = open_listeners(config, Use.SHARED)
-                async with opened(config, listeners) as server, led(server.broker, self.setup):
+                make_groups = sharded(self.setup, nursery)
+                async with (
+                    opened(config, listeners, make_groups=make_groups) as server,
+                    answering(server.broker, self.setup),
+                ):
                     self._server = server
                     await self._serve(server)
                     await self.control.send(Drained())
@@ -91,29 +96,26 @@ class Worker:
             self._server.stop()
 
 
+def sharded(setup: Setup, nursery: trio.Nursery) -> MakeGroups:
+    """Return a factory of this process's coordinator, whose connections to the other processes run in `nursery`."""
+    links: Mapping[int, Link] = {
+        index: Link(setup.path_of(index), nursery)
+        for index in range(setup.config.processes)
+        if index != setup.index
+    }
+    expiry_lease = f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE
+    return partial(LedGroups, index=setup.index, links=links, expiry_lease=expiry_lease)
+
+
 @asynccontextmanager
-async def led(broker: Broker, setup: Setup) -> AsyncIterator[None]:
-    """Shard the broker's groups among all processes of the setup, for the block."""
+async def answering(broker: Broker, setup: Setup) -> AsyncIterator[None]:
+    """Answer requests of the other processes about this process's groups, for the block."""
+
+    def bound(wait_s: float) -> AbstractContextManager[object]:
+        return broker.parked(RequestContext(version=0), wait_s)
+
     async with trio.open_nursery() as nursery:
-        links: Mapping[int, Link] = {
-            index: Link(setup.path_of(index), nursery)
-            for index in range(setup.config.processes)
-            if index != setup.index
-        }
-        groups = LedGroups(
-            broker.storage,
-            broker.config,
-            broker.clock,
-            expiry_lease=f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE,
-            index=setup.index,
-            links=links,
-        )
-        broker.groups = groups
-
-        def bound(wait_s: float) -> AbstractContextManager[object]:
-            return broker.parked(RequestContext(version=0), wait_s)
-
-        await nursery.start(answer_links, setup.path_of(setup.index), groups.answer, bound)
+        await nursery.start(answer_links, setup.path_of(setup.index), partial(answer, broker.groups), bound)
         yield
         nursery.cancel_scope.cancel()
 

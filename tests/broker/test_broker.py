@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
+from attrs import fields
 from trio.testing import MockClock
 
 from korvet.broker.broker import Broker, Operation, RequestContext, Resource, open_broker, partition_of
+from korvet.broker.counters import Counters
 from korvet.config import Config
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     FencedLeaderEpoch,
     InvalidGroupId,
@@ -14,7 +20,7 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.storage.interface import DocumentConflict, Topic, TopicPartition
+from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, context, create, new_broker
 
@@ -55,7 +61,7 @@ async def test_every_resource_access_is_authorized(broker: Broker) -> None:
         ) -> None:
             asked.append((operation, resource, name))
 
-    recording = RecordingBroker(broker.storage, broker.config, broker.cluster_id, broker.producer_ids)
+    recording = RecordingBroker(**{each.alias: getattr(broker, each.name) for each in fields(Broker)})
     created = await create(broker)
     await recording.topic(context(0), "t", Operation.READ)
     await recording.topic_by_id(context(0), created.topic_id, Operation.WRITE)
@@ -85,7 +91,7 @@ async def test_rules_are_read_again_after_the_topic_was_altered(broker: Broker) 
     created = await create(broker)
     before = broker.rules(created)
 
-    altered = await broker.storage.alter_topic(created, settings={"max.message.bytes": "5"})
+    altered = await broker._storage.alter_topic(created, settings={"max.message.bytes": "5"})
 
     assert before is broker.rules(created)
     assert 5 == broker.rules(altered).max_message_bytes
@@ -164,6 +170,34 @@ async def test_topic_created_concurrently_by_another_broker_is_used(broker: Brok
         looked.append(name)
         return created if len(looked) > 1 else None
 
-    racing = await open_broker(Shim(broker.storage, topic=topic), Config())
+    racing = await open_broker(Shim(broker._storage, topic=topic), Config())
 
     assert created == await racing.topic_or_new(context(0), "t")
+
+
+async def test_every_part_has_the_clock_and_the_leases_of_its_broker() -> None:
+    made: list[GroupCoordinator] = []
+
+    def make_groups(
+        storage: Storage, config: Config, clock: Callable[[], int], leases: Leases
+    ) -> GroupCoordinator:
+        made.append(GroupCoordinator(storage, config, clock, leases))
+        return made[0]
+
+    def clock() -> int:
+        return 17
+
+    addresses, counters = {"PLAINTEXT": ("broker.example", 9092)}, Counters()
+    broker = await open_broker(
+        MemoryStorage(),
+        Config(),
+        advertised=addresses,
+        counters=counters,
+        clock=clock,
+        make_groups=make_groups,
+    )
+
+    assert (addresses, counters, made) == (broker.advertised, broker.counters, [broker.groups])
+    assert {clock} == {broker.clock, broker.groups.clock, broker.producer_ids.clock}
+    assert broker.groups.leases is broker.retention.leases is broker.compaction.leases
+    assert broker.retention.log is broker.log

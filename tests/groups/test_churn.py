@@ -17,6 +17,7 @@ from korvet.concurrency.tasks import supervise
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Leave, State, Sync
+from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, RebalanceInProgress
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
@@ -49,7 +50,10 @@ class Cluster:
         for scope in self.asking:
             scope.cancel()
         self.coordinator = GroupCoordinator(
-            self.storage, Config(), lambda: int(trio.current_time() * 1000) + 1_750_000_000_000
+            self.storage,
+            Config(),
+            lambda: int(trio.current_time() * 1000) + 1_750_000_000_000,
+            Leases(self.storage),
         )
         self.coordinator.storage = Shim(self.storage, save=self.save)
         nursery.start_soon(self._run, self.coordinator)

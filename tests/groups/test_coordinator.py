@@ -16,6 +16,7 @@ from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.document import UnreadableDocument, read
 from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -137,7 +138,8 @@ class World:
         await self.storage.create_topic("u", 1, {})
 
     def coordinator(self, **settings: Any) -> GroupCoordinator:
-        return GroupCoordinator(self.storage, Config(**{**self.settings, **settings}), Clock())
+        config = Config(**{**self.settings, **settings})
+        return GroupCoordinator(self.storage, config, Clock(), Leases(self.storage))
 
     @asynccontextmanager
     async def broker(self, **settings: Any) -> AsyncIterator[GroupCoordinator]:

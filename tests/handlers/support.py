@@ -13,7 +13,7 @@ from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.interface import Storage, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 
 NOW_MS = 1_700_000_000_000
@@ -23,13 +23,18 @@ T0 = TopicPartition("t", 0)
 async def new_broker(storage: MemoryStorage | None = None, **settings: Any) -> Broker:
     """Return a broker with storage in memory and a constant clock."""
     storage = storage or MemoryStorage(clock=lambda: NOW_MS)
-    broker = await open_broker(storage, Config(**settings), clock=lambda: NOW_MS)
-    broker.advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}
-    return broker
+    advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}
+    return await open_broker(storage, Config(**settings), advertised=advertised, clock=lambda: NOW_MS)
 
 
 def reconfigure(broker: Broker, **settings: Any) -> None:
     broker.config = evolve(broker.config, **settings)
+
+
+def install(broker: Broker, storage: Storage) -> None:
+    """Replace the storage of the broker and of its parts."""
+    broker._storage = broker.log._storage = storage
+    broker.groups.storage = broker.producer_ids.storage = storage
 
 
 def context(version: int, **values: Any) -> RequestContext:
@@ -42,7 +47,7 @@ async def ask(broker: Broker, key: int, version: int, request: object, **values:
 
 
 async def create(broker: Broker, name: str = "t", partitions: int = 1, **settings: str) -> Topic:
-    return await broker.storage.create_topic(
+    return await broker._storage.create_topic(
         name, partitions, {key.replace("_", "."): value for key, value in settings.items()}
     )
 

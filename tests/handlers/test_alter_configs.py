@@ -36,7 +36,7 @@ async def alter(
 
 
 async def settings_of(broker: Broker, name: str = "t") -> dict[str, str]:
-    topic = await broker.storage.topic(name)
+    topic = await broker._storage.topic(name)
     assert isinstance(topic, Topic)
     return {
         key: value for key, value in topic.settings.items() if "offset" not in key and "layout" not in key
@@ -50,7 +50,7 @@ async def test_what_is_given_replaces_all_there_was(broker: Broker) -> None:
 
     assert (ErrorCode.NONE, None) == (result.error_code, result.error_message)
     assert {"retention.bytes": "9"} == await settings_of(broker)
-    altered = await broker.storage.topic("t")
+    altered = await broker._storage.topic("t")
     assert altered is not None
     assert (topic.topic_id, "dense") == (altered.topic_id, altered.settings["offset.mapping"])
 

@@ -11,7 +11,7 @@ from korvet.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from korvet.storage.interface import DocumentConflict, Topic, TopicPartition
-from tests.handlers.support import Shim, append, ask, away, create, reconfigure
+from tests.handlers.support import Shim, append, ask, away, create, install, reconfigure
 
 
 def wanted(count: int, name: str = "t", assignments: list[list[int]] | None = None) -> CreatePartitionsTopic:
@@ -33,7 +33,7 @@ async def create_partitions(
 
 
 async def partitions(broker: Broker, name: str = "t") -> int:
-    topic = await broker.storage.topic(name)
+    topic = await broker._storage.topic(name)
     assert isinstance(topic, Topic)
     return topic.partitions
 
@@ -44,11 +44,11 @@ async def test_a_topic_gets_more_partitions_and_keeps_what_it_has(broker: Broker
 
     (result,) = await create_partitions(broker, wanted(4))
 
-    after = await broker.storage.topic("t")
+    after = await broker._storage.topic("t")
     assert after is not None
     assert ("t", ErrorCode.NONE, None) == (result.name, result.error_code, result.error_message)
     assert (4, before.topic_id, before.settings) == (after.partitions, after.topic_id, after.settings)
-    assert 1 == (await broker.storage.latest(TopicPartition("t", 1))).high_watermark
+    assert 1 == (await broker._storage.latest(TopicPartition("t", 1))).high_watermark
     assert 0 == await append(broker, TopicPartition("t", 3))
 
 
@@ -128,14 +128,14 @@ async def test_every_topic_is_answered_by_itself_and_once(broker: Broker) -> Non
 
 async def test_of_two_at_once_the_later_sees_what_the_first_has_done(broker: Broker) -> None:
     await create(broker)
-    storage = broker.storage
+    storage = broker._storage
 
     async def alter_topic(topic: Topic, **_: object) -> Topic:
-        broker.storage = storage
+        install(broker, storage)
         await storage.alter_topic(topic, partitions=3)
         raise DocumentConflict
 
-    broker.storage = Shim(storage, alter_topic=alter_topic)
+    install(broker, Shim(storage, alter_topic=alter_topic))
 
     (result,) = await create_partitions(broker, wanted(3))
 
@@ -145,7 +145,7 @@ async def test_of_two_at_once_the_later_sees_what_the_first_has_done(broker: Bro
 
 async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
     await create(broker)
-    broker.storage = Shim(broker.storage, alter_topic=away)
+    install(broker, Shim(broker._storage, alter_topic=away))
 
     (result,) = await create_partitions(broker, wanted(3))
 

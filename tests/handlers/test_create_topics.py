@@ -17,7 +17,7 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from korvet.protocol.schema import ZERO_UUID
-from tests.handlers.support import Shim, ask, away, create, new_broker, reconfigure
+from tests.handlers.support import Shim, ask, away, create, install, new_broker, reconfigure
 
 
 def wanted(
@@ -58,7 +58,7 @@ async def one(broker: Broker, *arguments: Any, **options: Any) -> CreatableTopic
 async def test_creates_the_topic_and_tells_what_it_is(broker: Broker) -> None:
     result = await one(broker, "t", 3, 1)
 
-    stored = await broker.storage.topic("t")
+    stored = await broker._storage.topic("t")
     assert stored is not None
     assert ("t", ErrorCode.NONE, None, stored.topic_id, 3, 1) == (
         result.name,
@@ -80,7 +80,7 @@ async def test_minus_1_is_the_brokers_default() -> None:
 async def test_stores_the_settings_and_tells_all_of_them_sorted(broker: Broker) -> None:
     result = await one(broker, retention_ms="1000", segment_bytes="1048576")
 
-    stored = await broker.storage.topic("t")
+    stored = await broker._storage.topic("t")
     assert stored is not None
     assert {"retention.ms": "1000", "segment.bytes": "1048576"}.items() <= stored.settings.items()
     assert result.configs is not None
@@ -114,7 +114,7 @@ async def test_validate_only_creates_nothing(broker: Broker) -> None:
         (ErrorCode.TOPIC_ALREADY_EXISTS, -1, ZERO_UUID),
         (ErrorCode.INVALID_TOPIC_EXCEPTION, -1, ZERO_UUID),
     ] == [(each.error_code, each.num_partitions, each.topic_id) for each in results]
-    assert await broker.storage.topic("t") is None
+    assert await broker._storage.topic("t") is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
@@ -141,7 +141,7 @@ async def test_a_topic_that_stands_twice_is_created_never_and_answered_once(brok
     assert [("a", ErrorCode.INVALID_REQUEST), ("b", ErrorCode.NONE)] == [
         (each.name, each.error_code) for each in results
     ]
-    assert await broker.storage.topic("a") is None
+    assert await broker._storage.topic("a") is None
 
 
 @pytest.mark.parametrize("partitions", [0, -2, 11, 10_000])
@@ -158,7 +158,7 @@ async def test_refuses_requests_for_too_many_partitions(broker: Broker, partitio
 
     said = {(each.error_code, each.error_message) for each in results}
     assert {(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")} == said
-    assert not await broker.storage.topics()
+    assert not await broker._storage.topics()
 
 
 async def test_refuses_partitions_beyond_those_of_all_topics(broker: Broker) -> None:
@@ -166,7 +166,7 @@ async def test_refuses_partitions_beyond_those_of_all_topics(broker: Broker) -> 
     codes = [(await one(broker, f"t{count}", count)).error_code for count in (8, 3, 2, 1)]
     assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION] == codes
 
-    topic = await broker.storage.topic("t8")
+    topic = await broker._storage.topic("t8")
     assert topic is not None
     await broker.delete_topic(topic)
     assert ErrorCode.NONE == (await one(broker, "t7", 7)).error_code
@@ -227,7 +227,7 @@ async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) ->
     assert "retention.sm (did you mean retention.ms?)" in message
     assert "min.insync.replicas" in message
     assert "segment.ms" in message
-    assert await broker.storage.topic("t") is None
+    assert await broker._storage.topic("t") is None
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_refuses_to_archive_without_a_lake_and_what_is_compacted(
 @pytest.mark.parametrize("policy", ["compact", "delete,compact"])
 async def test_creates_topics_that_are_compacted(broker: Broker, policy: str) -> None:
     result = await one(broker, cleanup_policy=policy)
-    topic = await broker.storage.topic("t")
+    topic = await broker._storage.topic("t")
 
     assert ErrorCode.NONE == result.error_code
     assert topic.config.is_compacted
@@ -256,6 +256,6 @@ async def test_errors_are_told_in_every_version(broker: Broker) -> None:
 
 
 async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topics=away)
+    install(broker, Shim(broker._storage, topics=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker)).error_code

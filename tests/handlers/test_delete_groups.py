@@ -28,4 +28,4 @@ async def test_groups_are_deleted_each_on_its_own(broker: Broker, version: int) 
         ("alone", ErrorCode.NONE),
         ("made-up", ErrorCode.GROUP_ID_NOT_FOUND),
     ] == [(each.group_id, each.error_code) for each in response.results]
-    assert {} == await broker.storage.committed("alone")
+    assert {} == await broker._storage.committed("alone")

@@ -10,7 +10,7 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from korvet.storage.interface import TopicPartition
-from tests.handlers.support import T0, Shim, append, ask, away, create
+from tests.handlers.support import T0, Shim, append, ask, away, create, install
 
 HIGH_WATERMARK = -1
 Answer = tuple[int, ErrorCode]
@@ -35,7 +35,7 @@ async def delete(broker: Broker, *wanted: tuple[TopicPartition, int]) -> dict[To
 
 
 async def start(broker: Broker, tp: TopicPartition = T0) -> int:
-    return (await broker.storage.latest(tp)).log_start_offset
+    return (await broker._storage.latest(tp)).log_start_offset
 
 
 async def test_the_log_starts_at_the_offset_also_inside_a_batch(broker: Broker) -> None:
@@ -44,7 +44,7 @@ async def test_the_log_starts_at_the_offset_also_inside_a_batch(broker: Broker) 
 
     assert {T0: (3, ErrorCode.NONE)} == await delete(broker, (T0, 3))
     assert 3 == await start(broker)
-    assert 3 == (await broker.storage.earliest(T0)).offset
+    assert 3 == (await broker._storage.earliest(T0)).offset
 
 
 async def test_minus_1_is_the_high_watermark(broker: Broker) -> None:
@@ -52,7 +52,7 @@ async def test_minus_1_is_the_high_watermark(broker: Broker) -> None:
     await append(broker, T0, b"0", b"1")
 
     assert {T0: (2, ErrorCode.NONE)} == await delete(broker, (T0, HIGH_WATERMARK))
-    assert (2, 2) == (await start(broker), (await broker.storage.latest(T0)).high_watermark)
+    assert (2, 2) == (await start(broker), (await broker._storage.latest(T0)).high_watermark)
 
 
 async def test_an_empty_partition_can_be_emptied(broker: Broker) -> None:
@@ -120,6 +120,6 @@ async def test_of_a_partition_that_stands_twice_the_last_offset_counts(broker: B
 
 async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
     await create(broker)
-    broker.storage = broker.log.storage = Shim(broker.storage, truncate_before=away)
+    install(broker, Shim(broker._storage, truncate_before=away))
 
     assert {T0: (-1, ErrorCode.KAFKA_STORAGE_ERROR)} == await delete(broker, (T0, 0))

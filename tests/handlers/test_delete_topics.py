@@ -45,7 +45,7 @@ async def test_deletes_by_name(broker: Broker, version: int) -> None:
     (result,) = await delete(broker, "t", version=version)
 
     assert ("t", created.topic_id, ErrorCode.NONE) == (result.name, result.topic_id, result.error_code)
-    assert await broker.storage.topic("t") is None
+    assert await broker._storage.topic("t") is None
 
 
 async def test_deletes_by_id(broker: Broker) -> None:
@@ -80,7 +80,7 @@ async def test_refuses_topics_that_stand_twice_or_are_not_named_in_one_way(broke
 
     assert ["t", None, "t"] == [each.name for each in results]
     assert [ErrorCode.INVALID_REQUEST] * 3 == [each.error_code for each in results]
-    assert await broker.storage.topic("t") is not None
+    assert await broker._storage.topic("t") is not None
 
 
 async def test_a_topic_named_both_ways_is_deleted_once(broker: Broker) -> None:
@@ -94,13 +94,13 @@ async def test_a_topic_named_both_ways_is_deleted_once(broker: Broker) -> None:
 async def test_records_and_positions_are_gone(broker: Broker) -> None:
     await create(broker)
     await append(broker)
-    await broker.storage.ack("g", {T0: OffsetAndMetadata(1)})
+    await broker._storage.ack("g", {T0: OffsetAndMetadata(1)})
 
     await delete(broker, "t")
     await create(broker)
 
-    assert 0 == (await broker.storage.latest(T0)).high_watermark
-    assert {} == await broker.storage.committed("g")
+    assert 0 == (await broker._storage.latest(T0)).high_watermark
+    assert {} == await broker._storage.committed("g")
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ async def test_may_be_forbidden(version: int, error: ErrorCode) -> None:
     (result,) = await delete(broker, "t", version=version)
 
     assert error == result.error_code
-    assert await broker.storage.topic("t") is not None
+    assert await broker._storage.topic("t") is not None

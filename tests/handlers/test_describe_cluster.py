@@ -33,7 +33,7 @@ async def test_names_the_cluster_its_broker_and_controller(broker: Broker) -> No
 
 
 async def test_the_cluster_keeps_its_id(broker: Broker) -> None:
-    again = await new_broker(broker.storage)  # type: ignore[arg-type]
+    again = await new_broker(broker._storage)  # type: ignore[arg-type]
 
     assert 22 == len(broker.cluster_id)
     assert broker.cluster_id == again.cluster_id

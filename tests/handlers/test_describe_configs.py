@@ -12,7 +12,7 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from tests.handlers.support import Shim, ask, away, create, new_broker
+from tests.handlers.support import Shim, ask, away, create, install, new_broker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
@@ -258,7 +258,7 @@ async def test_one_wrong_resource_does_not_fail_its_neighbours() -> None:
 
 
 async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topic=away)
+    install(broker, Shim(broker._storage, topic=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await describe(broker)).error_code
 

@@ -9,7 +9,7 @@ from korvet.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
 )
 from korvet.storage.interface import TopicPartition
-from tests.handlers.support import T0, Shim, append, ask, away, batch, create
+from tests.handlers.support import T0, Shim, append, ask, away, batch, create, install
 
 
 async def describe(broker: Broker, topics: dict[str, list[int]] | None) -> DescribeLogDirsResult:
@@ -40,7 +40,7 @@ async def test_all_topics_with_the_bytes_of_their_records(broker: Broker) -> Non
 
     result = await describe(broker, None)
 
-    assert (ErrorCode.NONE, broker.storage.description) == (result.error_code, result.log_dir)
+    assert (ErrorCode.NONE, broker._storage.description) == (result.error_code, result.log_dir)
     assert {"a": {0: 0}, "t": {0: 2 * len(batch(b"x" * 1000)), 1: 0}} == sizes(result)
     assert (-1, -1) == (result.total_bytes, result.usable_bytes)
 
@@ -73,14 +73,14 @@ async def test_an_empty_list_asks_for_nothing(broker: Broker) -> None:
 async def test_deleted_records_take_no_room(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"x" * 1000)
-    await broker.storage.truncate_before(TopicPartition("t", 0), 1)
+    await broker._storage.truncate_before(TopicPartition("t", 0), 1)
 
     assert {"t": {0: 0}} == sizes(await describe(broker, None))
 
 
 async def test_a_store_that_is_away_is_a_directory_that_is_offline(broker: Broker) -> None:
     await create(broker)
-    broker.storage = Shim(broker.storage, sizes=away)
+    install(broker, Shim(broker._storage, sizes=away))
 
     result = await describe(broker, None)
 

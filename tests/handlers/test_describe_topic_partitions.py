@@ -13,7 +13,7 @@ from korvet.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from korvet.protocol.schema import ZERO_UUID
-from tests.handlers.support import Shim, ask, away, create, new_broker
+from tests.handlers.support import Shim, ask, away, create, install, new_broker
 
 Page = tuple[dict[str, list[int]], tuple[str, int] | None]
 
@@ -81,10 +81,10 @@ async def test_what_is_not_there_is_told_and_not_created(broker: Broker) -> None
 
     assert [
         ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, ZERO_UUID, 0),
-        ("b", ErrorCode.NONE, (await broker.storage.topics())["b"].topic_id, 1),
+        ("b", ErrorCode.NONE, (await broker._storage.topics())["b"].topic_id, 1),
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ZERO_UUID, 0),
     ] == [(each.name, each.error_code, each.topic_id, len(each.partitions)) for each in response.topics]
-    assert ["b"] == list(await broker.storage.topics())
+    assert ["b"] == list(await broker._storage.topics())
 
 
 async def test_a_full_answer_says_where_to_go_on(broker: Broker) -> None:
@@ -145,12 +145,12 @@ async def test_a_cursor_that_makes_no_sense_fails_all_topics(broker: Broker, cur
 
 async def test_one_topic_that_cannot_be_looked_up_does_not_fail_the_others(broker: Broker) -> None:
     await create(broker, "a")
-    storage = broker.storage
+    storage = broker._storage
 
     async def topic(name: str) -> object:
         return await (away() if name == "b" else storage.topic(name))
 
-    broker.storage = Shim(storage, topic=topic)
+    install(broker, Shim(storage, topic=topic))
 
     response = await describe(broker, "a", "b")
 
@@ -158,7 +158,7 @@ async def test_one_topic_that_cannot_be_looked_up_does_not_fail_the_others(broke
 
 
 async def test_topics_that_cannot_be_listed_end_the_connection(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topics=away)
+    install(broker, Shim(broker._storage, topics=away))
 
     with pytest.raises(Disconnect):
         await describe(broker)

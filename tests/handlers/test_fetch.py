@@ -30,6 +30,7 @@ from tests.handlers.support import (
     batch,
     context,
     create,
+    install,
     new_broker,
     reconfigure,
 )
@@ -311,15 +312,15 @@ async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
     await create(broker)
-    storage = broker.storage
+    storage = broker._storage
 
     async def read(*arguments: Any, **options: Any) -> Any:
-        broker.storage = broker.log.storage = storage
+        install(broker, storage)
         found = await storage.read(*arguments, **options)
         await append(broker)
         return found
 
-    broker.storage = broker.log.storage = Shim(storage, read=read)
+    install(broker, Shim(storage, read=read))
 
     assert [0] == base_offsets(await one(broker, 0, wait_ms=60_000))
     assert 0.0 == trio.current_time()
@@ -329,13 +330,13 @@ async def test_reads_only_what_has_grown_while_there_is_nothing_of_the_others(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker, partitions=2)
-    read, seen = broker.storage.read, []
+    read, seen = broker._storage.read, []
 
     async def noted(requests: Any, **options: Any) -> Any:
         seen.append(list(requests))
         return await read(requests, **options)
 
-    monkeypatch.setattr(broker.storage, "read", noted)
+    monkeypatch.setattr(broker._storage, "read", noted)
 
     async def append_later() -> None:
         for tp in (T1, T0):
@@ -354,7 +355,7 @@ async def test_what_is_being_read_when_the_time_is_up_is_answered(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker)
-    read, seen = broker.storage.read, []
+    read, seen = broker._storage.read, []
 
     async def slow(requests: Any, **options: Any) -> Any:
         seen.append(trio.current_time())
@@ -362,7 +363,7 @@ async def test_what_is_being_read_when_the_time_is_up_is_answered(
             await trio.sleep(1)
         return await read(requests, **options)
 
-    monkeypatch.setattr(broker.storage, "read", slow)
+    monkeypatch.setattr(broker._storage, "read", slow)
 
     async def append_late() -> None:
         await trio.sleep(4.5)
@@ -501,7 +502,7 @@ async def test_refuses_isolation_levels_that_are_none(broker: Broker) -> None:
 
 def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     """Let the storage report an epoch, which the memory backend never does."""
-    storage = broker.storage
+    storage = broker._storage
 
     async def latest(tp: TopicPartition) -> LogOffsets:
         found = await storage.latest(tp)
@@ -517,7 +518,7 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:
         return ends.get(asked, EpochEnd(-1, -1))
 
-    broker.storage = broker.log.storage = Shim(storage, latest=latest, read=read, epoch_end=epoch_end)
+    install(broker, Shim(storage, latest=latest, read=read, epoch_end=epoch_end))
 
 
 @pytest.mark.parametrize(
@@ -633,7 +634,7 @@ async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
     version: int, error: ErrorCode
 ) -> None:
     broker = await new_broker()
-    broker.storage = broker.log.storage = Shim(broker.storage, topic=away)
+    install(broker, Shim(broker._storage, topic=away))
 
     assert error == (await one(broker, 0, version=version)).error_code
 

@@ -12,7 +12,7 @@ from korvet.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from korvet.storage.interface import DocumentConflict, Topic
-from tests.handlers.support import Shim, ask, create
+from tests.handlers.support import Shim, ask, create, install
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -44,7 +44,7 @@ async def alter(
 
 
 async def settings_of(broker: Broker, name: str = "t") -> dict[str, str]:
-    topic = await broker.storage.topic(name)
+    topic = await broker._storage.topic(name)
     assert isinstance(topic, Topic)
     return {
         key: value for key, value in topic.settings.items() if "offset" not in key and "layout" not in key
@@ -87,7 +87,7 @@ async def test_to_delete_what_is_not_set_is_no_error(broker: Broker) -> None:
 async def test_lists_are_changed_by_their_elements(
     broker: Broker, before: str, change: tuple[int, str], after: str
 ) -> None:
-    await broker.storage.create_topic("t", 1, {THROTTLED: before})
+    await broker._storage.create_topic("t", 1, {THROTTLED: before})
 
     (result,) = await alter(broker, wanted((THROTTLED, *change)))
 
@@ -158,7 +158,7 @@ async def test_what_was_fixed_at_creation_stays(broker: Broker, change: Change) 
     assert ErrorCode.INVALID_CONFIG == result.error_code
     assert change[0] in (result.error_message or "")
     assert "fixed when the topic was created" in (result.error_message or "")
-    assert before == await broker.storage.topic("t")
+    assert before == await broker._storage.topic("t")
 
 
 async def test_a_fixed_setting_may_be_set_to_what_it_is(broker: Broker) -> None:
@@ -233,7 +233,7 @@ async def test_other_types_are_unknown(broker: Broker, kind: int) -> None:
 
 async def test_a_conflict_is_tried_again_with_what_is_there_by_then(broker: Broker) -> None:
     topic = await create(broker)
-    storage = broker.storage
+    storage = broker._storage
     conflicts = iter([{"segment.ms": "1"}, {"segment.ms": "2"}])
 
     async def alter_topic(known: Topic, **values: object) -> Topic:
@@ -244,7 +244,7 @@ async def test_a_conflict_is_tried_again_with_what_is_there_by_then(broker: Brok
             raise DocumentConflict
         return await storage.alter_topic(known, **values)  # type: ignore[arg-type]  # what was given is passed on
 
-    broker.storage = Shim(storage, alter_topic=alter_topic)
+    install(broker, Shim(storage, alter_topic=alter_topic))
 
     (result,) = await alter(broker, wanted(("retention.ms", SET, "1")))
 
@@ -260,7 +260,7 @@ async def test_a_topic_that_never_comes_to_rest_is_a_passing_error(broker: Broke
         await trio.lowlevel.checkpoint()
         raise DocumentConflict
 
-    broker.storage = Shim(broker.storage, alter_topic=alter_topic)
+    install(broker, Shim(broker._storage, alter_topic=alter_topic))
 
     (result,) = await alter(broker, wanted(("retention.ms", SET, "1")))
 

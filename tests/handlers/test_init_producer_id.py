@@ -8,7 +8,7 @@ from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.storage.interface import DocumentConflict
 from korvet.storage.memory import MemoryStorage
-from tests.handlers.support import Shim, ask, away, new_broker
+from tests.handlers.support import Shim, ask, away, install, new_broker
 
 
 async def init(
@@ -80,7 +80,7 @@ async def test_refuses_transactions(broker: Broker, transactional_id: str, error
 
 
 async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
-    broker.producer_ids.storage = Shim(broker.storage, load=away)
+    install(broker, Shim(broker._storage, load=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await init(broker)).error_code
 
@@ -89,6 +89,6 @@ async def test_gives_up_when_others_are_always_faster(broker: Broker) -> None:
     async def lose(*_: object, **__: object) -> int:
         raise DocumentConflict
 
-    broker.producer_ids.storage = Shim(broker.storage, save=lose)
+    install(broker, Shim(broker._storage, save=lose))
 
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await init(broker)).error_code

@@ -10,7 +10,7 @@ from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupReque
 from korvet.protocol.messages.list_groups import ListGroupsRequest
 from tests.groups.conversation import subscription
 from tests.handlers.members import JOIN, LIST, answer, describe, join, leave, new_group_broker, take_part
-from tests.handlers.support import Shim, away, new_broker
+from tests.handlers.support import Shim, away, install, new_broker
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_a_drain_answers_joins_and_syncs_that_wait(autojump_clock: MockClo
 
 
 async def test_an_unreachable_store_is_an_error_that_members_retry(broker: Broker) -> None:
-    broker.groups.storage = Shim(broker.storage, load=away, documents=away)
+    install(broker, Shim(broker._storage, load=away, documents=away))
 
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await join(broker)).error_code
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await leave(broker, "m")).error_code

@@ -14,7 +14,7 @@ from korvet.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from korvet.storage.interface import LogOffsets, TopicPartition
-from tests.handlers.support import T0, Shim, append, ask, away, create
+from tests.handlers.support import T0, Shim, append, ask, away, create, install
 
 LATEST, EARLIEST, MAX, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 
@@ -63,7 +63,7 @@ async def test_earliest_is_the_first_record_with_its_timestamp(written: Broker) 
 
 
 async def test_earliest_follows_the_log_start(written: Broker) -> None:
-    await written.storage.truncate_before(T0, 2)
+    await written._storage.truncate_before(T0, 2)
 
     assert (0, 2, 200, 0) == await found(written, EARLIEST)
 
@@ -101,7 +101,7 @@ async def test_an_empty_partition(broker: Broker) -> None:
 
 
 async def test_an_emptied_partition_keeps_its_latest(written: Broker) -> None:
-    await written.storage.truncate_before(T0, 5)
+    await written._storage.truncate_before(T0, 5)
 
     assert (0, 5, -1, 0) == await found(written, EARLIEST)
     assert (0, 5, -1, 0) == await found(written, LATEST)
@@ -109,13 +109,13 @@ async def test_an_emptied_partition_keeps_its_latest(written: Broker) -> None:
 
 def undecided_from(broker: Broker, offset: int) -> None:
     """Let the storage report an open transaction, which the memory backend never does."""
-    storage = broker.storage
+    storage = broker._storage
 
     async def latest(tp: TopicPartition) -> LogOffsets:
         bounds = await storage.latest(tp)
         return LogOffsets(bounds.log_start_offset, bounds.high_watermark, offset)
 
-    broker.storage = broker.log.storage = Shim(storage, latest=latest)
+    install(broker, Shim(storage, latest=latest))
 
 
 async def test_read_committed_ends_at_the_last_stable_offset(written: Broker) -> None:
@@ -189,6 +189,6 @@ async def test_answers_many_partitions_in_their_order(broker: Broker) -> None:
 
 
 async def test_an_unreachable_store_is_an_error_of_the_partition(written: Broker) -> None:
-    written.storage = Shim(written.storage, latest=away)
+    install(written, Shim(written._storage, latest=away))
 
     assert (ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1) == await found(written, LATEST)

@@ -21,7 +21,7 @@ from korvet.protocol.messages.metadata import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import TopicPartition
-from tests.handlers.support import Shim, ask, away, create, new_broker, reconfigure
+from tests.handlers.support import Shim, ask, away, create, install, new_broker, reconfigure
 
 
 async def metadata(
@@ -115,14 +115,14 @@ async def test_creates_a_topic_that_is_not_there_and_answers_with_it(broker: Bro
     found = await topic(broker, "new")
 
     assert (ErrorCode.NONE, 2) == (found.error_code, len(found.partitions))
-    assert await broker.storage.topic("new") is not None
+    assert await broker._storage.topic("new") is not None
 
 
 async def test_creates_nothing_when_the_client_forbids_it(broker: Broker) -> None:
     found = await topic(broker, "new", create_missing=False)
 
     assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []) == (found.error_code, found.partitions)
-    assert await broker.storage.topic("new") is None
+    assert await broker._storage.topic("new") is None
 
 
 async def test_creates_nothing_when_the_broker_forbids_it() -> None:
@@ -205,7 +205,7 @@ async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> No
 
 
 async def test_a_topic_created_by_somebody_else_meanwhile_is_used(broker: Broker) -> None:
-    storage = broker.storage
+    storage = broker._storage
     looked = 0
 
     async def look(name: str) -> object:
@@ -216,14 +216,14 @@ async def test_a_topic_created_by_somebody_else_meanwhile_is_used(broker: Broker
             return None
         return (await storage.topics()).get(name)
 
-    broker.storage = Shim(storage, topic=look, topics=nothing)
+    install(broker, Shim(storage, topic=look, topics=nothing))
     found = await topic(broker, "raced")
 
     assert (ErrorCode.NONE, 7) == (found.error_code, len(found.partitions))
 
 
 async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topic=away)
+    install(broker, Shim(broker._storage, topic=away))
 
     found = await topic(broker, "t")
 
@@ -231,7 +231,7 @@ async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> 
 
 
 async def test_closes_the_connection_rather_than_list_no_topics(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topics=away)
+    install(broker, Shim(broker._storage, topics=away))
 
     with pytest.raises(Disconnect):
         await metadata(broker, all_topics=True)

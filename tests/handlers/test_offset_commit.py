@@ -12,7 +12,7 @@ from korvet.protocol.messages.offset_commit import (
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from tests.handlers.members import join, new_group_broker, take_part
-from tests.handlers.support import T0, Shim, ask, away, create, reconfigure
+from tests.handlers.support import T0, Shim, ask, away, create, install, reconfigure
 
 T1 = TopicPartition("t", 1)
 
@@ -60,7 +60,7 @@ async def test_keeps_positions_with_their_texts(broker: Broker, version: int) ->
 
     assert [ErrorCode.NONE] * 2 == errors
     assert {T0: OffsetAndMetadata(5, 0, "done"), T1: OffsetAndMetadata(0, -1, "")} == (
-        await broker.storage.committed("g")
+        await broker._storage.committed("g")
     )
 
 
@@ -102,7 +102,7 @@ async def test_knows_no_members(broker: Broker, version: int, error: ErrorCode) 
     )
 
     assert [error, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] == errors
-    assert {} == await broker.storage.committed("g")
+    assert {} == await broker._storage.committed("g")
 
 
 async def test_takes_commits_of_a_name_without_a_generation(broker: Broker) -> None:
@@ -126,10 +126,10 @@ async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Bro
         return dict.fromkeys(positions, KafkaStorageError())
 
     for verbs in ({"topic": away}, {"ack": away}, {"ack": fail}):
-        storage = broker.storage
-        broker.storage = broker.groups.storage = Shim(storage, **verbs)
+        storage = broker._storage
+        install(broker, Shim(storage, **verbs))
         assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == await commit(broker, {T0: (1, -1, "")})
-        broker.storage = broker.groups.storage = storage
+        install(broker, storage)
 
 
 async def test_only_members_commit_where_there_are_any() -> None:

@@ -48,7 +48,7 @@ async def test_positions_are_deleted_each_on_its_own(broker: Broker) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ] == errors
-    assert {T0} == set(await broker.storage.committed("g"))
+    assert {T0} == set(await broker._storage.committed("g"))
 
 
 async def test_what_is_wrong_with_the_group_is_the_whole_answer(broker: Broker) -> None:

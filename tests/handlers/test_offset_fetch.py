@@ -12,7 +12,7 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
-from tests.handlers.support import T0, Shim, ask, away, create
+from tests.handlers.support import T0, Shim, ask, away, create, install
 
 T1 = TopicPartition("t", 1)
 Told = dict[str, list[tuple[int, int, int, str | None]]]
@@ -70,7 +70,7 @@ async def told(broker: Broker, topics: dict[str, list[int]] | None, *, version: 
 @pytest.fixture
 async def committed(broker: Broker) -> Broker:
     await create(broker, partitions=3)
-    await broker.storage.ack("g", {T0: OffsetAndMetadata(5, 0, "done"), T1: OffsetAndMetadata(7)})
+    await broker._storage.ack("g", {T0: OffsetAndMetadata(5, 0, "done"), T1: OffsetAndMetadata(7)})
     return broker
 
 
@@ -112,7 +112,7 @@ async def test_answers_several_groups(committed: Broker) -> None:
 
 
 async def test_an_unreachable_store_is_an_error_of_the_group(committed: Broker) -> None:
-    committed.storage = Shim(committed.storage, committed=away)
+    install(committed, Shim(committed._storage, committed=away))
 
     in_partitions = await fetch(committed, {"t": [0]}, version=1)
     in_the_answer = await fetch(committed, {"t": [0]}, version=7)

@@ -25,6 +25,7 @@ from tests.handlers.support import (
     away,
     batch,
     create,
+    install,
     produce_request,
     reconfigure,
 )
@@ -48,7 +49,7 @@ async def one(broker: Broker, records: Any, **options: Any) -> PartitionProduceR
 
 async def stored(broker: Broker, tp: TopicPartition = T0) -> list[tuple[int, int]]:
     """Return base offset and number of records of every batch."""
-    results = await broker.storage.read({tp: ReadRequest(0, 1_000_000)}, max_bytes=1_000_000)
+    results = await broker._storage.read({tp: ReadRequest(0, 1_000_000)}, max_bytes=1_000_000)
     result = results[tp]
     assert isinstance(result, ReadResult)
     return [(each.base_offset, each.record_count) for part in result.batches for each in parse_batches(part)]
@@ -283,7 +284,7 @@ async def test_takes_tombstones_and_empty_keys_for_a_compacted_topic(broker: Bro
 async def test_minds_a_topic_that_became_compacted_since(broker: Broker) -> None:
     topic = await create(broker)
     before = await one(broker, batch())
-    await broker.storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "compact"})
+    await broker._storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "compact"})
     after = await one(broker, batch(), version=3)
 
     assert [ErrorCode.NONE, ErrorCode.INVALID_RECORD] == [before.error_code, after.error_code]
@@ -312,7 +313,7 @@ async def test_says_what_was_wrong(broker: Broker) -> None:
 
 
 async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
-    broker.storage = Shim(broker.storage, topic=away)
+    install(broker, Shim(broker._storage, topic=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker, batch())).error_code
 

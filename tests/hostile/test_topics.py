@@ -28,7 +28,7 @@ async def test_create_topics_is_limited_to_10_000_partitions() -> None:
         answer = await client.ask(topics(300, 10_000), 5)
 
         assert {ErrorCode.POLICY_VIOLATION} == {each.error_code for each in answer.topics}
-        assert not await server.broker.storage.topics()
+        assert not await server.broker._storage.topics()
 
 
 @pytest.mark.slow

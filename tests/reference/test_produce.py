@@ -99,7 +99,7 @@ async def test_offsets_are_derived_from_entry_ids(broker: Conversation) -> None:
     """The page lets XADD choose the IDs (`*`); the broker's script does, since a batch's are to be consecutive."""
     await broker.create()
     base_offset = (await broker.produce(*numbered(2))).base_offset
-    topic = (await broker.server.broker.storage.topics())["orders"]
+    topic = (await broker.server.broker._storage.topics())["orders"]
     ids = [entry_id.encode() for entry_id, _ in broker.plain.xrange(STREAM)]
     offsets = [base_offset, base_offset + 1] if broker.place.layout == "record" else [base_offset + 1]
 

@@ -65,7 +65,7 @@ def test_a_thread_other_than_the_main_one_may_run_a_broker_and_signals_stay_as_t
     async def serve() -> None:
         async with korvet.open_server() as server:
             await trio.to_thread.run_sync(create_topic, server.listeners[0].listener.port, "orders")
-            seen.extend(await server.broker.storage.topics())
+            seen.extend(await server.broker._storage.topics())
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()

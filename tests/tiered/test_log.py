@@ -52,7 +52,7 @@ class Log:
 
     async def trim(self, offset: int) -> None:
         """Trim archived records, as the retention worker does."""
-        await self.broker.storage.truncate_before(TP, offset)
+        await self.broker._storage.truncate_before(TP, offset)
 
     async def fetch(self, offset: int, *, max_bytes: int = 1_000_000) -> PartitionData:
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -222,16 +222,16 @@ async def test_recreated_topic_starts_with_an_empty_log(log: Log) -> None:
     await log.delete_before(15)
     await log.broker.delete_topic(log.topic)
 
-    await log.broker.storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
+    await log.broker._storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
 
-    assert not await log.broker.storage.documents("deleted-before")
+    assert not await log.broker._storage.documents("deleted-before")
     assert await log.offset(EARLIEST) == (0, -1)
     await append(log.broker, TP, b"new", timestamps=[NOW_MS])
     assert await log.offset(EARLIEST) == (0, NOW_MS)
 
 
 async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> None:
-    await log.broker.storage.create_topic("plain", 1, {})
+    await log.broker._storage.create_topic("plain", 1, {})
     plain = TopicPartition("plain", 0)
     await append(log.broker, plain, b"a", b"b")
     await log.broker.log.truncate_before(plain, 1)
@@ -239,8 +239,8 @@ async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> 
 
     assert isinstance(reads[plain], OffsetOutOfRange)
     assert (await log.broker.log.latest(plain)).log_start_offset == 1
-    assert log.broker.cold is not None
-    assert log.broker.cold._process is None
+    assert log.broker.log.cold is not None
+    assert log.broker.log.cold._process is None
 
 
 @pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])
@@ -250,10 +250,10 @@ async def test_damaged_document_does_not_restore_deleted_records(
     log.archive(0, 70)
     await log.trim(60)
     await log.delete_before(15)
-    (key,) = await log.broker.storage.documents(DELETED)
-    document = await log.broker.storage.load(DELETED, key)
+    (key,) = await log.broker._storage.documents(DELETED)
+    document = await log.broker._storage.load(DELETED, key)
     assert document is not None
-    await log.broker.storage.save(DELETED, key, value, expected_version=document.version)
+    await log.broker._storage.save(DELETED, key, value, expected_version=document.version)
 
     with caplog.at_level(logging.ERROR):
         for _ in range(2):

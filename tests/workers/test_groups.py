@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from attrs import define, field
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Joined, Leave, State, Sync
+from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -32,7 +34,7 @@ from korvet.protocol.errors import (
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
-from korvet.workers.groups import LedGroups, owner_of
+from korvet.workers.groups import LedGroups, answer, owner_of
 from korvet.workers.rpc import Link, Question, answer_links
 from tests.groups.conversation import RANGE
 from tests.groups.test_coordinator import Client, parked, together
@@ -45,7 +47,7 @@ OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
 # Methods that each process calls only for its own groups, without RPC.
-LOCAL = {"own_groups", "run", "expire_positions"}
+LOCAL = {"committed", "own_groups", "run", "expire_positions"}
 
 
 @define
@@ -77,7 +79,10 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
             async with trio.open_nursery() as nursery:
                 for index in range(PROCESSES):
                     links = {each: Link(paths[each], nursery) for each in range(PROCESSES) if each != index}
-                    running.groups.append(LedGroups(storage, config, lambda: 0, index=index, links=links))
+                    leases = Leases(storage)
+                    running.groups.append(
+                        LedGroups(storage, config, lambda: 0, leases, index=index, links=links)
+                    )
                 for index, groups in enumerate(running.groups):
                     running.ends.append(await nursery.start(work, groups, paths[index]))
                 yield running
@@ -89,7 +94,7 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
 async def work(groups: LedGroups, path: Path, *, task_status: trio.TaskStatus[Callable[[], None]]) -> None:
     """Run a process: answer RPC requests, and handle the timeouts of the groups that it owns."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(answer_links, path, groups.answer, parked)
+        await nursery.start(answer_links, path, partial(answer, groups), parked)
         nursery.start_soon(groups.run)
         task_status.started(nursery.cancel_scope.cancel)
 
@@ -290,4 +295,4 @@ async def test_whoever_waits_for_a_process_that_ends_is_told_to_try_again(storag
 async def test_nobody_answers_what_is_no_question(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         with pytest.raises(ValueError, match="unknown verb 'close'"):
-            await processes.owner.answer(Question("close"), parked)
+            await answer(processes.owner, Question("close"), parked)

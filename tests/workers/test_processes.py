@@ -17,6 +17,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from korvet.broker.broker import open_broker
+from korvet.broker.limits import share_of
 from korvet.config import Config, ConfigError, Listener
 from korvet.server.listeners import ListenError, Use, held_ports, open_listeners
 from korvet.server.server import Server
@@ -211,7 +212,7 @@ async def test_each_process_has_its_share_of_the_limits(limit: int, expected: in
     server = Server(await open_broker(MemoryStorage(), config), [])
 
     assert expected == server._limit.limit
-    assert server._share_of(-1) == -1
+    assert -1 == share_of(-1, 3)
 
 
 @pytest.mark.parametrize("storage", ["memory://", "memory://?max_bytes=5"])
