@@ -21,20 +21,20 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_only_what_stands_between_the_comments_is_replaced(written: Path) -> None:
+def test_only_text_between_the_comments_is_replaced(written: Path) -> None:
     page.write("results", "new")
 
     assert PAGE.replace("old", "\nnew\n") == written.read_text()
 
 
-def test_a_page_without_the_place_is_refused(written: Path) -> None:
+def test_page_without_the_comments_is_refused(written: Path) -> None:
     with pytest.raises(ValueError, match="has no <!-- growth: written by the bench -->"):
         page.write("growth", "new")
 
     assert PAGE == written.read_text()
 
 
-def test_the_page_has_medians_ratios_and_goals_that_were_missed(written: Path) -> None:
+def test_page_contains_medians_ratios_and_missed_goals(written: Path) -> None:
     into = SHORT_LOADS[0].case("in")
     results = Results({"date": "today", "machine": "2 cores"}, goals(), peer=KAFKA)
     for system, rate in ((MEMORY, 2_000_000.0), (BATCH, 500_000.0), (KAFKA, 1_000_000.0)):
@@ -49,7 +49,7 @@ def test_the_page_has_medians_ratios_and_goals_that_were_missed(written: Path) -
     assert f"| {into.name} | 2 of {KAFKA} (≥ 1.3) | **0.5** of {KAFKA} (≥ 0.8) |" in text
 
 
-def test_a_line_that_is_not_flat_is_bold() -> None:
+def test_ratio_of_growth_is_bold() -> None:
     growth = Growth({})
     for size, rate, latency in ((1, 100.0, 200.0), (10, 90.0, 230.0), (100, 70.0, 300.0)):
         growth.add(Point("partitions", "in", "records/s", "memory", size), rate)
@@ -63,7 +63,7 @@ def test_a_line_that_is_not_flat_is_bold() -> None:
     ) == as_table(growth)
 
 
-def test_growth_that_was_saved_is_loaded_again(tmp_path: Path) -> None:
+def test_saved_growth_is_loaded(tmp_path: Path) -> None:
     growth = Growth({"date": "today"})
     growth.add(Point("groups", "commit", "us", "batch", 100), 250.0)
     growth.save(tmp_path / "kept.json")

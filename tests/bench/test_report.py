@@ -49,7 +49,7 @@ def test_ratios_are_of_the_medians() -> None:
         (Goal(9.0, "nobody"), []),
     ],
 )
-def test_a_rate_reaches_its_goal_from_below(goal: Goal, reached: list[tuple[float, bool]]) -> None:
+def test_rate_reaches_a_goal_at_or_below_it(goal: Goal, reached: list[tuple[float, bool]]) -> None:
     verdicts = results(ours_in=(goal,)).verdicts(IN, "ours")
 
     assert reached == [(each.value, each.is_reached) for each in verdicts]
@@ -63,13 +63,13 @@ def test_a_rate_reaches_its_goal_from_below(goal: Goal, reached: list[tuple[floa
         (Goal(2.9), [(3.0, False)]),
     ],
 )
-def test_a_time_reaches_its_goal_from_above(goal: Goal, reached: list[tuple[float, bool]]) -> None:
+def test_time_reaches_a_goal_at_or_above_it(goal: Goal, reached: list[tuple[float, bool]]) -> None:
     verdicts = results(ours_slow=(goal,)).verdicts(SLOW, "ours")
 
     assert reached == [(each.value, each.is_reached) for each in verdicts]
 
 
-def test_the_table_marks_a_goal_that_was_not_reached() -> None:
+def test_table_marks_missed_goals() -> None:
     table = results(ours_in=(Goal(2.0, "peer"), Goal(0.5, "floor"))).table().splitlines()
 
     assert "of peer" in table[0]
@@ -80,7 +80,7 @@ def test_the_table_marks_a_goal_that_was_not_reached() -> None:
     assert not any("processor" in line for line in table)
 
 
-def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
+def test_saved_results_are_loaded(tmp_path: Path) -> None:
     measured = results(ours_in=(Goal(2.0, "peer"),))
     measured.save(tmp_path / "kept.json")
     loaded = Results({}, measured.goals, measured.floors, measured.peer).load(tmp_path / "kept.json")
@@ -91,5 +91,5 @@ def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value, shown", [(1234567.0, "1,234,567"), (12.345, "12.3"), (0.5, "0.5"), (0.00123, "0.001")]
 )
-def test_a_figure_has_as_many_digits_as_mean_something(value: float, shown: str) -> None:
+def test_figures_are_rounded_to_significant_digits(value: float, shown: str) -> None:
     assert shown == figure(value)
