@@ -51,7 +51,7 @@ async def connect(cluster: SecuredCluster, security: Security) -> str | None:
         return client.cluster_id
 
 
-async def test_a_login_comes_before_anything_else() -> None:
+async def test_login_precedes_other_requests() -> None:
     async with secured_cluster(users=USERS) as cluster:
         assert "fake" == await connect(cluster, ALICE)
         assert [18, 17, 36, 3] == [key for _, key, _ in cluster.requests]
@@ -63,7 +63,7 @@ async def test_logins_and_requests_go_through_tls() -> None:
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL", "SSL"])
-async def test_who_comes_without_is_told_what_it_may_be(listener: str) -> None:
+async def test_wrong_security_protocol_is_reported(listener: str) -> None:
     users = USERS if "SASL" in listener else {}
     tls = context("127.0.0.1") if "SSL" in listener else None
     async with secured_cluster(users=users, context=tls) as cluster:
@@ -86,7 +86,7 @@ async def test_who_comes_without_is_told_what_it_may_be(listener: str) -> None:
         ),
     ],
 )
-async def test_a_login_that_is_refused_is_told_as_the_broker_says_it(
+async def test_refused_login_is_reported_with_the_error_of_the_broker(
     sasl: Sasl, error: type[KafkaError], said: str
 ) -> None:
     async with secured_cluster(users=USERS) as cluster:
@@ -97,7 +97,7 @@ async def test_a_login_that_is_refused_is_told_as_the_broker_says_it(
         assert 0 == cluster.logins
 
 
-async def test_a_listener_without_sasl_is_told_apart() -> None:
+async def test_listener_without_sasl_is_reported() -> None:
     async with secured_cluster() as cluster:
         with pytest.raises(
             IllegalSaslState, match="does not accept SASL on this listener; security.protocol=PLAINTEXT"
@@ -117,13 +117,13 @@ async def test_a_listener_without_sasl_is_told_apart() -> None:
     ],
     ids=["the system's trust", "another authority"],
 )
-async def test_a_certificate_that_is_not_trusted_ends_it(tls: Tls, said: str) -> None:
+async def test_untrusted_certificate_is_refused(tls: Tls, said: str) -> None:
     async with secured_cluster(context=context("127.0.0.1")) as cluster:
         with pytest.raises(TlsRefused, match=said):
             await connect(cluster, Security(tls))
 
 
-async def test_a_certificate_is_for_the_name_that_was_asked_for_unless_nobody_looks() -> None:
+async def test_host_name_of_the_certificate_is_checked_unless_disabled() -> None:
     async with secured_cluster(context=context("elsewhere.example.org")) as cluster:
         with pytest.raises(
             TlsRefused, match="its certificate is for other hosts: .* ssl.endpoint.identification"
@@ -134,7 +134,7 @@ async def test_a_certificate_is_for_the_name_that_was_asked_for_unless_nobody_lo
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-async def test_a_broker_may_want_a_certificate_of_the_clients(version: str) -> None:
+async def test_broker_may_require_a_client_certificate(version: str) -> None:
     async with secured_cluster(context=context("127.0.0.1", wants_certificate=True)) as cluster:
         with pytest.raises(KafkaError):
             await connect(cluster, Security(Tls(TRUSTED, versions=(version,))))
@@ -154,7 +154,7 @@ async def test_a_broker_may_want_a_certificate_of_the_clients(version: str) -> N
         ("NO_SHARED_CIPHER", "no TLS: no shared cipher"),
     ],
 )
-def test_what_openssl_says_is_told_in_words(reason: str, said: str) -> None:
+def test_openssl_errors_are_explained(reason: str, said: str) -> None:
     error = trio.BrokenResourceError()
     error.__cause__ = ssl.SSLError(1, reason)
     error.__cause__.reason = reason
@@ -162,18 +162,18 @@ def test_what_openssl_says_is_told_in_words(reason: str, said: str) -> None:
     assert explain(error).startswith(said)
 
 
-def test_a_broken_connection_alone_says_nothing_of_tls() -> None:
+def test_broken_connection_is_not_explained_as_a_tls_error() -> None:
     assert "" == explain(trio.BrokenResourceError()) == explain(ssl.SSLEOFError(8, "EOF"))
 
 
-async def test_where_nobody_speaks_tls_it_says_so() -> None:
+async def test_server_without_tls_is_reported() -> None:
     async with web_server() as address:
         with pytest.raises(TlsRefused, match="it does not speak TLS there"):
             async with open_client(address, security=Security(Tls())):
                 pass
 
 
-async def test_when_a_login_is_about_to_end_there_is_another_connection(
+async def test_client_reconnects_before_its_session_expires(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with (

@@ -88,7 +88,7 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
 @pytest.mark.parametrize(
     "text", ["", ":9092", "host:", "host:port", "host:0", "host:65536", "::1", "::1:9092"]
 )
-def test_what_is_no_address_is_named(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no broker address"):
         parse_address(text)
 
@@ -97,20 +97,20 @@ def test_an_ipv6_address_is_printed_in_brackets() -> None:
     assert "[::1]:9092" == str(Address("::1", 9092))
 
 
-async def test_connecting_tells_the_cluster() -> None:
+async def test_connected_client_has_cluster_id_controller_and_brokers() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         assert ("fake", 2) == (client.cluster_id, client.controller_id)
         assert cluster.ports == {node: address.port for node, address in client.brokers.items()}
 
 
-async def test_the_first_broker_that_answers_is_enough() -> None:
+async def test_client_connects_to_the_first_broker_that_answers() -> None:
     async with fake_cluster(2) as (cluster, _):
         cluster.stop(1)
         async with open_client(cluster.bootstrap) as client:
             assert "fake" == client.cluster_id
 
 
-async def test_where_nobody_listens_the_error_names_the_address_and_the_reason() -> None:
+async def test_connection_refused_error_names_address_and_reason() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -120,14 +120,14 @@ async def test_where_nobody_listens_the_error_names_the_address_and_the_reason()
             pass
 
 
-async def test_a_server_of_another_protocol_is_told_apart() -> None:
+async def test_server_of_another_protocol_is_reported() -> None:
     async with web_server() as address:
         with pytest.raises(BrokerNotAvailable, match="does not speak Kafka's protocol"):
             async with open_client(address):
                 pass
 
 
-async def test_a_broker_that_closes_at_once_is_a_network_error() -> None:
+async def test_connection_closed_by_the_broker_is_a_network_error() -> None:
     async with fake_cluster() as (cluster, _):
         cluster.faults[API_VERSIONS] = [Close()]
         with pytest.raises(NetworkException, match="the broker closed the connection"):
@@ -135,7 +135,7 @@ async def test_a_broker_that_closes_at_once_is_a_network_error() -> None:
                 pass
 
 
-async def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(
+async def test_request_times_out_when_the_broker_does_not_answer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with fake_cluster() as (cluster, _):
@@ -157,7 +157,7 @@ async def test_connections_end_with_the_client() -> None:
 # --- Versions ---------------------------------------------------------------------------------------------
 
 
-async def test_the_newest_versions_of_both_sides_are_spoken() -> None:
+async def test_newest_common_version_is_used() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         await client.produce("t", [Record(b"v")])
@@ -168,7 +168,7 @@ async def test_the_newest_versions_of_both_sides_are_spoken() -> None:
         }
 
 
-async def test_old_brokers_are_spoken_to_in_their_versions() -> None:
+async def test_versions_of_old_brokers_are_used() -> None:
     async with fake_cluster(max_versions=KAFKA_2_3) as (cluster, _):
         async with open_client(cluster.bootstrap) as client:
             await client.create_topic("t", partitions=2, replication_factor=1)
@@ -183,7 +183,7 @@ async def test_old_brokers_are_spoken_to_in_their_versions() -> None:
         assert [(1, 11)] == requests_of(cluster, FETCH)
 
 
-async def test_what_a_broker_does_not_speak_is_said() -> None:
+async def test_api_not_supported_by_the_broker_is_reported() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         with pytest.raises(UnsupportedVersion, match="speaks DescribeCluster not at all; needed is 0 to 2"):
             await client.request(
@@ -191,7 +191,7 @@ async def test_what_a_broker_does_not_speak_is_said() -> None:
             )
 
 
-async def test_a_special_timestamp_that_is_too_new_for_the_broker_is_not_taken_for_a_time() -> None:
+async def test_max_timestamp_is_refused_when_the_broker_is_too_old() -> None:
     async with fake_cluster(max_versions=KAFKA_2_3) as (cluster, _):
         cluster.add("t", 1)
         async with open_client(cluster.bootstrap) as client:
@@ -201,7 +201,7 @@ async def test_a_special_timestamp_that_is_too_new_for_the_broker_is_not_taken_f
                 await client.list_offsets({T0: MAX_TIMESTAMP})
 
 
-async def test_any_request_may_be_sent_to_a_broker_of_ones_choice() -> None:
+async def test_request_is_sent_to_the_given_node() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         await client.request(MetadataRequest(topics=[]), MetadataResponse, node_id=2)
 
@@ -226,21 +226,21 @@ async def test_topics_are_created_described_and_deleted_at_the_controller() -> N
         assert [(3, 7)] == requests_of(cluster, CREATE_TOPICS)
 
 
-async def test_a_topic_may_be_tried_without_being_created() -> None:
+async def test_create_topic_with_validate_only_creates_no_topic() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         await client.create_topic("t", validate_only=True)
 
         assert {} == cluster.topics
 
 
-async def test_a_topic_that_exists_is_not_created_and_the_brokers_words_are_told() -> None:
+async def test_existing_topic_is_refused_with_the_error_of_the_broker() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         with pytest.raises(TopicAlreadyExists, match="t: no, it was said"):
             await client.create_topic("t")
 
 
-async def test_a_controller_that_moved_is_found_again() -> None:
+async def test_moved_controller_is_found_again() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.faults[CREATE_TOPICS] = [ErrorCode.NOT_CONTROLLER]
         await client.create_topic("t")
@@ -248,14 +248,14 @@ async def test_a_controller_that_moved_is_found_again() -> None:
         assert 2 == len(requests_of(cluster, CREATE_TOPICS))
 
 
-async def test_a_topic_that_is_not_there_is_said_at_once() -> None:
+async def test_missing_topic_is_reported_without_retries() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         with pytest.raises(UnknownTopicOrPartition, match="^t: "):
             await client.topic("t")
         assert 2 == len(requests_of(cluster, METADATA))
 
 
-async def test_a_topic_without_a_leader_yet_is_waited_for() -> None:
+async def test_client_waits_for_the_leader_of_a_new_topic() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         cluster.faults[METADATA] = [ErrorCode.LEADER_NOT_AVAILABLE] * 2
@@ -263,7 +263,7 @@ async def test_a_topic_without_a_leader_yet_is_waited_for() -> None:
         assert "t" == (await client.topic("t")).name
 
 
-async def test_a_topic_that_cannot_be_is_not_asked_for_twice() -> None:
+async def test_invalid_topic_is_requested_once() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.faults[METADATA] = [ErrorCode.INVALID_TOPIC_EXCEPTION]
         with pytest.raises(InvalidTopicException, match="^t: "):
@@ -274,7 +274,7 @@ async def test_a_topic_that_cannot_be_is_not_asked_for_twice() -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_what_is_produced_is_consumed(codec: Codec) -> None:
+async def test_produced_records_are_consumed(codec: Codec) -> None:
     records = [
         Record(b"value", key=b"key", headers=(("a", b"1"), ("a", None)), timestamp=NOW, partition=0),
         Record(None, key=None, timestamp=NOW - 5, partition=0),
@@ -292,7 +292,7 @@ async def test_what_is_produced_is_consumed(codec: Codec) -> None:
         assert [codec] == [parse_batches(data)[0].compression for data in cluster.topics["t"].logs[0]]
 
 
-async def test_keys_decide_about_partitions_and_results_come_in_the_order_of_records() -> None:
+async def test_keys_select_partitions_and_results_are_in_record_order() -> None:
     records = [Record(b"%d" % n, key=b"key %d" % n) for n in range(50)]
     async with fake_cluster(3) as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 2, 3)
@@ -303,7 +303,7 @@ async def test_keys_decide_about_partitions_and_results_come_in_the_order_of_rec
         assert [r.value for r in records] == [stored[where] for where in produced]
 
 
-async def test_keyless_records_of_one_call_go_together_and_calls_take_turns() -> None:
+async def test_keyless_records_of_a_call_share_a_partition_and_calls_rotate() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 1, 1)
         calls = [await client.produce("t", [Record(b"v")] * 10) for _ in range(3)]
@@ -312,7 +312,7 @@ async def test_keyless_records_of_one_call_go_together_and_calls_take_turns() ->
         assert {0, 1, 2} == {call[0].partition for call in calls}
 
 
-async def test_many_keyless_records_fill_one_batch_after_the_other() -> None:
+async def test_many_keyless_records_fill_consecutive_batches() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 1)
         produced = await client.produce("t", [Record(bytes(1_000))] * 3_000)
@@ -330,7 +330,7 @@ async def test_partitions_without_a_leader_get_no_keyless_records() -> None:
         assert {1} == {produced.partition for call in calls for produced in call}
 
 
-async def test_records_without_a_time_are_of_now() -> None:
+async def test_records_without_a_timestamp_get_the_current_time() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         await client.produce("t", [Record(b"v")])
@@ -339,7 +339,7 @@ async def test_records_without_a_time_are_of_now() -> None:
         assert record.timestamp > NOW
 
 
-async def test_without_acknowledgement_no_offset_is_known() -> None:
+async def test_produce_with_acks_0_returns_no_offsets() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         produced = await client.produce("t", [Record(b"v")] * 2, acks=0)
@@ -350,7 +350,7 @@ async def test_without_acknowledgement_no_offset_is_known() -> None:
         assert 2 == cluster.end("t", 0)
 
 
-async def test_nothing_to_produce_asks_nobody() -> None:
+async def test_produce_without_records_sends_no_request() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
 
@@ -358,7 +358,7 @@ async def test_nothing_to_produce_asks_nobody() -> None:
         assert [] == requests_of(cluster, PRODUCE)
 
 
-async def test_a_batch_that_is_too_large_for_the_topic_is_split() -> None:
+async def test_batch_too_large_for_the_topic_is_split() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         cluster.max_message_bytes = 500
@@ -368,7 +368,7 @@ async def test_a_batch_that_is_too_large_for_the_topic_is_split() -> None:
         assert [b"%03d" % n * 50 for n in range(10)] == [record.value for record in await read(client, T0)]
 
 
-async def test_a_record_that_is_too_large_is_an_error_that_names_its_partition() -> None:
+async def test_too_large_record_is_refused_with_its_partition() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         cluster.max_message_bytes = 500
@@ -379,7 +379,7 @@ async def test_a_record_that_is_too_large_is_an_error_that_names_its_partition()
         assert 1 == cluster.end("t", 0)
 
 
-async def test_a_leader_that_moved_is_found_and_order_is_kept() -> None:
+async def test_moved_leader_is_found_and_record_order_is_kept() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         topic = cluster.add("t", 1)
         await client.produce("t", [Record(b"0")])
@@ -394,7 +394,7 @@ async def test_a_leader_that_moved_is_found_and_order_is_kept() -> None:
     "fault",
     [Close(), ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR],
 )
-async def test_what_may_pass_is_tried_again(fault: Close | ErrorCode) -> None:
+async def test_transient_produce_errors_are_retried(fault: Close | ErrorCode) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         cluster.faults[PRODUCE] = [fault, fault]
@@ -402,7 +402,9 @@ async def test_what_may_pass_is_tried_again(fault: Close | ErrorCode) -> None:
         assert [(0, 0)] == await client.produce("t", [Record(b"v")])
 
 
-async def test_what_does_not_pass_in_time_is_raised(autojump_clock: trio.testing.MockClock) -> None:
+async def test_retriable_error_is_raised_after_the_retry_timeout(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap, retry_timeout_s=5) as client:
         cluster.add("t", 1)
         cluster.faults[PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 100
@@ -412,7 +414,9 @@ async def test_what_does_not_pass_in_time_is_raised(autojump_clock: trio.testing
         assert 4 < trio.current_time() <= 5
 
 
-async def test_a_topic_that_never_comes_is_given_up_soon(autojump_clock: trio.testing.MockClock) -> None:
+async def test_produce_to_a_missing_topic_fails_within_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         started = trio.current_time()
         with pytest.raises(UnknownTopicOrPartition):
@@ -421,14 +425,14 @@ async def test_a_topic_that_never_comes_is_given_up_soon(autojump_clock: trio.te
         assert trio.current_time() - started <= 3
 
 
-async def test_a_partition_that_is_not_there_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_missing_partition_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 1)
         with pytest.raises(UnknownTopicOrPartition, match="t has 2 partitions; there is no t-7"):
             await client.produce("t", [Record(b"v", partition=7)])
 
 
-async def test_a_topic_without_any_leader_is_said(autojump_clock: trio.testing.MockClock) -> None:
+async def test_topic_without_a_leader_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap, retry_timeout_s=1) as client:
         cluster.add("t", -1)
         with pytest.raises(LeaderNotAvailable, match="No partition of t has a leader"):
@@ -439,7 +443,7 @@ async def test_a_topic_without_any_leader_is_said(autojump_clock: trio.testing.M
             await client.produce("t", [Record(b"v", partition=0)])
 
 
-async def test_an_error_that_stays_is_raised_though_others_might_pass() -> None:
+async def test_fatal_error_is_raised_before_retriable_ones() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 2)
         cluster.faults[PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
@@ -449,7 +453,7 @@ async def test_an_error_that_stays_is_raised_though_others_might_pass() -> None:
         assert ErrorCode.INVALID_RECORD == caught.value.error_code
 
 
-async def test_a_broker_that_restarts_is_connected_to_again() -> None:
+async def test_client_reconnects_to_a_restarted_broker() -> None:
     async with fake_cluster() as (cluster, start), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         await client.produce("t", [Record(b"0")])
@@ -465,7 +469,7 @@ async def test_a_broker_that_restarts_is_connected_to_again() -> None:
 # --- Consuming --------------------------------------------------------------------------------------------
 
 
-async def test_consuming_begins_in_the_middle_of_a_batch_and_ends_before_the_end() -> None:
+async def test_consumer_starts_and_ends_within_a_batch() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         await client.produce("t", [Record(b"%d" % n) for n in range(10)])
@@ -474,7 +478,7 @@ async def test_consuming_begins_in_the_middle_of_a_batch_and_ends_before_the_end
         assert [(3, b"3"), (4, b"4"), (5, b"5")] == [(r.offset, r.value) async for r in consumer]
 
 
-async def test_nothing_to_consume_asks_nobody() -> None:
+async def test_consume_without_offsets_sends_no_request() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
 
@@ -483,7 +487,7 @@ async def test_nothing_to_consume_asks_nobody() -> None:
         assert [] == requests_of(cluster, FETCH)
 
 
-async def test_a_waiting_consumer_gets_a_record_as_soon_as_it_is_there() -> None:
+async def test_waiting_consumer_receives_a_record_when_it_is_produced() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         consumer = client.consume({T0: 0}, max_wait_ms=60_000)
@@ -495,7 +499,7 @@ async def test_a_waiting_consumer_gets_a_record_as_soon_as_it_is_there() -> None
         assert (b"v", 1) == (record.value, consumer.positions[T0])
 
 
-async def test_a_waiting_consumer_holds_up_nobody_and_its_connection_ends_with_it() -> None:
+async def test_waiting_consumer_does_not_block_requests_and_closes_its_connection() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         consumer = client.consume({T0: 0}, max_wait_ms=60_000)
@@ -513,14 +517,14 @@ async def test_a_waiting_consumer_holds_up_nobody_and_its_connection_ends_with_i
         assert {T0: 0} == consumer.positions
 
 
-async def test_a_poll_that_brings_nothing_in_time_returns_nothing() -> None:
+async def test_poll_without_records_returns_an_empty_list() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
 
         assert [] == await client.consume({T0: 0}, max_wait_ms=1).poll()
 
 
-async def test_partitions_of_all_leaders_are_consumed_and_their_ends_known() -> None:
+async def test_partitions_of_all_leaders_are_consumed_with_high_watermarks() -> None:
     async with fake_cluster(3) as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 2, 3)
         await client.produce("t", [Record(b"%d" % n, partition=n % 3) for n in range(9)])
@@ -533,7 +537,7 @@ async def test_partitions_of_all_leaders_are_consumed_and_their_ends_known() -> 
         assert {T0: 3, T1: 3} == consumer.high_watermarks
 
 
-async def test_partitions_take_turns_at_the_head_of_a_request() -> None:
+async def test_partitions_rotate_in_fetch_requests() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 1, 1)
         await client.produce("t", [Record(b"v", partition=0)])
@@ -543,7 +547,7 @@ async def test_partitions_take_turns_at_the_head_of_a_request() -> None:
         assert [T1, T2, T0] == list(consumer.positions)
 
 
-async def test_a_consumer_goes_on_at_the_new_leader() -> None:
+async def test_consumer_continues_at_the_new_leader() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         topic = cluster.add("t", 1)
         await client.produce("t", [Record(b"0")])
@@ -555,7 +559,7 @@ async def test_a_consumer_goes_on_at_the_new_leader() -> None:
         assert b"1" == (await anext(consumer)).value
 
 
-async def test_a_topic_that_was_deleted_and_created_again_is_found_by_its_new_id() -> None:
+async def test_recreated_topic_is_consumed_by_its_new_id() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         consumer = client.consume({T0: 0}, max_wait_ms=1)
@@ -569,7 +573,7 @@ async def test_a_topic_that_was_deleted_and_created_again_is_found_by_its_new_id
 
 
 @pytest.mark.parametrize("fault", [Close(), ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
-async def test_a_consumer_outlives_what_may_pass(fault: Close | ErrorCode) -> None:
+async def test_consumer_retries_after_transient_errors(fault: Close | ErrorCode) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         await client.produce("t", [Record(b"v")])
@@ -578,7 +582,7 @@ async def test_a_consumer_outlives_what_may_pass(fault: Close | ErrorCode) -> No
         assert [b"v"] == [record.value for record in await read(client, T0)]
 
 
-async def test_an_offset_that_is_not_in_the_log_is_named_and_reading_can_go_on() -> None:
+async def test_offset_out_of_range_is_reported_and_the_consumer_can_continue() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 1)
         await client.produce("t", [Record(b"0", partition=0), Record(b"1", partition=1)])
@@ -591,7 +595,7 @@ async def test_an_offset_that_is_not_in_the_log_is_named_and_reading_can_go_on()
         assert [b"1"] == [record.value for record in await consumer.poll()]
 
 
-async def test_a_corrupt_batch_is_told_after_those_before_it() -> None:
+async def test_corrupt_batch_is_raised_after_the_records_before_it() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         topic = cluster.add("t", 1)
         await client.produce("t", [Record(b"good")])
@@ -605,7 +609,7 @@ async def test_a_corrupt_batch_is_told_after_those_before_it() -> None:
                 await consumer.poll()
 
 
-async def test_control_batches_and_truncated_ends_are_passed_over() -> None:
+async def test_control_batches_and_truncated_batches_are_skipped() -> None:
     control = build_batch([(0, NOW, b"\0\0\0\1", bytes(6), ())], base_offset=0, is_control=True)
     data = build_batch([(0, NOW, None, b"v", ())], base_offset=1)
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
@@ -633,7 +637,7 @@ async def test_offsets_are_listed_by_time_and_by_name_at_all_leaders() -> None:
         assert {T1: ListedOffset(4, NOW + 9)} == await client.list_offsets({T1: MAX_TIMESTAMP})
 
 
-async def test_offsets_that_were_found_are_not_asked_for_again() -> None:
+async def test_list_offsets_retries_only_failed_partitions() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1, 2)
         cluster.faults[LIST_OFFSETS] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -642,7 +646,7 @@ async def test_offsets_that_were_found_are_not_asked_for_again() -> None:
         assert 3 == len(requests_of(cluster, LIST_OFFSETS))
 
 
-async def test_a_leader_that_never_comes_is_an_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_list_offsets_fails_when_no_leader_is_found(autojump_clock: trio.testing.MockClock) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.add("t", 1)
         cluster.faults[LIST_OFFSETS] = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1_000
@@ -650,7 +654,7 @@ async def test_a_leader_that_never_comes_is_an_error(autojump_clock: trio.testin
             await client.list_offsets({T0: LATEST})
 
 
-async def test_positions_of_a_group_are_committed_and_read_back() -> None:
+async def test_committed_offsets_are_read_back() -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         position = OffsetAndMetadata(7, 3, "halfway")
         await client.commit("g", {T0: position, T1: OffsetAndMetadata(0)})
@@ -662,7 +666,7 @@ async def test_positions_of_a_group_are_committed_and_read_back() -> None:
 
 
 @pytest.mark.parametrize("key", [FIND_COORDINATOR, OFFSET_COMMIT])
-async def test_a_coordinator_that_moves_is_found_again(key: int) -> None:
+async def test_moved_coordinator_is_found_again(key: int) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.faults[key] = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
         await client.commit("g", {T0: OffsetAndMetadata(7)})
@@ -671,7 +675,7 @@ async def test_a_coordinator_that_moves_is_found_again(key: int) -> None:
 
 
 @pytest.mark.parametrize("key", [FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH])
-async def test_what_a_group_is_refused_names_the_group(key: int) -> None:
+async def test_group_authorization_error_names_the_group(key: int) -> None:
     async with fake_cluster() as (cluster, _), open_client(cluster.bootstrap) as client:
         cluster.faults[key] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
         ask = client.committed("g") if key == OFFSET_FETCH else client.commit("g", {T0: OffsetAndMetadata(7)})

@@ -82,7 +82,7 @@ async def test_topics_are_created_described_and_deleted(client: Client) -> None:
         await client.topic("t")
 
 
-async def test_what_cannot_be_created_is_refused_with_the_brokers_words(client: Client) -> None:
+async def test_create_topic_errors_contain_the_message_of_the_broker(client: Client) -> None:
     with pytest.raises(TopicAlreadyExists, match="^t: "):
         await client.create_topic("t")
     with pytest.raises(InvalidConfig, match=r"^x: .*retention\.ms"):
@@ -96,7 +96,7 @@ async def test_what_cannot_be_created_is_refused_with_the_brokers_words(client: 
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("acks", [-1, 1])
-async def test_what_is_produced_is_consumed(client: Client, codec: Codec, acks: int) -> None:
+async def test_produced_records_are_consumed(client: Client, codec: Codec, acks: int) -> None:
     records = [
         Record(
             b"value", key=b"key", headers=(("a", b"1"), ("a", None), ("", b"")), timestamp=NOW, partition=0
@@ -113,7 +113,7 @@ async def test_what_is_produced_is_consumed(client: Client, codec: Codec, acks: 
     ] == await read(client, T0)
 
 
-async def test_many_records_come_back_in_order_from_any_offset(client: Client) -> None:
+async def test_many_records_are_consumed_in_order_from_any_offset(client: Client) -> None:
     produced = await client.produce("t", [Record(b"%d" % n, partition=0) for n in range(30_000)])
     middle = produced[12_345].offset
     records = []
@@ -134,7 +134,7 @@ async def test_records_sent_without_acknowledgement_arrive(client: Client) -> No
     assert [b"v"] * 3 == values
 
 
-async def test_a_consumer_that_waits_on_an_empty_partition_gets_the_first_record(client: Client) -> None:
+async def test_consumer_waiting_on_an_empty_partition_receives_the_first_record(client: Client) -> None:
     consumer = client.consume({T0: 0, T1: 0}, max_wait_ms=30_000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.produce, "t", [Record(b"first", partition=1)])
@@ -164,12 +164,12 @@ async def test_offsets_are_found_by_time(client: Client) -> None:
     assert (offsets[-1] + 1, -1) == await at(LATEST)
 
 
-async def test_an_offset_beyond_the_end_is_named(client: Client) -> None:
+async def test_offset_beyond_the_log_end_is_reported(client: Client) -> None:
     with pytest.raises(OffsetOutOfRange, match="t-0: offset 9000000000000000000 is not in its log"):
         await client.consume({T0: 9_000_000_000_000_000_000}).poll()
 
 
-async def test_positions_of_a_group_come_back(client: Client) -> None:
+async def test_committed_offsets_are_read_back(client: Client) -> None:
     (where,) = await client.produce("t", [Record(b"v", partition=0)])
     position = OffsetAndMetadata(where.offset + 1, metadata="so far")
     await client.commit("readers", {T0: position})
@@ -180,7 +180,7 @@ async def test_positions_of_a_group_come_back(client: Client) -> None:
     assert await client.find_coordinator("readers") in client.brokers.values()
 
 
-async def test_a_topic_that_was_created_again_is_read_from_its_new_start(client: Client) -> None:
+async def test_recreated_topic_is_read_from_its_new_start(client: Client) -> None:
     await client.produce("t", [Record(b"old", partition=0)])
     consumer = client.consume({T0: 0})
     await anext(consumer)
@@ -199,7 +199,7 @@ async def test_any_other_request_can_be_sent(client: Client) -> None:
     assert (client.cluster_id, client.controller_id) == (answer.cluster_id, answer.controller_id)
 
 
-async def test_a_broker_that_was_killed_is_waited_for() -> None:
+async def test_client_waits_for_a_killed_broker() -> None:
     with KorvetProcess() as korvet:
         async with open_client(korvet.bootstrap_servers) as client:
             await client.create_topic("t")

@@ -8,11 +8,11 @@ from korvet.client.partitioner import Partitioner, murmur2, partition_of_key
 
 
 @given(data=st.binary(max_size=40))
-def test_murmur2_is_what_other_clients_compute(data: bytes) -> None:
+def test_murmur2_equals_that_of_kafka_python(data: bytes) -> None:
     assert murmur2_of_kafka_python(data) & 0xFFFFFFFF == murmur2(data)
 
 
-def test_murmur2_gives_the_values_of_kafkas_own_test() -> None:
+def test_murmur2_passes_the_test_vectors_of_apache_kafka() -> None:
     # org.apache.kafka.common.utils.UtilsTest.testMurmur2
     expected = {
         b"21": -973932308,
@@ -32,7 +32,7 @@ def test_a_key_is_always_in_the_same_partition() -> None:
     assert {partition_of_key(b"UA", 12) for _ in range(3)} == {(murmur2(b"UA") & 0x7FFFFFFF) % 12}
 
 
-def test_keyless_records_stick_to_a_partition_until_told_to_move_on() -> None:
+def test_sticky_partition_changes_only_after_move_on() -> None:
     partitioner = Partitioner()
     first = partitioner.sticky(3)
     stuck = partitioner.sticky(3)

@@ -7,7 +7,7 @@ from korvet.client.properties import parse_login_module, parse_properties
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-def test_a_file_is_read_as_java_reads_it() -> None:
+def test_properties_are_parsed_as_in_java() -> None:
     text = r"""
 # a comment
 ! another
@@ -33,7 +33,7 @@ sasl.jaas.config=Module required \
     } == parse_properties(text)
 
 
-def test_a_backslash_that_is_one_itself_does_not_go_on() -> None:
+def test_escaped_backslash_does_not_continue_the_line() -> None:
     assert {"a": "1\\", "b": "2"} == parse_properties("a=1\\\\\nb=2\\")
 
 
@@ -57,7 +57,7 @@ def test_a_login_module_is_read(options: str, expected: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "alice:secret", f"{SCRAM} required username=secret", f'{SCRAM} username="secret";']
 )
-def test_what_is_no_login_module_is_told_without_saying_it(text: str) -> None:
+def test_invalid_login_module_is_refused_without_revealing_secrets(text: str) -> None:
     with pytest.raises(ValueError, match="is no login module; accepted is .* with the semicolon") as raised:
         parse_login_module(text)
 

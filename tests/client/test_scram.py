@@ -19,7 +19,7 @@ def client(username: str = "user") -> ScramClient:
     return ScramClient("SCRAM-SHA-256", username, "pencil", NONCE)
 
 
-def test_the_conversation_is_that_of_the_rfc() -> None:
+def test_messages_equal_those_of_the_rfc() -> None:
     scram = client()
 
     assert b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO" == scram.first()
@@ -27,11 +27,11 @@ def test_the_conversation_is_that_of_the_rfc() -> None:
     scram.verify(SERVER_FINAL)
 
 
-def test_every_conversation_has_a_nonce_of_its_own() -> None:
+def test_every_conversation_has_a_new_nonce() -> None:
     assert ScramClient("SCRAM-SHA-512", "u", "p").first() != ScramClient("SCRAM-SHA-512", "u", "p").first()
 
 
-def test_a_user_name_may_hold_what_separates() -> None:
+def test_user_name_may_contain_separators() -> None:
     assert client("a=b,c").first().startswith(b"n,,n=a=3Db=2Cc,r=")
 
 
@@ -48,7 +48,7 @@ def test_a_user_name_may_hold_what_separates() -> None:
         b"r=rOprNGfwEbeRWgbNEkqOx,s=!,i=4096",
     ],
 )
-def test_a_server_that_says_anything_else_is_refused(message: bytes) -> None:
+def test_malformed_server_first_message_is_refused(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationFailed, match="SCRAM failed: the broker"):
         client().final(message)
 
@@ -61,7 +61,7 @@ def test_a_server_that_says_anything_else_is_refused(message: bytes) -> None:
         (b"e=other-error", "the broker says other-error"),
     ],
 )
-def test_a_server_that_does_not_know_the_password_is_refused(message: bytes, said: str) -> None:
+def test_server_without_the_password_is_refused(message: bytes, said: str) -> None:
     scram = client()
     scram.final(SERVER_FIRST)
 

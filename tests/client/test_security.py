@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_without_settings_nothing_is_done_to_connections() -> None:
+def test_default_security_is_plaintext() -> None:
     assert PLAINTEXT == security_of({}) == security_of({"security.protocol": "plaintext", "acks": "1"})
     assert PLAINTEXT == security_of({"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_LOGIN})
 
@@ -62,11 +62,11 @@ def test_without_settings_nothing_is_done_to_connections() -> None:
     ],
     ids=["as Java", "as Databricks", "as librdkafka"],
 )
-def test_a_login_may_be_written_as_users_of_java_or_of_librdkafka_do(settings: dict[str, str]) -> None:
+def test_logins_are_accepted_in_the_form_of_java_and_librdkafka(settings: dict[str, str]) -> None:
     assert Security(sasl=Sasl("PLAIN", "alice", "hush")) == security_of(settings)
 
 
-def test_spaces_belong_to_a_password_and_to_nothing_else() -> None:
+def test_spaces_are_kept_in_passwords_only() -> None:
     given = {
         "security.protocol": " SASL_PLAINTEXT ",
         "sasl.mechanism": "PLAIN ",
@@ -92,7 +92,7 @@ def test_spaces_belong_to_a_password_and_to_nothing_else() -> None:
     ],
     ids=["trust", "no names", "mutual", "encrypted key"],
 )
-def test_what_files_hold_travels_without_them_and_is_never_shown(
+def test_security_pickles_file_contents_and_hides_them_in_its_repr(
     folder: Path, settings: dict[str, str]
 ) -> None:
     found = security_of(
@@ -109,7 +109,7 @@ def test_what_files_hold_travels_without_them_and_is_never_shown(
     assert ("ssl.endpoint.identification.algorithm" in settings) == (not travelled.tls.checks_host_name)
 
 
-def test_contents_may_be_given_in_place_of_files(folder: Path) -> None:
+def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
     given = {
         "security.protocol": "SSL",
         "ssl.truststore.certificates": (folder / "ca.pem").read_text(),
@@ -153,7 +153,7 @@ def test_contents_may_be_given_in_place_of_files(folder: Path) -> None:
         ({"ssl.enabled.protocols": "TLSv1"}, "names none of TLSv1.2 and TLSv1.3, which are accepted"),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_accepted(
+def test_invalid_settings_are_refused_with_the_accepted_values(
     folder: Path, settings: dict[str, str], said: str
 ) -> None:
     located = {name: str(folder / text) if "location" in name else text for name, text in settings.items()}
