@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from korvet.concurrency.tasks import LONGEST_PAUSE_S, RECOVERED_AFTER_S, in_parallel, supervise
 
 
-async def test_a_task_that_returns_is_done() -> None:
+async def test_task_that_returns_is_not_restarted() -> None:
     runs = []
 
     async def task() -> None:
@@ -21,7 +21,7 @@ async def test_a_task_that_returns_is_done() -> None:
     assert 1 == len(runs)
 
 
-async def test_a_task_that_fails_is_logged_and_starts_again_ever_later(
+async def test_failing_task_is_logged_and_restarted_with_growing_pauses(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts: list[float] = []
@@ -38,7 +38,7 @@ async def test_a_task_that_fails_is_logged_and_starts_again_ever_later(
     assert 11 == len([each for each in caplog.records if each.levelno == logging.ERROR and each.exc_info])
 
 
-async def test_a_task_that_ran_for_long_starts_again_soon(
+async def test_pause_is_reset_after_a_long_run(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts: list[float] = []
@@ -55,7 +55,7 @@ async def test_a_task_that_ran_for_long_starts_again_soon(
     assert pytest.approx(RECOVERED_AFTER_S + 1.1) == starts[6] - starts[5]
 
 
-async def test_a_task_ends_with_its_nursery(autojump_clock: MockClock) -> None:
+async def test_task_ends_with_its_nursery(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(supervise, "task", trio.sleep_forever)
         nursery.cancel_scope.cancel()
@@ -71,7 +71,7 @@ async def test_results_are_in_the_order_of_the_arguments(autojump_clock: MockClo
     assert list(range(10)) == await in_parallel(slower_first, range(10))
 
 
-async def test_only_so_many_run_at_once(autojump_clock: MockClock) -> None:
+async def test_in_parallel_limits_concurrent_tasks(autojump_clock: MockClock) -> None:
     running = most = 0
 
     async def count(_: int) -> None:
@@ -87,7 +87,7 @@ async def test_only_so_many_run_at_once(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], [1]], ids=["none", "one"])
-async def test_few_arguments_need_no_tasks(arguments: list[int]) -> None:
+async def test_in_parallel_with_no_or_one_argument(arguments: list[int]) -> None:
     async def double(number: int) -> int:
         return 2 * number
 

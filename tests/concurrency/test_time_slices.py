@@ -16,7 +16,7 @@ def budget() -> DecodedBudget:
     return DecodedBudget(100)
 
 
-async def test_shares_wait_for_bytes_in_the_order_of_asking(budget: DecodedBudget) -> None:
+async def test_shares_wait_for_bytes_in_order_of_arrival(budget: DecodedBudget) -> None:
     first = DecodedShare(budget)
     await first.take(80)
     granted = []
@@ -37,7 +37,7 @@ async def test_shares_wait_for_bytes_in_the_order_of_asking(budget: DecodedBudge
     assert 100 == budget.taken
 
 
-async def test_small_work_waits_only_while_the_limit_is_passed(budget: DecodedBudget) -> None:
+async def test_small_work_waits_only_while_the_limit_is_exceeded(budget: DecodedBudget) -> None:
     first, second = DecodedShare(budget), DecodedShare(budget)
     await first.take(80)
     async with trio.open_nursery() as nursery:
@@ -51,7 +51,7 @@ async def test_small_work_waits_only_while_the_limit_is_passed(budget: DecodedBu
         first.end()
 
 
-async def test_shares_that_hold_bytes_do_not_wait_for_each_other(budget: DecodedBudget) -> None:
+async def test_shares_that_hold_bytes_do_not_block_each_other(budget: DecodedBudget) -> None:
     first, second = DecodedShare(budget), DecodedShare(budget)
     await first.take(60)
     await second.take(40)
@@ -67,7 +67,7 @@ async def test_shares_that_hold_bytes_do_not_wait_for_each_other(budget: Decoded
     assert 90 == second.size == budget.taken
 
 
-async def test_a_share_that_stops_waiting_takes_nothing(budget: DecodedBudget) -> None:
+async def test_share_cancelled_while_waiting_takes_no_bytes(budget: DecodedBudget) -> None:
     first, second = DecodedShare(budget), DecodedShare(budget)
     await first.take(90)
     async with trio.open_nursery() as nursery:
@@ -79,7 +79,7 @@ async def test_a_share_that_stops_waiting_takes_nothing(budget: DecodedBudget) -
     assert (0, 0) == (second.size, budget.taken)
 
 
-async def test_a_call_holds_what_its_result_takes_and_a_failed_one_nothing(budget: DecodedBudget) -> None:
+async def test_call_holds_the_size_of_its_result_and_a_failed_call_holds_none(budget: DecodedBudget) -> None:
     share = DecodedShare(budget)
     held = []
 
