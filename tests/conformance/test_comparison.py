@@ -76,11 +76,11 @@ def test_a_planted_difference_is_found() -> None:
     )
 
 
-def test_equal_answers_do_not_differ() -> None:
+def test_equal_responses_do_not_differ() -> None:
     assert [] == differences("ListOffsets", 7, listed(5), listed(5))
 
 
-def test_ids_differ_but_what_they_are_of_may_not() -> None:
+def test_member_ids_are_compared_by_the_member_they_identify() -> None:
     assert [] == differences("JoinGroup", 5, joined("kafka-1", "kafka-2"), joined("ours-1", "ours-2"))
 
     other_leader = joined("ours-1", "ours-2")
@@ -90,7 +90,7 @@ def test_ids_differ_but_what_they_are_of_may_not() -> None:
     )
 
 
-def test_words_may_differ_and_korvet_may_say_more_but_not_less() -> None:
+def test_error_messages_may_differ_but_not_be_missing() -> None:
     code = ErrorCode.INVALID_REQUEST
     silent, wordy, other = (deleted((TOPIC, code, text)) for text in (None, "why", "because"))
 
@@ -101,21 +101,21 @@ def test_words_may_differ_and_korvet_may_say_more_but_not_less() -> None:
     )
 
 
-def test_an_element_that_is_not_there_is_told_once() -> None:
+def test_missing_element_is_reported_once() -> None:
     kafka = deleted((TOPIC, ErrorCode.NONE, None), (f"{SCOPE}-other", ErrorCode.NONE, None))
     ours = deleted((TOPIC, ErrorCode.NONE, None))
 
     assert [("responses[other]", "there", "absent")] == differences("DeleteTopics", 6, kafka, ours)
 
 
-def test_what_other_scenarios_made_is_left_out() -> None:
+def test_topics_of_other_scenarios_are_ignored() -> None:
     kafka = deleted((TOPIC, ErrorCode.NONE, None), ("s0007v01-theirs", ErrorCode.NONE, None))
     ours = deleted((TOPIC, ErrorCode.NONE, None))
 
     assert [] == differences("DeleteTopics", 6, kafka, ours)
 
 
-def test_no_answer_is_told_with_the_errors_of_the_other() -> None:
+def test_missing_response_is_reported_with_the_error_of_the_other_broker() -> None:
     ours = OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
 
     assert [("(answer)", "the connection is closed", "an answer with INVALID_GROUP_ID")] == (
@@ -123,7 +123,7 @@ def test_no_answer_is_told_with_the_errors_of_the_other() -> None:
     )
 
 
-def test_a_conversation_that_ends_early_is_a_difference() -> None:
+def test_shorter_conversation_is_a_difference() -> None:
     kafka = talk(KAFKA, ("ListOffsets", 7, listed(5)), ("ListOffsets", 7, listed(6)))
 
     (found,) = compare("x", 0, kafka, talk(MEMORY, ("ListOffsets", 7, listed(5))))
@@ -131,7 +131,7 @@ def test_a_conversation_that_ends_early_is_a_difference() -> None:
     assert ("(conversation)", "2 answers", "1 answers") == (found.field, found.kafka, found.korvet)
 
 
-def test_offsets_of_the_clock_are_compared_by_the_record_they_are_of() -> None:
+def test_offsets_under_timestamp_mapping_are_compared_by_their_records() -> None:
     def ours(offset: int) -> Talk:
         told = talk(RECORDS, ("ListOffsets", 7, listed(offset)), dense=False)
         told.offsets[TOPIC, 0] = [1000, 1001, 5000]
@@ -163,7 +163,7 @@ def test_the_record_layout_is_compared_record_by_record() -> None:
     assert [] != compare("x", 12, kafka, talk(BATCHES, ("Fetch", 12, fetched(first, second))))
 
 
-def test_records_that_are_missing_are_told_once() -> None:
+def test_missing_records_are_reported_once() -> None:
     whole = build_batch([(0, 5, None, b"a", ()), (1, 6, None, b"b", ())])
 
     found = differences("Fetch", 12, fetched(whole), fetched(build_batch([(0, 5, None, b"a", ())])))
@@ -177,7 +177,7 @@ def test_records_that_are_missing_are_told_once() -> None:
     ] == found
 
 
-def test_one_row_says_what_is_the_same_in_versions_fields_and_brokers() -> None:
+def test_equal_differences_of_versions_fields_and_brokers_become_one_row() -> None:
     found = [
         Found("x", "first", "Fetch", version, field, broker, "1", "2")
         for version in (4, 5, 7)

@@ -64,15 +64,15 @@ def test_a_difference_without_a_reason_fails() -> None:
     assert 1 == judged(FOUND, [Reason("", (KNOWN,))])
 
 
-def test_a_scenario_that_kafka_does_not_go_through_fails() -> None:
+def test_scenario_that_fails_on_kafka_fails() -> None:
     assert 1 == judged(FOUND, REASONS, "version 4: it stopped")
 
 
-def test_a_page_that_is_out_of_date_fails() -> None:
+def test_outdated_page_fails() -> None:
     assert 1 == judge([outcome(FOUND)], REASONS, "another page")
 
 
-def test_what_is_new_waits_for_its_reason_and_what_is_gone_goes() -> None:
+def test_new_differences_are_added_without_a_reason_and_obsolete_ones_removed() -> None:
     new = Difference("x", "second", "Fetch", (4,), ("a",), (MEMORY,), "1", "2")
     elsewhere = Difference("y", "first", "Fetch", (4,), ("a",), OURS, "1", "2")
     reasons = [Reason("asked for", (KNOWN, elsewhere))]
@@ -80,13 +80,13 @@ def test_what_is_new_waits_for_its_reason_and_what_is_gone_goes() -> None:
     assert [Reason("asked for", (elsewhere,)), Reason("", (new,))] == updated([new], reasons, ["x"])
 
 
-def test_what_waits_for_its_reason_goes_on_waiting_while_its_scenario_is_not_played() -> None:
+def test_differences_without_a_reason_are_kept_when_their_scenario_is_not_run() -> None:
     waiting = [Reason("", (KNOWN,))]
 
     assert waiting == updated([], waiting, ["another"])
 
 
-def test_the_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_declared_differences_survive_a_round_trip(tmp_path: Path) -> None:
     odd = Difference("x", 'a "b" \\ \t', "Fetch", (0, 2, 3), ("a|b", "c"), (MEMORY,), "ä\x7f", "''")
     reasons = [Reason("why\nnot", (odd, KNOWN))]
 
@@ -101,13 +101,13 @@ def test_versions_are_written_as_ranges(text: str, versions: tuple[int, ...]) ->
     assert text == text_of(versions)
 
 
-def test_the_page_is_what_its_sources_say() -> None:
+def test_page_is_up_to_date() -> None:
     assert page(declared(), SCENARIOS.values()) == PAGE.read_text(encoding="utf-8"), (
         "run: .venv/bin/python -m conformance --page"
     )
 
 
-def test_every_declared_difference_has_its_reason_and_its_scenario() -> None:
+def test_every_declared_difference_has_a_reason_and_a_scenario() -> None:
     rows = [row for reason in declared() for row in reason.differences]
 
     assert all(reason.why for reason in declared())
@@ -115,7 +115,7 @@ def test_every_declared_difference_has_its_reason_and_its_scenario() -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_every_version_of_every_api_is_asked_for() -> None:
+def test_every_version_of_every_api_is_requested() -> None:
     asked = {
         (each.request, version) for each in SCENARIOS.values() if each.request for version in each.versions
     }
@@ -129,7 +129,7 @@ def test_every_version_of_every_api_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.api} {rule.field} {rule.kind.name}")
-def test_a_rule_names_a_field_that_there_is(rule: Rule) -> None:
+def test_rules_name_existing_fields(rule: Rule) -> None:
     (api,) = (api for api in APIS.values() if api.name == rule.api)
     struct: type[object] | None = api.response
     names = rule.field.split(".")

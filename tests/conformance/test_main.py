@@ -7,7 +7,7 @@ import pytest
 from conformance.__main__ import main
 
 
-def test_a_word_that_matches_no_scenario_ends_with_near_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_word_is_refused_with_similar_scenario_names(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["fetch:", "fecth"])
     captured = capsys.readouterr()
 
