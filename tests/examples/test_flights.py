@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients]
     ],
     ids=["memory", "embedded-record", "embedded-batch"],
 )
-def test_all_flights_come_back_as_they_went_in(kind: str, settings: dict[str, str], tmp_path: Path) -> None:
+def test_flights_are_consumed_unchanged(kind: str, settings: dict[str, str], tmp_path: Path) -> None:
     storage = "memory://" if kind == "memory" else f"embedded:{tmp_path / 'data'}"
     with KorvetProcess(storage=storage, settings=settings) as korvet:
         example = subprocess.run(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.clients]
 
 
-def test_all_flights_come_back_from_the_lake_as_they_went_in(tmp_path: Path) -> None:
+def test_flights_are_read_from_the_lake_unchanged(tmp_path: Path) -> None:
     example = subprocess.run(
         [sys.executable, ROOT / "examples/flights_lake.py", "--folder", tmp_path],
         capture_output=True,
