@@ -78,7 +78,7 @@ class Conversation:
         )
         self.group.join(join, ("join", name), self.now_ms)
         self.group.tick(self.now_ms)
-        return self.told()
+        return self.responses()
 
     def sync(
         self,
@@ -100,7 +100,7 @@ class Conversation:
         )
         self.group.sync(sync, ("sync", name), self.now_ms)
         self.group.tick(self.now_ms)
-        return self.told()
+        return self.responses()
 
     def heartbeat(self, name: str, *, generation: int | None = None, instance: str | None = None) -> str:
         number = self.group.generation_id if generation is None else generation
@@ -132,7 +132,7 @@ class Conversation:
     def leave_as(self, *leaving: Leave) -> list[str]:
         outcomes = self.group.leave(leaving, self.now_ms)
         self.group.tick(self.now_ms)
-        return [*(code.name for code in outcomes if code), *self.told()]
+        return [*(code.name for code in outcomes if code), *self.responses()]
 
     def wait(self, ms: int) -> list[str]:
         """Advance the time, and call `tick` whenever a timeout passes."""
@@ -141,11 +141,11 @@ class Conversation:
             self.now_ms = max(self.now_ms, int(self.group.wake_ms))
             self.group.tick(self.now_ms)
         self.now_ms = end_ms
-        return self.told()
+        return self.responses()
 
     # --- Answers ----------------------------------------------------------------------------------------
 
-    def told(self) -> list[str]:
+    def responses(self) -> list[str]:
         answers, self.group.answers = self.group.answers, []
         return [self._read(ticket, answer) for ticket, answer in answers]
 

@@ -245,7 +245,7 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
     return cluster
 
 
-async def test_a_group_lives_through_an_hour_of_churn_and_the_same_again_by_its_seed(
+async def test_group_survives_an_hour_of_churn_reproducibly(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, again, other = [await churn(monkeypatch, seed) for seed in (7, 7, 8)]

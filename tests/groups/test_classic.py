@@ -24,7 +24,7 @@ def settled(*names: str, static: bool = False, **limits: int) -> Conversation:
 # --- The first generation --------------------------------------------------------------------------------
 
 
-def test_log_lines_name_the_group_and_its_state(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_contain_the_group_and_its_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="korvet.groups.classic")
     talk = Conversation()
     talk.join("a")
@@ -35,7 +35,7 @@ def test_log_lines_name_the_group_and_its_state(caplog: pytest.LogCaptureFixture
     assert not [line for line in caplog.messages if "<" in line]
 
 
-def test_a_first_generation_from_the_first_join_to_the_last_assignment() -> None:
+def test_first_generation_from_join_to_assignment() -> None:
     talk = Conversation()
 
     assert [] == talk.join("a")
@@ -50,7 +50,7 @@ def test_a_first_generation_from_the_first_join_to_the_last_assignment() -> None
     assert ["ok", "ok"] == [talk.heartbeat("a"), talk.heartbeat("b")]
 
 
-def test_an_empty_group_waits_once_for_a_member_that_comes_alone() -> None:
+def test_empty_group_waits_the_initial_rebalance_delay_for_a_single_member() -> None:
     talk = Conversation()
 
     assert [] == talk.join("a")
@@ -58,7 +58,7 @@ def test_an_empty_group_waits_once_for_a_member_that_comes_alone() -> None:
     assert ["a leads 1: a"] == talk.wait(1)
 
 
-def test_the_delay_is_extended_while_members_keep_coming_but_not_beyond_the_rebalance_timeout() -> None:
+def test_initial_rebalance_delay_is_extended_up_to_the_rebalance_timeout() -> None:
     talk = Conversation()
 
     assert [] == talk.join("a", rebalance_ms=7000)
@@ -69,13 +69,13 @@ def test_the_delay_is_extended_while_members_keep_coming_but_not_beyond_the_reba
     assert ["a leads 1: a, b, c", "b follows a in 1", "c follows a in 1"] == talk.wait(100)
 
 
-def test_without_a_delay_the_first_member_is_answered_at_once() -> None:
+def test_first_member_is_answered_immediately_without_a_delay() -> None:
     talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
 
     assert ["a leads 1: a"] == talk.join("a")
 
 
-def test_a_newcomer_is_sent_away_once_with_its_member_id() -> None:
+def test_new_member_is_refused_once_with_member_id_required() -> None:
     talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
 
     assert ["a: MEMBER_ID_REQUIRED"] == talk.join("a", can_be_sent_away=True)
@@ -83,7 +83,7 @@ def test_a_newcomer_is_sent_away_once_with_its_member_id() -> None:
     assert ["a leads 1: a"] == talk.join("a", can_be_sent_away=True)
 
 
-def test_a_rebalance_waits_for_a_newcomer_that_was_sent_away_as_long_as_its_session() -> None:
+def test_rebalance_waits_for_a_pending_member_up_to_its_session_timeout() -> None:
     talk = settled("a")
     talk.join("b", can_be_sent_away=True, session_ms=6000)
 
@@ -93,7 +93,7 @@ def test_a_rebalance_waits_for_a_newcomer_that_was_sent_away_as_long_as_its_sess
     assert ["b: UNKNOWN_MEMBER_ID"] == talk.join("b")
 
 
-def test_a_newcomer_that_was_sent_away_may_leave() -> None:
+def test_pending_member_may_leave() -> None:
     talk = settled("a")
     talk.join("b", can_be_sent_away=True)
 
@@ -114,7 +114,7 @@ def test_an_unknown_member_id_is_refused() -> None:
 # --- Protocols -------------------------------------------------------------------------------------------
 
 
-def test_the_protocol_most_members_like_best_is_selected_among_those_all_can_do() -> None:
+def test_protocol_preferred_by_most_members_is_selected() -> None:
     talk = Conversation()
     talk.join("a", protocols=(("odd", b"1"), ("range", b"2"), ("sticky", b"3")))
     talk.join("b", protocols=(("sticky", b"4"), ("range", b"5")))
@@ -139,7 +139,7 @@ def test_the_leader_gets_every_members_metadata_of_the_selected_protocol() -> No
 @pytest.mark.parametrize(
     "protocol_type, protocols", [("connect", RANGE), ("consumer", STICKY), ("consumer", ()), ("", RANGE)]
 )
-def test_who_has_no_protocol_in_common_with_the_others_is_refused(
+def test_member_without_a_common_protocol_is_refused(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     talk = settled("a")
@@ -150,7 +150,7 @@ def test_who_has_no_protocol_in_common_with_the_others_is_refused(
 
 
 @pytest.mark.parametrize("protocol_type, protocols", [("", RANGE), ("consumer", ())])
-def test_the_first_member_needs_a_protocol(
+def test_first_member_requires_a_protocol(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     talk = Conversation()
@@ -160,7 +160,7 @@ def test_the_first_member_needs_a_protocol(
     )
 
 
-def test_any_protocol_type_will_do_and_an_empty_group_takes_another() -> None:
+def test_empty_group_accepts_another_protocol_type() -> None:
     talk = Conversation(GroupLimits(initial_rebalance_delay_ms=0))
     talk.join("worker", protocol_type="connect")
 
@@ -181,7 +181,7 @@ def test_a_sync_for_another_protocol_is_refused(protocol: tuple[str, str]) -> No
 # --- Rebalances ------------------------------------------------------------------------------------------
 
 
-def test_a_third_member_makes_the_others_join_again() -> None:
+def test_new_member_makes_existing_members_rejoin() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.join("c")
@@ -196,7 +196,7 @@ def test_a_third_member_makes_the_others_join_again() -> None:
     assert "ILLEGAL_GENERATION" == talk.commit("a", generation=1)
 
 
-def test_who_does_not_join_again_within_the_rebalance_timeout_is_out() -> None:
+def test_member_that_does_not_rejoin_within_the_rebalance_timeout_is_removed() -> None:
     talk = settled("a", "b")
     talk.join("c", rebalance_ms=60_000)
     talk.join("b")
@@ -208,7 +208,7 @@ def test_who_does_not_join_again_within_the_rebalance_timeout_is_out() -> None:
     assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("a")
 
 
-def test_a_member_that_is_not_heard_of_is_out_after_its_session() -> None:
+def test_member_without_heartbeats_is_removed_after_its_session_timeout() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.wait(9_000)
@@ -218,7 +218,7 @@ def test_a_member_that_is_not_heard_of_is_out_after_its_session() -> None:
     assert ["a leads 2: a"] == talk.join("a")
 
 
-def test_a_commit_is_a_sign_of_life() -> None:
+def test_commit_extends_the_session() -> None:
     talk = settled("a")
     talk.wait(9_000)
 
@@ -227,7 +227,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
     assert "ok" == talk.heartbeat("a")
 
 
-def test_members_that_wait_need_no_heartbeats() -> None:
+def test_waiting_members_need_no_heartbeats() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.join("a", rebalance_ms=300_000)
@@ -240,20 +240,20 @@ def test_members_that_wait_need_no_heartbeats() -> None:
     assert ["a gets A", "b gets B"] == talk.sync("a", a="A", b="B")
 
 
-def test_a_newcomer_waits_five_minutes_at_most() -> None:
+def test_new_member_waits_at_most_five_minutes() -> None:
     talk = settled("a")
     talk.join("b", rebalance_ms=600_000)
-    told = []
+    responses = []
     for _ in range(59):
         talk.heartbeat("a")
-        told += talk.wait(5_000)
+        responses += talk.wait(5_000)
 
-    assert [] == told
+    assert [] == responses
     talk.heartbeat("a")
     assert ["b: UNKNOWN_MEMBER_ID"] == talk.wait(5_000)
 
 
-def test_a_follower_that_joins_again_unchanged_is_told_the_generation() -> None:
+def test_unchanged_follower_that_rejoins_gets_the_current_generation() -> None:
     talk = settled("a", "b")
 
     assert ["b follows a in 1"] == talk.join("b")
@@ -261,21 +261,21 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_generation() -> None:
     assert State.STABLE == talk.group.state
 
 
-def test_a_leader_that_joins_again_makes_a_rebalance() -> None:
+def test_leader_that_rejoins_causes_a_rebalance() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.join("a")
     assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
 
 
-def test_a_follower_with_other_metadata_makes_a_rebalance() -> None:
+def test_follower_with_new_metadata_causes_a_rebalance() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.join("b", protocols=(("range", b"other topics"),))
     assert State.PREPARING_REBALANCE == talk.group.state
 
 
-def test_who_lost_the_answer_to_its_join_gets_it_again() -> None:
+def test_lost_join_response_is_repeated() -> None:
     talk = Conversation(GroupLimits(initial_rebalance_delay_ms=10))
     talk.join("a")
     talk.join("b")
@@ -285,7 +285,7 @@ def test_who_lost_the_answer_to_its_join_gets_it_again() -> None:
     assert ["b follows a in 1"] == talk.join("b")
 
 
-def test_new_metadata_while_assignments_are_awaited_makes_a_rebalance() -> None:
+def test_new_metadata_before_the_assignment_causes_a_rebalance() -> None:
     talk = settled("a", "b")
     talk.join("a")
     talk.join("b")
@@ -304,7 +304,7 @@ def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
     assert ["a gets A", "b gets nothing"] == talk.sync("a", a="A")
 
 
-def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
+def test_member_that_does_not_sync_within_the_rebalance_timeout_is_removed() -> None:
     talk = settled("a", "b")
     talk.join("a")
     talk.join("b")
@@ -317,23 +317,23 @@ def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
     assert (State.PREPARING_REBALANCE, ["a"]) == (talk.group.state, talk.members)
 
 
-def test_a_leader_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
+def test_leader_that_never_syncs_is_removed_after_the_rebalance_timeout() -> None:
     talk = settled("a", "b", "c")
     talk.join("a")
     talk.join("b")
     talk.join("c")
     talk.sync("b")
     talk.sync("c")
-    told = []
+    responses = []
     for _ in range(7):
         talk.heartbeat("a")
-        told += talk.wait(9_000)
+        responses += talk.wait(9_000)
 
-    assert ["b: REBALANCE_IN_PROGRESS", "c: REBALANCE_IN_PROGRESS"] == told
+    assert ["b: REBALANCE_IN_PROGRESS", "c: REBALANCE_IN_PROGRESS"] == responses
     assert ["b", "c"] == talk.members
 
 
-def test_a_join_that_a_client_sends_again_answers_the_first_one() -> None:
+def test_repeated_join_answers_the_previous_one() -> None:
     talk = settled("a", "b")
     talk.join("a")
 
@@ -341,7 +341,7 @@ def test_a_join_that_a_client_sends_again_answers_the_first_one() -> None:
     assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
 
 
-def test_a_sync_that_a_client_sends_again_answers_the_first_one() -> None:
+def test_repeated_sync_answers_the_previous_one() -> None:
     talk = settled("a", "b")
     talk.join("a")
     talk.join("b")
@@ -353,14 +353,14 @@ def test_a_sync_that_a_client_sends_again_answers_the_first_one() -> None:
 # --- Leaving ---------------------------------------------------------------------------------------------
 
 
-def test_a_member_leaves_and_another_leads() -> None:
+def test_another_member_leads_when_the_leader_leaves() -> None:
     talk = settled("a", "b")
 
     assert [] == talk.leave("a")
     assert ["b leads 2: b"] == talk.join("b")
 
 
-def test_the_last_member_leaves_an_empty_group_of_the_next_generation() -> None:
+def test_group_is_empty_in_the_next_generation_after_its_last_member_left() -> None:
     talk = settled("a")
 
     assert [] == talk.leave("a")
@@ -369,7 +369,7 @@ def test_the_last_member_leaves_an_empty_group_of_the_next_generation() -> None:
     assert ["a: UNKNOWN_MEMBER_ID"] == talk.join("a")
 
 
-def test_several_members_leave_together_each_with_its_own_answer() -> None:
+def test_several_members_leave_with_individual_error_codes() -> None:
     talk = settled("a", "b", "c")
     outcome = talk.leave_as(Leave(talk.ids["a"], reason="bye"), Leave("made-up"), Leave(talk.ids["b"]))
 
@@ -377,7 +377,7 @@ def test_several_members_leave_together_each_with_its_own_answer() -> None:
     assert ["c leads 2: c"] == talk.join("c")
 
 
-def test_who_leaves_while_it_waits_is_answered() -> None:
+def test_member_that_leaves_while_waiting_is_answered() -> None:
     talk = settled("a", "b")
     talk.join("a")
 
@@ -401,7 +401,7 @@ def test_reasons_are_logged_without_line_ends(caplog: pytest.LogCaptureFixture) 
 # --- Static members --------------------------------------------------------------------------------------
 
 
-def test_a_static_member_comes_back_without_a_rebalance_and_gets_its_assignment() -> None:
+def test_restarted_static_member_gets_its_assignment_without_a_rebalance() -> None:
     talk = settled("a", "b", static=True)
     old = talk.ids["b"]
 
@@ -415,20 +415,20 @@ def test_a_static_member_comes_back_without_a_rebalance_and_gets_its_assignment(
     assert ["a", "b"] == talk.members
 
 
-def test_a_static_leader_comes_back_and_is_to_skip_the_assignment() -> None:
+def test_restarted_static_leader_skips_the_assignment() -> None:
     talk = settled("a", "b", static=True)
 
     assert ["a leads 1 and skips: a, b"] == talk.join("a", static=True, as_new=True)
 
 
-def test_a_static_leader_that_cannot_skip_is_told_of_its_former_self() -> None:
+def test_restarted_static_leader_that_cannot_skip_becomes_a_follower() -> None:
     talk = settled("a", "b", static=True)
 
     assert ["a follows a in 1"] == talk.join("a", static=True, as_new=True, can_skip_assignment=False)
     assert talk.group.leader == talk.ids["a"]
 
 
-def test_a_static_member_that_changes_the_selected_protocol_makes_a_rebalance() -> None:
+def test_static_member_that_changes_the_selected_protocol_causes_a_rebalance() -> None:
     talk = Conversation()
     talk.settle("a", static=True, protocols=BOTH)
 
@@ -436,7 +436,7 @@ def test_a_static_member_that_changes_the_selected_protocol_makes_a_rebalance() 
     assert "sticky" == talk.group.protocol_name
 
 
-def test_a_second_static_member_of_one_instance_fences_the_first_where_it_waits() -> None:
+def test_second_member_of_an_instance_fences_the_waiting_first_one() -> None:
     talk = settled("a", "b", static=True)
 
     assert [] == talk.join("a", static=True)
@@ -447,35 +447,35 @@ def test_a_second_static_member_of_one_instance_fences_the_first_where_it_waits(
     assert ["a leads 3: a, b", "b follows a in 3"] == talk.join("a", static=True)
 
 
-def test_a_static_member_that_is_away_stays_a_member_until_its_session_ends() -> None:
+def test_absent_static_member_remains_until_its_session_ends() -> None:
     talk = settled("a", "b", static=True)
     talk.join("c")
 
     assert [] == talk.join("a", static=True, session_ms=120_000)
-    told = []
+    responses = []
     for _ in range(6):
         talk.heartbeat("b")
-        told += talk.wait(9_000)
+        responses += talk.wait(9_000)
     talk.heartbeat("b")
-    told += talk.wait(6_000)
-    assert ["a leads 2: a, b, c", "c follows a in 2"] == told
+    responses += talk.wait(6_000)
+    assert ["a leads 2: a, b, c", "c follows a in 2"] == responses
     assert ["a", "b", "c"] == talk.members
 
 
-def test_a_static_leader_that_is_away_is_replaced_by_a_member_that_is_here() -> None:
+def test_absent_static_leader_is_replaced_by_a_present_member() -> None:
     talk = settled("a", "b", static=True)
     talk.join("b", static=True, protocols=(("range", b"other topics"),))
-    told = []
+    responses = []
     for _ in range(6):
         talk.heartbeat("a")
-        told += talk.wait(9_000)
+        responses += talk.wait(9_000)
     talk.heartbeat("a")
-    told += talk.wait(6_000)
+    responses += talk.wait(6_000)
 
-    assert ["b leads 2: a, b"] == told
+    assert ["b leads 2: a, b"] == responses
 
 
-def test_only_static_members_that_are_all_away_hold_up_the_generation() -> None:
+def test_rebalance_waits_while_only_absent_static_members_remain() -> None:
     talk = settled("a", "b", static=True)
     talk.join("c", can_be_sent_away=True)
     talk.join("c")
@@ -490,7 +490,7 @@ def test_only_static_members_that_are_all_away_hold_up_the_generation() -> None:
     assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b", static=True)
 
 
-def test_a_static_member_is_sent_away_by_its_instance() -> None:
+def test_static_member_is_removed_by_its_instance_id() -> None:
     talk = settled("a", "b", static=True)
 
     assert [] == talk.leave_as(Leave(group_instance_id="a"))
@@ -498,7 +498,7 @@ def test_a_static_member_is_sent_away_by_its_instance() -> None:
     assert ["b"] == talk.members
 
 
-def test_an_instance_nobody_knows_is_no_member() -> None:
+def test_unknown_instance_id_is_refused() -> None:
     talk = settled("a")
 
     assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("a", instance="made-up")
@@ -507,7 +507,7 @@ def test_an_instance_nobody_knows_is_no_member() -> None:
 # --- Too many --------------------------------------------------------------------------------------------
 
 
-def test_a_full_group_takes_no_more() -> None:
+def test_full_group_refuses_new_members() -> None:
     talk = settled("a", "b", max_size=2)
 
     assert ["c: GROUP_MAX_SIZE_REACHED"] == talk.join("c")
@@ -516,16 +516,16 @@ def test_a_full_group_takes_no_more() -> None:
     assert ["a leads 2: a, b", "b follows a in 2"] == talk.join("b")
 
 
-def test_newcomers_that_only_knock_are_bounded() -> None:
+def test_pending_members_are_bounded() -> None:
     talk = Conversation(GroupLimits(max_size=2))
-    told = [talk.join(name, can_be_sent_away=True) for name in "abc"]
+    responses = [talk.join(name, can_be_sent_away=True) for name in "abc"]
 
-    assert [["a: MEMBER_ID_REQUIRED"], ["b: MEMBER_ID_REQUIRED"], ["c: GROUP_MAX_SIZE_REACHED"]] == told
+    assert [["a: MEMBER_ID_REQUIRED"], ["b: MEMBER_ID_REQUIRED"], ["c: GROUP_MAX_SIZE_REACHED"]] == responses
     talk.wait(10_000)
     assert ["c: MEMBER_ID_REQUIRED"] == talk.join("c", can_be_sent_away=True)
 
 
-def test_the_last_to_come_have_to_go_where_a_group_became_too_large() -> None:
+def test_last_members_are_refused_when_max_size_was_reduced() -> None:
     talk = settled("a", "b", "c")
     talk.group.limits = GroupLimits(max_size=2)
     talk.join("a")
@@ -537,7 +537,7 @@ def test_the_last_to_come_have_to_go_where_a_group_became_too_large() -> None:
 # --- Commits ---------------------------------------------------------------------------------------------
 
 
-def test_anybody_may_commit_into_an_empty_group_without_a_generation() -> None:
+def test_empty_group_accepts_commits_without_a_generation() -> None:
     talk = Conversation()
 
     assert "ok" == talk.commit(None, generation=-1)
@@ -545,7 +545,7 @@ def test_anybody_may_commit_into_an_empty_group_without_a_generation() -> None:
     assert "UNKNOWN_MEMBER_ID" == talk.commit(None, generation=0)
 
 
-def test_only_members_may_commit_into_a_group_that_has_any() -> None:
+def test_group_with_members_accepts_commits_of_members_only() -> None:
     talk = settled("a")
 
     assert "UNKNOWN_MEMBER_ID" == talk.commit(None, generation=-1)
@@ -557,7 +557,7 @@ def test_only_members_may_commit_into_a_group_that_has_any() -> None:
 # --- Subscriptions ---------------------------------------------------------------------------------------
 
 
-def test_a_consumer_group_knows_what_its_members_subscribe_to() -> None:
+def test_consumer_group_parses_the_subscriptions_of_its_members() -> None:
     talk = Conversation()
     talk.join("a", protocols=(("range", subscription("orders", "größe")),))
     talk.join("b", protocols=(("range", subscription("orders", "flights")),))
@@ -567,14 +567,14 @@ def test_a_consumer_group_knows_what_its_members_subscribe_to() -> None:
     assert [True, False] == [talk.group.is_subscribed(topic) for topic in ("orders", "other")]
 
 
-def test_a_consumer_group_that_cannot_be_understood_might_subscribe_to_anything() -> None:
+def test_unparsable_subscription_counts_as_subscribed_to_every_topic() -> None:
     talk = settled("a")
 
     assert talk.group.subscribed_topics is None
     assert talk.group.is_subscribed("orders")
 
 
-def test_an_empty_consumer_group_subscribes_to_nothing() -> None:
+def test_empty_consumer_group_has_no_subscriptions() -> None:
     talk = settled("a")
     talk.leave("a")
 
@@ -585,12 +585,12 @@ def test_an_empty_consumer_group_subscribes_to_nothing() -> None:
     "metadata",
     [b"", b"\0\1", b"\0\1\0\0\0\1", b"\0\1\0\0\0\1\0\5abc", b"\0\1\0\0\0\1\xff\xff", b"\0\1\0\0\0\1\0\1\xff"],
 )
-def test_broken_subscriptions_are_told_as_such(metadata: bytes) -> None:
+def test_malformed_subscriptions_raise_value_error(metadata: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  its words are the parser's
         subscribed_topics(metadata)
 
 
-def test_the_oldest_newcomers_are_forgotten_beyond_a_bound() -> None:
+def test_oldest_pending_members_are_removed_beyond_a_bound() -> None:
     group = ClassicGroup("g", GroupLimits(max_newcomers=3))
     for _ in range(4):
         group.join(Join(protocols=RANGE), "knock", 0)
@@ -599,9 +599,9 @@ def test_the_oldest_newcomers_are_forgotten_beyond_a_bound() -> None:
     for member_id in (ids[0], ids[3]):
         group.join(Join(member_id=member_id, protocols=RANGE), member_id, 1)
     group.tick(3001)
-    told = {ticket: answer.error_code for ticket, answer in group.answers}
+    responses = {ticket: answer.error_code for ticket, answer in group.answers}
 
-    assert told[ids[0]] == ErrorCode.UNKNOWN_MEMBER_ID
+    assert responses[ids[0]] == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(group._pending) == ids[1:3]
     assert list(group.members) == ids[3:]
 

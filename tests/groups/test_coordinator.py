@@ -69,7 +69,7 @@ class Client:
     generation_id: int = -1
     instance: str | None = None
     topics: tuple[str, ...] = ("t",)
-    told: list[Joined | Synced] = field(factory=list)
+    responses: list[Joined | Synced] = field(factory=list)
 
     async def join(self, **values: Any) -> Joined:
         join = Join(
@@ -83,7 +83,7 @@ class Client:
             }
         )
         joined = await self.coordinator.join("g", join, parked)
-        self.told.append(joined)
+        self.responses.append(joined)
         if not joined.error_code:
             self.member_id, self.generation_id = joined.member_id, joined.generation_id
         return joined
@@ -99,7 +99,7 @@ class Client:
             ),
             parked,
         )
-        self.told.append(synced)
+        self.responses.append(synced)
         return synced
 
     async def take_part(self) -> bytes:
@@ -176,7 +176,7 @@ async def together(*functions: Callable[[], Awaitable[object]]) -> list[object]:
 # --- Members ---------------------------------------------------------------------------------------------
 
 
-async def test_two_members_that_join_together_are_of_one_generation_and_both_get_their_part(
+async def test_members_that_join_concurrently_share_a_generation(
     autojump_clock: MockClock,
     world: World,
 ) -> None:
@@ -189,7 +189,7 @@ async def test_two_members_that_join_together_are_of_one_generation_and_both_get
         assert ["ok", "ok"] == [await a.heartbeat(), await b.heartbeat()]
 
 
-async def test_a_member_that_is_silent_is_out_and_the_others_are_told(
+async def test_silent_member_is_removed_and_others_get_rebalance_in_progress(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=1000) as broker:
@@ -197,14 +197,14 @@ async def test_a_member_that_is_silent_is_out_and_the_others_are_told(
         await together(a.take_part, b.take_part)
         for _ in range(3):
             await trio.sleep(4)
-            told = await a.heartbeat()
+            responses = await a.heartbeat()
 
-        assert "REBALANCE_IN_PROGRESS" == told
+        assert "REBALANCE_IN_PROGRESS" == responses
         assert a.member_id.encode() == await a.take_part()
         assert "UNKNOWN_MEMBER_ID" == await b.heartbeat()
 
 
-async def test_a_join_whose_wait_is_ended_from_outside_is_to_look_for_its_coordinator(
+async def test_cancelled_join_is_answered_with_not_coordinator(
     autojump_clock: MockClock, world: World
 ) -> None:
     limits = []
@@ -220,7 +220,7 @@ async def test_a_join_whose_wait_is_ended_from_outside_is_to_look_for_its_coordi
     assert [math.inf] == limits
 
 
-async def test_a_sync_whose_wait_is_ended_from_outside_is_to_look_for_its_coordinator(
+async def test_cancelled_sync_is_answered_with_not_coordinator(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
@@ -233,7 +233,7 @@ async def test_a_sync_whose_wait_is_ended_from_outside_is_to_look_for_its_coordi
             await broker.sync("g", sync, lambda _: trio.move_on_after(1))
 
 
-async def test_groups_without_a_name_have_no_members(autojump_clock: MockClock, world: World) -> None:
+async def test_empty_group_id_cannot_have_members(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     for call in (
         lambda: broker.join("", Join(protocols=RANGE), parked),
@@ -247,9 +247,7 @@ async def test_groups_without_a_name_have_no_members(autojump_clock: MockClock, 
 
 
 @pytest.mark.parametrize("timeout_ms", [5999, 1_800_001, -1])
-async def test_sessions_have_a_shortest_and_a_longest_timeout(
-    autojump_clock: MockClock, world: World, timeout_ms: int
-) -> None:
+async def test_session_timeout_is_bounded(autojump_clock: MockClock, world: World, timeout_ms: int) -> None:
     with pytest.raises(InvalidSessionTimeout):
         await Client(world.coordinator(), "a").join(session_timeout_ms=timeout_ms)
 
@@ -266,7 +264,7 @@ async def test_metadata_and_assignments_are_bounded(autojump_clock: MockClock, w
         await client.sync(a=b"x" * 101)
 
 
-async def test_made_up_groups_leave_nothing_behind(autojump_clock: MockClock, world: World) -> None:
+async def test_requests_for_unknown_groups_create_no_group(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     with pytest.raises(UnknownMemberId):
         await broker.heartbeat("made-up", "m", None, 1)
@@ -287,7 +285,7 @@ async def test_made_up_groups_leave_nothing_behind(autojump_clock: MockClock, wo
 # --- Groups outlive brokers ------------------------------------------------------------------------------
 
 
-async def test_members_go_on_in_their_generation_when_the_broker_was_killed(
+async def test_members_continue_their_generation_after_the_broker_was_killed(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
@@ -295,10 +293,10 @@ async def test_members_go_on_in_their_generation_when_the_broker_was_killed(
         before = await together(a.take_part, b.take_part)
     async with world.broker() as broker:
         a.coordinator = b.coordinator = broker
-        told = [await a.heartbeat(), await b.heartbeat(), await a.commit(), await b.commit(T1)]
+        responses = [await a.heartbeat(), await b.heartbeat(), await a.commit(), await b.commit(T1)]
         group = await broker.group("g")
 
-        assert ["ok", "ok", None, None] == told
+        assert ["ok", "ok", None, None] == responses
         assert (State.STABLE, 1) == (group.state, group.generation_id)
         assert before == [(await a.sync()).assignment, (await b.sync()).assignment]
         members = list(group.members.values())
@@ -306,7 +304,7 @@ async def test_members_go_on_in_their_generation_when_the_broker_was_killed(
         assert frozenset({"t"}) == group.subscribed_topics
 
 
-async def test_members_that_died_with_the_broker_are_out_after_their_session(
+async def test_members_that_died_with_the_broker_are_removed_after_their_session(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
@@ -322,9 +320,7 @@ async def test_members_that_died_with_the_broker_are_out_after_their_session(
         assert (State.STABLE, State.EMPTY) == (before, after)
 
 
-async def test_a_generation_that_had_begun_goes_on_and_begins_no_second_time(
-    autojump_clock: MockClock, world: World
-) -> None:
+async def test_started_generation_continues_after_a_restart(autojump_clock: MockClock, world: World) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
         a, b = Client(broker, "a"), Client(broker, "b")
         await together(a.join, b.join)
@@ -338,7 +334,7 @@ async def test_a_generation_that_had_begun_goes_on_and_begins_no_second_time(
             nursery.start_soon(follower.sync)
             await trio.sleep(1)
             await leader.sync(**{follower.member_id: b"yours"})
-        assert b"yours" == follower.told[-1].assignment  # type: ignore[union-attr]
+        assert b"yours" == follower.responses[-1].assignment  # type: ignore[union-attr]
 
 
 async def test_an_empty_group_keeps_its_generation(autojump_clock: MockClock, world: World) -> None:
@@ -352,7 +348,7 @@ async def test_an_empty_group_keeps_its_generation(autojump_clock: MockClock, wo
     assert 3 == joined.generation_id
 
 
-async def test_a_static_member_that_came_back_is_known_after_a_restart(
+async def test_new_member_id_of_a_static_member_survives_a_restart(
     autojump_clock: MockClock, world: World
 ) -> None:
     a = Client(world.coordinator(), "a", instance="i")
@@ -366,9 +362,7 @@ async def test_a_static_member_that_came_back_is_known_after_a_restart(
     assert ["ok", "FENCED_INSTANCE_ID"] == [await again.heartbeat(), await former.heartbeat()]
 
 
-async def test_what_is_stored_is_readable_and_says_what_it_is(
-    autojump_clock: MockClock, world: World
-) -> None:
+async def test_stored_group_is_json_with_format_and_type(autojump_clock: MockClock, world: World) -> None:
     a = Client(world.coordinator(), "a")
     await a.take_part()
     document = await world.storage.load("group", "g")
@@ -382,7 +376,7 @@ async def test_what_is_stored_is_readable_and_says_what_it_is(
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"type": "consumer"}])
-async def test_a_group_of_a_newer_korvet_is_left_alone(
+async def test_group_document_of_a_newer_format_is_not_modified(
     autojump_clock: MockClock, world: World, change: dict[str, object]
 ) -> None:
     await Client(world.coordinator(), "a").take_part()
@@ -399,7 +393,7 @@ async def test_a_group_of_a_newer_korvet_is_left_alone(
     assert [] == await broker.groups()
 
 
-async def test_a_group_that_is_too_large_after_a_restart_rebalances(
+async def test_group_that_exceeds_max_size_after_a_restart_rebalances(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
@@ -413,7 +407,7 @@ async def test_a_group_that_is_too_large_after_a_restart_rebalances(
 # --- A store that fails, and other brokers ---------------------------------------------------------------
 
 
-async def test_nobody_is_told_of_a_generation_that_could_not_be_saved(
+async def test_generation_that_could_not_be_saved_is_not_returned(
     autojump_clock: MockClock, world: World
 ) -> None:
     broker = world.coordinator()
@@ -429,13 +423,13 @@ async def test_nobody_is_told_of_a_generation_that_could_not_be_saved(
     assert 1 == (await a.join()).generation_id
 
 
-async def test_whoever_waits_is_told_to_try_again_when_a_group_cannot_be_saved(
+async def test_waiting_members_are_asked_to_retry_when_a_group_cannot_be_saved(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_initial_rebalance_delay_ms=100) as broker:
         a, b = Client(broker, "a"), Client(broker, "b")
         await together(a.join, b.join)
-        leader, follower = (a, b) if a.told[0].leader == a.member_id else (b, a)  # type: ignore[union-attr]
+        leader, follower = (a, b) if a.responses[0].leader == a.member_id else (b, a)  # type: ignore[union-attr]
 
         async def fail(*_: object, **__: object) -> int:
             raise KafkaStorageError
@@ -448,11 +442,11 @@ async def test_whoever_waits_is_told_to_try_again_when_a_group_cannot_be_saved(
                 await leader.sync()
             broker.storage = world.storage
 
-        assert ErrorCode.COORDINATOR_NOT_AVAILABLE == follower.told[-1].error_code
+        assert ErrorCode.COORDINATOR_NOT_AVAILABLE == follower.responses[-1].error_code
         assert [1, 1] == [(await a.join()).generation_id, (await b.join()).generation_id]
 
 
-async def test_a_broker_that_was_overtaken_loads_what_the_other_has_saved(
+async def test_broker_reloads_a_group_saved_by_another_broker(
     autojump_clock: MockClock, world: World
 ) -> None:
     ours, others = world.coordinator(), world.coordinator()
@@ -465,7 +459,7 @@ async def test_a_broker_that_was_overtaken_loads_what_the_other_has_saved(
     assert (State.EMPTY, 2) == ((await ours.group("g")).state, (await ours.group("g")).generation_id)
 
 
-async def test_a_member_that_joins_a_group_being_deleted_starts_anew(
+async def test_member_that_joins_a_group_during_its_deletion_starts_a_new_group(
     autojump_clock: MockClock, world: World
 ) -> None:
     broker = world.coordinator()
@@ -515,7 +509,7 @@ async def test_members_of_no_group_cannot_commit(autojump_clock: MockClock, worl
         await Client(world.coordinator(), "a", "m", 1).commit()
 
 
-async def test_a_group_of_positions_alone_is_a_group(autojump_clock: MockClock, world: World) -> None:
+async def test_group_with_offsets_only_exists(autojump_clock: MockClock, world: World) -> None:
     await world.coordinator().commit("g", {T0: POSITION})
     broker = world.coordinator()
     (group,) = await broker.groups()
@@ -528,9 +522,7 @@ async def test_a_group_of_positions_alone_is_a_group(autojump_clock: MockClock, 
     )
 
 
-async def test_a_new_generation_waits_for_commits_on_their_way(
-    autojump_clock: MockClock, world: World
-) -> None:
+async def test_new_generation_waits_for_commits_in_flight(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     a = Client(broker, "a")
     await a.take_part()
@@ -553,7 +545,7 @@ async def test_a_new_generation_waits_for_commits_on_their_way(
     assert ["commit", "generation"] == order
 
 
-async def test_the_store_fences_what_a_broker_missed(autojump_clock: MockClock, world: World) -> None:
+async def test_storage_fences_commits_of_an_old_generation(autojump_clock: MockClock, world: World) -> None:
     ours, others = world.coordinator(), world.coordinator()
     a = Client(ours, "a")
     await a.take_part()
@@ -564,7 +556,7 @@ async def test_the_store_fences_what_a_broker_missed(autojump_clock: MockClock, 
     assert {T0: OffsetAndMetadata(9)} == await world.storage.committed("g")
 
 
-async def test_positions_are_deleted_where_nobody_reads(autojump_clock: MockClock, world: World) -> None:
+async def test_offsets_of_unsubscribed_topics_are_deleted(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     a = Client(broker, "a")
     await a.take_part()
@@ -579,16 +571,16 @@ async def test_positions_are_deleted_where_nobody_reads(autojump_clock: MockCloc
         await broker.delete_positions("made-up", [T0])
 
 
-async def test_positions_of_members_nobody_understands_stay(autojump_clock: MockClock, world: World) -> None:
+async def test_offsets_of_non_consumer_groups_with_members_are_kept(
+    autojump_clock: MockClock, world: World
+) -> None:
     broker = world.coordinator()
     await Client(broker, "worker").join(protocol_type="connect")
     with pytest.raises(NonEmptyGroup):
         await broker.delete_positions("g", [T0])
 
 
-async def test_only_groups_without_members_are_deleted_and_then_are_gone_for_good(
-    autojump_clock: MockClock, world: World
-) -> None:
+async def test_only_groups_without_members_are_deleted(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     a = Client(broker, "a")
     await a.take_part()
@@ -612,7 +604,7 @@ async def sleep_days(days: float) -> None:
     await trio.sleep(days * DAY_MS / 1000)
 
 
-async def test_positions_expire_a_week_after_the_group_became_empty(
+async def test_offsets_expire_a_week_after_the_group_became_empty(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker() as broker:
@@ -633,7 +625,7 @@ async def test_positions_expire_a_week_after_the_group_became_empty(
         assert [] == list(await world.storage.documents("group"))
 
 
-async def test_positions_of_an_empty_group_expire_by_the_day_it_became_empty_across_restarts(
+async def test_offsets_of_an_empty_group_expire_across_restarts(
     autojump_clock: MockClock,
     world: World,
 ) -> None:
@@ -651,7 +643,7 @@ async def test_positions_of_an_empty_group_expire_by_the_day_it_became_empty_acr
         assert ({T0}, {}) == (set(before), await world.storage.committed("g"))
 
 
-async def test_positions_without_members_expire_each_a_week_after_its_commit(
+async def test_offsets_of_a_simple_group_expire_a_week_after_their_commit(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker() as broker:
@@ -667,7 +659,7 @@ async def test_positions_without_members_expire_each_a_week_after_its_commit(
         assert [] == await broker.groups()
 
 
-async def test_a_live_group_keeps_its_positions_on_topics_that_it_reads(
+async def test_group_with_members_keeps_offsets_of_subscribed_topics(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker(group_max_session_timeout_ms=2**31 - 1) as broker:
@@ -682,7 +674,7 @@ async def test_a_live_group_keeps_its_positions_on_topics_that_it_reads(
         assert State.STABLE == (await broker.group("g")).state
 
 
-async def test_a_group_whose_topics_were_deleted_has_no_offsets_that_expired(
+async def test_deletion_of_a_group_without_topics_logs_no_expired_offsets(
     autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.broker() as broker:

@@ -5,7 +5,7 @@ from random import Random
 from korvet.groups.deadlines import NEVER, SPARE, Deadlines
 
 
-def test_keys_come_in_the_order_of_their_deadlines() -> None:
+def test_keys_are_popped_in_order_of_their_deadlines() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for key, end_ms in {"b": 20, "a": 10, "c": 30}.items():
         deadlines.set(key, end_ms)
@@ -29,7 +29,7 @@ def test_a_deadline_can_be_moved_and_cleared() -> None:
     assert deadlines.next_ms == NEVER
 
 
-def test_a_model_agrees() -> None:
+def test_deadlines_match_a_model() -> None:
     random, model = Random(12), dict[int, float]()
     deadlines: Deadlines[int] = Deadlines()
     for now_ms in range(3000):
@@ -48,7 +48,7 @@ def test_a_model_agrees() -> None:
         assert deadlines.next_ms <= min(model.values(), default=NEVER)
 
 
-def test_cleared_deadlines_do_not_pile_up() -> None:
+def test_cleared_deadlines_do_not_accumulate() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for key in range(10_000):
         deadlines.set(key, 1_000_000)

@@ -166,7 +166,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.group.state is State.STABLE)
     @rule()
-    def everybody_is_well(self) -> None:
+    def live_members_remain_stable(self) -> None:
         """Check that members that send heartbeats remain members, without a rebalance."""
         generation_id = self.group.generation_id
         if self.group.has_newcomers or self.group._not_synced:
@@ -180,7 +180,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.group.state is State.COMPLETING_REBALANCE)
     @rule()
-    def nobody_syncs(self) -> None:
+    def missing_syncs_do_not_block(self) -> None:
         """Check that members that never send SyncGroup do not block the others forever."""
         generation_id = self.group.generation_id
         for _ in range(5):
@@ -194,17 +194,17 @@ class Interleavings(RuleBasedStateMachine):
         assert (State.COMPLETING_REBALANCE, generation_id) != (self.group.state, self.group.generation_id)
 
     @rule()
-    def everybody_does_as_clients_do(self) -> None:
+    def retrying_clients_are_assigned(self) -> None:
         """Check that all clients that keep retrying are assigned in one generation, from any state."""
         for _ in range(PATIENCE_S):
             for peer in self.peers.values():
-                self.do_as_clients_do(peer)
+                self.retry_as_client(peer)
             if self.all_are_assigned():
                 return
             self.pass_time(1000)
         raise AssertionError(f"{self.group!r}: {self.peers}")
 
-    def do_as_clients_do(self, peer: Peer) -> None:
+    def retry_as_client(self, peer: Peer) -> None:
         """Do one step of a client that joins, except one that was rejected because the group is full."""
         if peer.waits_for or peer.is_refused:
             return
@@ -303,13 +303,13 @@ class Interleavings(RuleBasedStateMachine):
     # --- What must hold ---------------------------------------------------------------------------------
 
     @invariant()
-    def generations_never_go_back(self) -> None:
+    def generations_do_not_decrease(self) -> None:
         assert self.newest_generation <= self.group.generation_id
         self.newest_generation = self.group.generation_id
         assert sorted(self.committed_in) == self.committed_in
 
     @invariant()
-    def there_is_one_leader_and_room_for_all(self) -> None:
+    def leader_is_a_member_and_size_is_bounded(self) -> None:
         group = self.group
         assert bool(group.members) == (group.leader is not None) or group.state is State.EMPTY
         assert group.leader is None or group.leader in group.members
@@ -319,13 +319,13 @@ class Interleavings(RuleBasedStateMachine):
         assert group.state is not State.EMPTY or not group.members
 
     @invariant()
-    def the_leader_of_a_generation_knows_that_it_leads(self) -> None:
+    def leader_was_returned_to_its_client(self) -> None:
         if self.group.state is State.COMPLETING_REBALANCE:
             assert self.group.leader is not None
             assert self.leaders[self.group.generation_id] == {self.instance_of(self.group.leader)}
 
     @invariant()
-    def what_is_counted_is_so(self) -> None:
+    def counters_match_members(self) -> None:
         group = self.group
         assert group._joining == sum(m.join_ticket is not None for m in group.members.values())
         assert group._joining == 0 or group.state is State.PREPARING_REBALANCE
@@ -336,7 +336,7 @@ class Interleavings(RuleBasedStateMachine):
         assert group._not_synced <= set(group.members)
 
     @invariant()
-    def nobody_waits_for_ever(self) -> None:
+    def no_request_waits_forever(self) -> None:
         waiting = {m.join_ticket for m in self.group.members.values()}
         waiting |= {m.sync_ticket for m in self.group.members.values()}
         assert set(self.tickets) <= waiting

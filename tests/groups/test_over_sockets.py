@@ -42,11 +42,11 @@ async def sync(client: Client, joined: JoinGroupResponse) -> Any:
     return await client.ask(request, 2)
 
 
-async def test_a_drain_answers_members_that_wait_for_others() -> None:
-    told: list[ErrorCode] = []
+async def test_drain_answers_waiting_members() -> None:
+    responses: list[ErrorCode] = []
 
     async def wait(client: Client) -> None:
-        told.append(ErrorCode((await client.ask(join_request(), VERSION)).error_code))
+        responses.append(ErrorCode((await client.ask(join_request(), VERSION)).error_code))
 
     async with (
         serving(group_initial_rebalance_delay_ms=60_000) as server,
@@ -60,11 +60,11 @@ async def test_a_drain_answers_members_that_wait_for_others() -> None:
         began_s = trio.current_time()
         server.stop()
 
-    assert [ErrorCode.NOT_COORDINATOR] * 2 == told
+    assert [ErrorCode.NOT_COORDINATOR] * 2 == responses
     assert trio.current_time() - began_s < 1
 
 
-async def test_a_client_that_goes_while_it_waits_is_missed_after_its_session() -> None:
+async def test_client_that_disconnects_while_waiting_is_removed_after_its_session() -> None:
     async with (
         serving(
             sweep_interval_s=0.05, group_initial_rebalance_delay_ms=300, group_min_session_timeout_ms=1000
@@ -87,28 +87,28 @@ async def test_a_client_that_goes_while_it_waits_is_missed_after_its_session() -
     assert b"yours" == synced.assignment
 
 
-KNOCKING = 10_000
+JOINS = 10_000
 ROOM = 100
 
 
-async def test_ten_thousand_that_knock_are_refused_and_leave_nothing_behind() -> None:
-    told: Counter[int] = Counter()
+async def test_ten_thousand_pending_members_are_refused_beyond_the_bound() -> None:
+    responses: Counter[int] = Counter()
     async with serving(group_max_size=ROOM) as server, connect(server) as client:
-        frames = client.frame_of(join_request(), 4) * KNOCKING
+        frames = client.frame_of(join_request(), 4) * JOINS
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, frames)
-            for _ in range(KNOCKING):
+            for _ in range(JOINS):
                 _, answer = await client.answer(JoinGroupRequest, 4)
-                told[answer.error_code] += 1
+                responses[answer.error_code] += 1
         group = await server.broker.groups.group("g")
 
     assert {
-        ErrorCode.MEMBER_ID_REQUIRED: ROOM, ErrorCode.GROUP_MAX_SIZE_REACHED: KNOCKING - ROOM
-    } == told  # fmt: skip
+        ErrorCode.MEMBER_ID_REQUIRED: ROOM, ErrorCode.GROUP_MAX_SIZE_REACHED: JOINS - ROOM
+    } == responses  # fmt: skip
     assert (0, ROOM) == (len(group.members), len(group._pending))
 
 
-async def test_huge_metadata_are_refused_before_there_is_a_group() -> None:
+async def test_huge_metadata_is_refused_before_a_group_is_created() -> None:
     huge = b"x" * 100_001
     async with (
         serving(group_max_metadata_bytes=100_000, group_initial_rebalance_delay_ms=0) as server,
@@ -137,7 +137,7 @@ async def test_huge_metadata_are_refused_before_there_is_a_group() -> None:
     "member_id, generation_id",
     [("nobody", 1), ("", 1), ("x" * 30_000, 1), ("nobody", -1), ("nobody", 2**31 - 1)],
 )
-async def test_members_that_are_none_are_refused_and_disturb_nobody(
+async def test_requests_of_unknown_members_are_refused_without_side_effects(
     member_id: str, generation_id: int
 ) -> None:
     async with (
@@ -147,7 +147,7 @@ async def test_members_that_are_none_are_refused_and_disturb_nobody(
     ):
         joined = await client.ask(join_request(), VERSION)
         await sync(client, joined)
-        told = []
+        responses = []
         for group_id in ("g", "unknown"):
             requests: list[tuple[object, int]] = [
                 (HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id=member_id), 4),
@@ -162,7 +162,7 @@ async def test_members_that_are_none_are_refused_and_disturb_nobody(
             for request, version in requests:
                 answer = await foreign.ask(request, version)
                 members = getattr(answer, "members", None)
-                told.append(ErrorCode(members[0].error_code if members else answer.error_code))
+                responses.append(ErrorCode(members[0].error_code if members else answer.error_code))
         heartbeat = await client.ask(
             HeartbeatRequest(
                 group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
@@ -170,7 +170,7 @@ async def test_members_that_are_none_are_refused_and_disturb_nobody(
         )  # fmt: skip
         known = [group.group_id for group in await server.broker.groups.groups()]
 
-    assert [ErrorCode.UNKNOWN_MEMBER_ID] * 6 == told
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] * 6 == responses
     assert ErrorCode.NONE == heartbeat.error_code
     assert ["g"] == known
 
@@ -195,7 +195,7 @@ async def test_long_ids_are_refused_and_shortened_in_the_log(caplog: pytest.LogC
     assert max(len(record.getMessage()) for record in caplog.records) < 1000
 
 
-async def test_the_names_of_protocols_count_as_metadata() -> None:
+async def test_protocol_names_count_as_metadata() -> None:
     async with serving(group_max_metadata_bytes=100_000) as server, connect(server) as client:
         request = join_request()
         request.protocols = [JoinGroupRequestProtocol(name="p" * 100_001, metadata=b"")]
