@@ -48,7 +48,7 @@ async def compact(caplog: pytest.LogCaptureFixture, *records: Record) -> tuple[l
     return [each.value for each in await records_from(storage, tp)], messages(caplog)
 
 
-async def test_compacts_what_is_dirty_and_says_so(
+async def test_dirty_partition_is_compacted_and_logged(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     left, (said,) = await compact(caplog, Record(b"1", b"a"), Record(b"2", b"a"))
@@ -57,7 +57,7 @@ async def test_compacts_what_is_dirty_and_says_so(
     assert said.startswith("compaction: t-0: every key once up to offset 2; 79 bytes have become 70 in")
 
 
-async def test_a_compaction_that_removed_nothing_is_not_logged(
+async def test_compaction_without_removed_records_is_not_logged(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     left, said = await compact(caplog, Record(b"1", b"a"), Record(b"2", b"b"))
@@ -66,7 +66,7 @@ async def test_a_compaction_that_removed_nothing_is_not_logged(
     assert said == []
 
 
-async def test_asks_for_all_partitions_of_topics_that_are_compacted(autojump_clock: MockClock) -> None:
+async def test_all_partitions_of_compacted_topics_are_compacted(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     await create(storage, "a", 2)
     await create(storage, "b", policy="compact,delete")
@@ -86,7 +86,7 @@ async def test_asks_for_all_partitions_of_topics_that_are_compacted(autojump_clo
     assert [(BACKOFF_S, *tp) for tp in compacted] == asked[4:]
 
 
-async def test_one_that_cannot_be_compacted_is_named_once_and_does_not_hold_up_the_others(
+async def test_failing_partition_is_logged_once_and_other_partitions_are_compacted(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -109,7 +109,7 @@ async def test_one_that_cannot_be_compacted_is_named_once_and_does_not_hold_up_t
     assert ["compaction: bad-0: Redis is full"] == messages(caplog)
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+async def test_topic_deleted_during_compaction_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     tp = await create(storage, "gone")
 
@@ -122,7 +122,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_no_news(caplog: pytest.LogCa
     assert [] == messages(caplog)
 
 
-async def test_of_two_brokers_one_compacts(autojump_clock: MockClock) -> None:
+async def test_one_of_two_brokers_compacts(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     await create(storage, "t")
     asked: dict[str, int] = {}

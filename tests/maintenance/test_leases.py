@@ -35,7 +35,7 @@ class Worker:
             await self.leases.while_held("work", self.work)
 
 
-async def test_one_of_two_holds_it_for_as_long_as_it_is_well(autojump_clock: MockClock) -> None:
+async def test_one_of_two_workers_holds_the_lease_while_it_renews(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     first, second = Worker(Leases(storage)), Worker(Leases(storage))
     async with trio.open_nursery() as nursery:
@@ -49,7 +49,7 @@ async def test_one_of_two_holds_it_for_as_long_as_it_is_well(autojump_clock: Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_rival_is_reported_once_and_a_dead_holder_is_none(autojump_clock: MockClock) -> None:
+async def test_live_rival_is_reported_once_and_a_dead_holder_is_not(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     first, second, third = Worker(Leases(storage)), Worker(Leases(storage)), Worker(Leases(storage))
     rivals: list[float] = []
@@ -73,7 +73,7 @@ async def test_a_rival_is_reported_once_and_a_dead_holder_is_none(autojump_clock
     assert [1, 1] == [len(rivals), len(third.began_s)]
 
 
-async def test_who_ends_gives_it_back_at_once(autojump_clock: MockClock) -> None:
+async def test_lease_is_released_when_its_holder_ends(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     first, second = Worker(Leases(storage)), Worker(Leases(storage))
     async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ async def test_who_ends_gives_it_back_at_once(autojump_clock: MockClock) -> None
         nursery.cancel_scope.cancel()
 
 
-async def test_who_is_killed_is_followed_after_one_lease(autojump_clock: MockClock) -> None:
+async def test_lease_of_a_killed_holder_is_taken_after_it_expires(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     killed, second = Worker(Leases(Shim(storage))), Worker(Leases(storage))
 
@@ -108,7 +108,9 @@ async def test_who_is_killed_is_followed_after_one_lease(autojump_clock: MockClo
         nursery.cancel_scope.cancel()
 
 
-async def test_who_cannot_reach_the_store_stops_before_another_can_begin(autojump_clock: MockClock) -> None:
+async def test_holder_stops_before_its_lease_expires_when_the_store_is_unreachable(
+    autojump_clock: MockClock,
+) -> None:
     storage = MemoryStorage()
     first, second = Worker(Leases(Shim(storage))), Worker(Leases(storage))
 
@@ -127,7 +129,9 @@ async def test_who_cannot_reach_the_store_stops_before_another_can_begin(autojum
         nursery.cancel_scope.cancel()
 
 
-async def test_a_renewal_whose_answer_was_lost_is_no_loss(autojump_clock: MockClock) -> None:
+async def test_holder_keeps_the_lease_when_the_response_to_a_renewal_is_lost(
+    autojump_clock: MockClock,
+) -> None:
     storage = MemoryStorage()
     worker = Worker(Leases(Shim(storage)))
 
@@ -146,7 +150,7 @@ async def test_a_renewal_whose_answer_was_lost_is_no_loss(autojump_clock: MockCl
         nursery.cancel_scope.cancel()
 
 
-async def test_a_holder_that_was_overtaken_ends_at_its_next_renewal(
+async def test_holder_ends_at_its_next_renewal_when_the_lease_was_taken(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -163,7 +167,7 @@ async def test_a_holder_that_was_overtaken_ends_at_its_next_renewal(
         nursery.cancel_scope.cancel()
 
 
-async def test_work_that_ends_ends_the_hold(autojump_clock: MockClock) -> None:
+async def test_lease_is_released_when_its_work_returns(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     runs = []
 
@@ -176,7 +180,7 @@ async def test_work_that_ends_ends_the_hold(autojump_clock: MockClock) -> None:
     assert [0.0, 0.0] == runs
 
 
-async def test_versions_never_come_again() -> None:
+async def test_lease_versions_are_not_reused() -> None:
     """Otherwise a watcher that saw version 1 before could mistake another holder's version 1 for it."""
     storage = MemoryStorage()
     versions = []
@@ -191,7 +195,7 @@ async def test_versions_never_come_again() -> None:
     assert [1, 3, 5] == versions
 
 
-async def test_leases_of_other_names_are_other_leases(autojump_clock: MockClock) -> None:
+async def test_leases_with_different_names_are_independent(autojump_clock: MockClock) -> None:
     leases = Leases(MemoryStorage())
     held = []
 

@@ -42,9 +42,7 @@ async def log_start(storage: Storage, tp: TopicPartition) -> int:
     return (await storage.latest(tp)).log_start_offset
 
 
-async def test_a_partition_that_nobody_writes_to_is_trimmed(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_idle_partition_is_trimmed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     storage = new_storage(clock)
     old = await with_records(storage, clock, "old", retention_ms=str(HOUR_MS))
@@ -62,7 +60,7 @@ async def test_a_partition_that_nobody_writes_to_is_trimmed(
     assert ["retention: old-0: new log start offset 3"] == [each.getMessage() for each in caplog.records]
 
 
-async def test_one_that_cannot_be_trimmed_does_not_hold_up_the_others(
+async def test_failing_partition_is_logged_and_other_partitions_are_trimmed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -82,7 +80,7 @@ async def test_one_that_cannot_be_trimmed_does_not_hold_up_the_others(
     assert "retention: bad-0 cannot be trimmed: Redis: no" in caplog.text
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+async def test_topic_deleted_during_retention_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     storage = new_storage(clock)
     tp = await with_records(storage, clock, "gone", retention_ms="1")
@@ -96,7 +94,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_no_news(caplog: pytest.LogCa
     assert "" == caplog.text
 
 
-async def test_what_is_to_be_archived_first_is_not_trimmed_while_nobody_knows_how_far_it_is() -> None:
+async def test_remote_topic_is_not_trimmed_while_its_archived_offset_is_unknown() -> None:
     clock = ManualClock()
     storage = new_storage(clock)
     await with_records(storage, clock, "archived", retention_ms="1", remote_storage_enable="true")
@@ -107,7 +105,7 @@ async def test_what_is_to_be_archived_first_is_not_trimmed_while_nobody_knows_ho
     assert 0 == await log_start(storage, TopicPartition("archived", 0))
 
 
-async def test_a_store_that_is_away_is_asked_again(
+async def test_retention_is_retried_when_the_store_was_unavailable(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -129,7 +127,7 @@ async def test_a_store_that_is_away_is_asked_again(
     assert "retention: the topics cannot be listed: the store is away" in caplog.text
 
 
-async def test_of_two_brokers_one_trims(autojump_clock: MockClock) -> None:
+async def test_one_of_two_brokers_trims(autojump_clock: MockClock) -> None:
     storage = new_storage()
     asked: dict[str, int] = {}
 
