@@ -117,14 +117,14 @@ async def storage() -> MemoryStorage:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_every_process_has_its_share_of_the_groups(processes: int) -> None:
+def test_groups_are_distributed_over_all_processes(processes: int) -> None:
     owners = Counter(owner_of(f"group-{number}", processes) for number in range(700))
 
     assert set(range(processes)) == set(owners)
     assert min(owners.values()) > 700 / processes / 2
 
 
-def test_whatever_is_asked_of_a_group_is_led() -> None:
+def test_every_request_of_the_coordinator_is_sharded() -> None:
     def verbs(kind: type) -> set[str]:
         found = vars(kind).items()
         return {
@@ -137,7 +137,7 @@ def test_whatever_is_asked_of_a_group_is_led() -> None:
 # --- Passing on -------------------------------------------------------------------------------------------
 
 
-async def test_members_at_different_processes_are_of_one_generation(storage: MemoryStorage) -> None:
+async def test_members_at_different_processes_share_a_generation(storage: MemoryStorage) -> None:
     async with family(storage, group_initial_rebalance_delay_ms=300) as processes:
         members = [Client(groups, f"m{index}") for index, groups in enumerate(processes.groups)]
         assignments = await together(*(member.take_part for member in members))
@@ -171,7 +171,7 @@ async def test_a_rebalance_reaches_members_at_other_processes(storage: MemorySto
         assert "UNKNOWN_MEMBER_ID" == await first.heartbeat()
 
 
-async def test_errors_are_those_of_the_process_that_coordinates(storage: MemoryStorage) -> None:
+async def test_errors_are_those_of_the_owning_process(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         for groups in processes.others:
             with pytest.raises(UnknownMemberId):
@@ -186,7 +186,7 @@ async def test_errors_are_those_of_the_process_that_coordinates(storage: MemoryS
                 await groups.delete_positions(GROUP, [T0])
 
 
-async def test_outcomes_of_single_partitions_come_back(storage: MemoryStorage) -> None:
+async def test_outcomes_of_single_partitions_are_returned(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         groups = processes.others[0]
         member = Client(groups, "m")
@@ -204,7 +204,7 @@ async def test_outcomes_of_single_partitions_come_back(storage: MemoryStorage) -
         assert isinstance(deleted[T0], GroupSubscribedToTopic)
 
 
-async def test_groups_are_described_listed_and_deleted_wherever_that_is_asked(storage: MemoryStorage) -> None:
+async def test_groups_are_described_listed_and_deleted_at_any_process(storage: MemoryStorage) -> None:
     names = [f"group-{number}" for number in range(12)]
     async with family(storage) as processes:
         for name in names:
@@ -231,7 +231,7 @@ async def test_groups_are_described_listed_and_deleted_wherever_that_is_asked(st
         ]
 
 
-async def test_each_process_holds_its_own_groups_alone(storage: MemoryStorage) -> None:
+async def test_each_process_stores_only_the_groups_it_owns(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         for number in range(12):
             await processes.groups[0].commit(f"group-{number}", {T0: OffsetAndMetadata(1)})
@@ -245,14 +245,14 @@ async def test_each_process_holds_its_own_groups_alone(storage: MemoryStorage) -
 # --- What ends a wait -------------------------------------------------------------------------------------
 
 
-async def test_a_join_whose_wait_is_ended_here_is_answered_by_the_other(storage: MemoryStorage) -> None:
+async def test_join_cancelled_at_the_caller_is_answered_by_the_owner(storage: MemoryStorage) -> None:
     async with family(storage, group_initial_rebalance_delay_ms=60_000) as processes:
         join = Join(protocols=RANGE, can_be_sent_away=False)
         with pytest.raises(NotCoordinator):
             await processes.others[0].join(GROUP, join, lambda _: trio.move_on_after(0.2))
 
 
-async def test_a_sync_whose_wait_is_ended_here_is_answered_by_the_other(storage: MemoryStorage) -> None:
+async def test_sync_cancelled_at_the_caller_is_answered_by_the_owner(storage: MemoryStorage) -> None:
     async with family(storage, group_initial_rebalance_delay_ms=200) as processes:
         a, b = (Client(groups, "m") for groups in processes.others)
         joined, _ = await together(a.join, b.join)
@@ -263,7 +263,7 @@ async def test_a_sync_whose_wait_is_ended_here_is_answered_by_the_other(storage:
             await follower.coordinator.sync(GROUP, sync, lambda _: trio.move_on_after(0.2))
 
 
-async def test_whoever_waits_for_a_process_that_ends_is_told_to_try_again(storage: MemoryStorage) -> None:
+async def test_waiting_requests_are_retriable_when_the_owner_ends(storage: MemoryStorage) -> None:
     async with family(storage, group_initial_rebalance_delay_ms=60_000) as processes:
         groups = processes.others[0]
         told: list[str] = []
@@ -292,7 +292,7 @@ async def test_whoever_waits_for_a_process_that_ends_is_told_to_try_again(storag
                 await call()
 
 
-async def test_nobody_answers_what_is_no_question(storage: MemoryStorage) -> None:
+async def test_unknown_verb_is_refused(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         with pytest.raises(ValueError, match="unknown verb 'close'"):
             await answer(processes.owner, Question("close"), parked)

@@ -110,7 +110,7 @@ def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_all_are_drained_before_any_is_told_to_end() -> None:
+def test_all_workers_are_drained_before_any_is_ended() -> None:
     with program(OBEYS) as process:
         lines_until(process, "ready line of 0")
         process.send_signal(signal.SIGTERM)
@@ -123,7 +123,7 @@ def test_all_are_drained_before_any_is_told_to_end() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_ends_again_and_again_ends_the_broker_with_a_line() -> None:
+def test_broker_ends_with_one_line_when_a_worker_keeps_failing() -> None:
     with program("async def work(sock): os._exit(7)") as process:
         status, out, err = ended(process)
 
@@ -133,7 +133,7 @@ def test_a_worker_that_ends_again_and_again_ends_the_broker_with_a_line() -> Non
 
 
 @pytest.mark.slow
-def test_what_a_worker_is_refused_is_the_brokers_last_line() -> None:
+def test_refusal_of_a_worker_is_the_last_line_of_the_broker() -> None:
     refused = """
 async def work(sock):
     control = Control.on(sock)
@@ -147,7 +147,7 @@ async def work(sock):
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_end_is_killed() -> None:
+def test_worker_that_does_not_end_is_killed() -> None:
     deaf = OBEYS.replace("    while (", "    await trio.sleep_forever()\n    while (")
     with program(deaf.replace("async def", "parent.GRACE_S = 0\n\nasync def")) as process:
         lines_until(process, "ready")
@@ -159,7 +159,7 @@ def test_a_worker_that_does_not_end_is_killed() -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
+def test_workers_end_before_the_parent_ends_with_an_error() -> None:
     with program(OBEYS, 'raise OSError(5, "no such terminal")') as process:
         status, out, err = ended(process)
 
@@ -168,7 +168,7 @@ def test_workers_end_before_an_error_of_the_parents_ends_it() -> None:
 
 
 @pytest.mark.slow
-def test_without_the_process_it_forks_from_the_broker_ends_with_a_line() -> None:
+def test_broker_ends_with_one_line_when_the_fork_server_is_killed() -> None:
     with program(OBEYS) as process:
         lines_until(process, "ready")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -179,11 +179,11 @@ def test_without_the_process_it_forks_from_the_broker_ends_with_a_line() -> None
     assert err == "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n"
 
 
-def test_says_how_a_process_ended() -> None:
+def test_exit_status_is_described() -> None:
     assert ["killed by SIGKILL", "with status 3"] == [how(-9), how(3)]
 
 
-def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() -> None:
+def test_socket_folder_is_private_and_removed_with_its_contents() -> None:
     with private_folder() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "1.sock").touch()
@@ -191,9 +191,7 @@ def test_the_folder_for_sockets_is_private_and_goes_with_what_is_left_in_it() ->
     assert not folder.exists()
 
 
-def test_a_folder_whose_path_no_socket_can_have_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_socket_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -207,7 +205,7 @@ def test_a_folder_whose_path_no_socket_can_have_is_one_line(
 
 
 @pytest.mark.parametrize("limit, expected", [(10, 4), (9, 3), (1, 1)])
-async def test_each_process_has_its_share_of_the_limits(limit: int, expected: int) -> None:
+async def test_limits_are_divided_among_processes(limit: int, expected: int) -> None:
     config = Config(storage="unix:///nowhere", processes=3, max_connections=limit)
     server = Server(await open_broker(MemoryStorage(), config), [])
 
@@ -216,7 +214,7 @@ async def test_each_process_has_its_share_of_the_limits(limit: int, expected: in
 
 
 @pytest.mark.parametrize("storage", ["memory://", "memory://?max_bytes=5"])
-def test_memory_is_one_process(storage: str) -> None:
+def test_memory_storage_is_refused_with_several_processes(storage: str) -> None:
     with pytest.raises(ConfigError, match=r"^\$\.processes: 2 processes cannot share"):
         Config(storage=storage, processes=2)
 
@@ -236,7 +234,7 @@ def test_memory_is_one_process(storage: str) -> None:
     ],
     ids=repr,
 )
-async def test_messages_arrive_whole_one_after_the_other(message: Message) -> None:
+async def test_messages_are_received_completely_and_in_order(message: Message) -> None:
     ours, theirs = socket.socketpair()
     sending, receiving = Control.on(ours), Control.on(theirs)
     async with sending.stream, receiving.stream, trio.open_nursery() as nursery:
@@ -245,7 +243,7 @@ async def test_messages_arrive_whole_one_after_the_other(message: Message) -> No
         assert [message] * 3 == [await receiving.receive() for _ in range(3)]
 
 
-async def test_errors_are_sent_with_their_words() -> None:
+async def test_errors_are_sent_with_their_messages() -> None:
     ours, theirs = socket.socketpair()
     sending, receiving = Control.on(ours), Control.on(theirs)
     async with sending.stream, receiving.stream:
@@ -256,7 +254,7 @@ async def test_errors_are_sent_with_their_words() -> None:
     assert (StorageUsageError, "no") == (type(message.error), str(message.error))
 
 
-async def test_an_end_that_has_gone_is_told_and_what_is_sent_to_it_is_lost() -> None:
+async def test_closed_peer_is_reported_and_messages_to_it_are_dropped() -> None:
     ours, theirs = socket.socketpair()
     control = Control.on(ours)
     async with control.stream:
@@ -267,7 +265,7 @@ async def test_an_end_that_has_gone_is_told_and_what_is_sent_to_it_is_lost() -> 
         assert await control.receive() is None
 
 
-async def test_half_a_message_is_none() -> None:
+async def test_partial_message_is_not_returned() -> None:
     ours, theirs = socket.socketpair()
     control = Control.on(ours)
     async with control.stream, trio.open_nursery() as nursery:
@@ -288,7 +286,7 @@ async def test_half_a_message_is_none() -> None:
 # --- Ports ------------------------------------------------------------------------------------------------
 
 
-def test_a_held_port_is_shared_by_those_who_say_so_alone() -> None:
+def test_held_port_is_bound_only_by_shared_listeners() -> None:
     with held_ports(Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))) as found:
         assert found.listeners[0].port > 0
         shared = [open_listeners(found, Use.SHARED) for _ in range(3)]
@@ -300,7 +298,7 @@ def test_a_held_port_is_shared_by_those_who_say_so_alone() -> None:
             bound[0].close()
 
 
-def test_a_held_port_takes_no_connections_before_anybody_listens() -> None:
+def test_held_port_refuses_connections_until_a_listener_opens() -> None:
     with held_ports(Config(listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),))) as found:
         address = ("127.0.0.1", found.listeners[0].port)
         with pytest.raises(ConnectionRefusedError):

@@ -63,7 +63,7 @@ async def play(path: Path, scene: Play) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_questions_are_answered_in_whatever_order_the_answers_come(path: Path) -> None:
+async def test_responses_are_matched_to_requests_in_any_order(path: Path) -> None:
     async def scene(link: Link, other: Other) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.ask, Question("wait"))
@@ -78,7 +78,7 @@ async def test_questions_are_answered_in_whatever_order_the_answers_come(path: P
     await play(path, scene)
 
 
-async def test_a_wait_that_is_ended_here_is_ended_there_and_answered(path: Path) -> None:
+async def test_wait_ended_at_the_caller_is_ended_and_answered_by_the_peer(path: Path) -> None:
     async def scene(link: Link, other: Other) -> None:
         ending = trio.CancelScope()
         answers: list[object] = []
@@ -100,7 +100,7 @@ async def test_a_wait_that_is_ended_here_is_ended_there_and_answered(path: Path)
     await play(path, scene)
 
 
-async def test_who_asked_and_is_cancelled_leaves_nobody_waiting(path: Path) -> None:
+async def test_cancelled_request_ends_the_wait_of_the_peer(path: Path) -> None:
     async def scene(link: Link, other: Other) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.ask, Question("wait"))
@@ -112,7 +112,7 @@ async def test_who_asked_and_is_cancelled_leaves_nobody_waiting(path: Path) -> N
     await play(path, scene)
 
 
-async def test_waits_end_before_they_begin_when_the_asker_was_quicker(path: Path) -> None:
+async def test_wait_ended_before_it_starts_is_answered(path: Path) -> None:
     async def scene(link: Link, other: Other) -> None:
         ended = trio.CancelScope()
         ended.cancel()
@@ -122,7 +122,7 @@ async def test_waits_end_before_they_begin_when_the_asker_was_quicker(path: Path
     await play(path, scene)
 
 
-async def test_where_nobody_listens_it_is_said_at_once(path: Path) -> None:
+async def test_request_fails_immediately_when_no_process_listens(path: Path) -> None:
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             link = Link(path, nursery)
@@ -131,7 +131,7 @@ async def test_where_nobody_listens_it_is_said_at_once(path: Path) -> None:
                     await link.ask(Question("back"))
 
 
-async def test_a_process_that_ends_leaves_no_question_open_and_the_next_one_is_asked_again(
+async def test_requests_fail_when_the_peer_ends_and_its_successor_is_used(
     path: Path,
 ) -> None:
     with trio.fail_after(LIMIT_S):
@@ -158,7 +158,7 @@ async def test_a_process_that_ends_leaves_no_question_open_and_the_next_one_is_a
             nursery.cancel_scope.cancel()
 
 
-async def test_a_process_that_stands_still_is_given_up(
+async def test_unresponsive_process_is_disconnected(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rpc, "PING_EVERY_S", 0.02)
@@ -174,7 +174,7 @@ async def test_a_process_that_stands_still_is_given_up(
     assert "does not respond" in caplog.text
 
 
-async def test_a_long_wait_outlasts_silence_as_long_as_the_process_lives(
+async def test_long_wait_survives_the_silence_limit_while_the_process_is_alive(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "PING_EVERY_S", 0.02)
@@ -189,7 +189,7 @@ async def test_a_long_wait_outlasts_silence_as_long_as_the_process_lives(
     await play(path, scene)
 
 
-async def test_an_error_in_an_answer_is_logged_and_breaks_that_link_alone(
+async def test_error_in_a_response_is_logged_and_breaks_only_that_connection(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene(link: Link, other: Other) -> None:
