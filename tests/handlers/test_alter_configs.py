@@ -43,7 +43,7 @@ async def settings_of(broker: Broker, name: str = "t") -> dict[str, str]:
     }
 
 
-async def test_what_is_given_replaces_all_there_was(broker: Broker) -> None:
+async def test_given_settings_replace_all_previous_ones(broker: Broker) -> None:
     topic = await create(broker, retention_ms="1000", segment_ms="5")
 
     (result,) = await alter(broker, wanted({"retention.bytes": "9"}))
@@ -55,7 +55,7 @@ async def test_what_is_given_replaces_all_there_was(broker: Broker) -> None:
     assert (topic.topic_id, "dense") == (altered.topic_id, altered.settings["offset.mapping"])
 
 
-async def test_nothing_given_takes_everything_back(broker: Broker) -> None:
+async def test_empty_settings_unset_all_previous_ones(broker: Broker) -> None:
     await create(broker, retention_ms="1000")
 
     await alter(broker, wanted({}))
@@ -63,7 +63,7 @@ async def test_nothing_given_takes_everything_back(broker: Broker) -> None:
     assert {} == await settings_of(broker)
 
 
-async def test_fixed_settings_may_be_named_as_they_are(broker: Broker) -> None:
+async def test_fixed_settings_may_be_given_with_their_current_value(broker: Broker) -> None:
     await create(broker)
 
     (same,) = await alter(broker, wanted({"offset.mapping": "dense", "retention.ms": "1"}))
@@ -104,7 +104,7 @@ async def test_validate_only_alters_nothing(broker: Broker) -> None:
         ({"retention.ms": None}, ErrorCode.INVALID_REQUEST, "Null value not supported for : retention.ms"),
     ],
 )
-async def test_a_wrong_setting_leaves_all_as_they_were(
+async def test_invalid_setting_alters_no_setting(
     broker: Broker, configs: dict[str, str | None], code: ErrorCode, words: str
 ) -> None:
     await create(broker, segment_bytes="1000")
@@ -116,7 +116,7 @@ async def test_a_wrong_setting_leaves_all_as_they_were(
     assert {"segment.bytes": "1000"} == await settings_of(broker)
 
 
-async def test_every_resource_is_answered_by_itself(broker: Broker) -> None:
+async def test_resources_are_answered_independently(broker: Broker) -> None:
     await create(broker, "a")
     await create(broker, "b")
 
@@ -140,7 +140,7 @@ async def test_every_resource_is_answered_by_itself(broker: Broker) -> None:
     assert {"retention.ms": "1"} == await settings_of(broker, "b")
 
 
-async def test_a_resource_that_stands_twice_is_refused_both_times(broker: Broker) -> None:
+async def test_duplicate_resources_are_refused(broker: Broker) -> None:
     await create(broker, "a")
     await create(broker, "b")
 
@@ -157,7 +157,7 @@ async def test_a_resource_that_stands_twice_is_refused_both_times(broker: Broker
     assert {} == await settings_of(broker, "a")
 
 
-async def test_a_setting_that_stands_twice_is_refused(broker: Broker) -> None:
+async def test_duplicate_settings_are_refused(broker: Broker) -> None:
     await create(broker)
     resource = wanted({"retention.ms": "1"})
     resource.configs *= 2
@@ -180,21 +180,21 @@ async def test_a_setting_that_stands_twice_is_refused(broker: Broker) -> None:
         (0, "", "Unknown resource type 0"),
     ],
 )
-async def test_nothing_but_topics_can_be_altered(broker: Broker, kind: int, name: str, words: str) -> None:
+async def test_only_topics_can_be_altered(broker: Broker, kind: int, name: str, words: str) -> None:
     (result,) = await alter(broker, wanted({"message.max.bytes": "1"}, name, kind))
 
     assert ErrorCode.INVALID_REQUEST == result.error_code
     assert words in (result.error_message or "")
 
 
-async def test_a_setting_that_no_broker_has_is_named(broker: Broker) -> None:
+async def test_unknown_broker_setting_is_reported(broker: Broker) -> None:
     (result,) = await alter(broker, wanted({"message.max.bites": "1"}, "1", BROKER))
 
     assert ErrorCode.INVALID_CONFIG == result.error_code
     assert "message.max.bites" in (result.error_message or "")
 
 
-async def test_to_alter_nothing_of_a_broker_is_no_error(broker: Broker) -> None:
+async def test_empty_alteration_of_a_broker_succeeds(broker: Broker) -> None:
     (result,) = await alter(broker, wanted({}, "1", BROKER))
 
     assert ErrorCode.NONE == result.error_code

@@ -18,7 +18,7 @@ async def versions(
     return response
 
 
-async def test_tells_every_api_in_the_table_and_no_other(broker: Broker) -> None:
+async def test_response_lists_exactly_the_served_apis(broker: Broker) -> None:
     response = await versions(broker, 4)
 
     assert [(api.key, api.advertised_min_version, api.max_version) for api in APIS.values()] == [
@@ -26,7 +26,7 @@ async def test_tells_every_api_in_the_table_and_no_other(broker: Broker) -> None
     ]
 
 
-async def test_advertises_produce_from_version_0(broker: Broker) -> None:
+async def test_produce_is_advertised_from_version_0(broker: Broker) -> None:
     response = await versions(broker, 0)
 
     assert (0, 0, 11) == (
@@ -36,24 +36,24 @@ async def test_advertises_produce_from_version_0(broker: Broker) -> None:
     )
 
 
-def test_the_table_is_in_the_order_of_its_keys() -> None:
+def test_apis_are_ordered_by_key() -> None:
     assert sorted(APIS) == list(APIS)
 
 
 @pytest.mark.parametrize("name", ["", "-client", "client-", "cli ent", "client\n"])
-async def test_refuses_names_of_software_that_are_none(broker: Broker, name: str) -> None:
+async def test_invalid_client_software_names_are_refused(broker: Broker, name: str) -> None:
     response = await versions(broker, 3, name=name)
 
     assert (ErrorCode.INVALID_REQUEST, []) == (response.error_code, response.api_keys)
 
 
-async def test_asks_for_no_name_before_version_3(broker: Broker) -> None:
+async def test_client_software_name_is_not_checked_before_version_3(broker: Broker) -> None:
     response = await versions(broker, 2, name="", number="")
 
     assert response.error_code == ErrorCode.NONE
 
 
-async def test_finalizes_no_features(broker: Broker) -> None:
+async def test_no_features_are_finalized(broker: Broker) -> None:
     response = await versions(broker, 4)
 
     assert ([], [], -1) == (

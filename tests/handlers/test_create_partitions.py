@@ -38,7 +38,7 @@ async def partitions(broker: Broker, name: str = "t") -> int:
     return topic.partitions
 
 
-async def test_a_topic_gets_more_partitions_and_keeps_what_it_has(broker: Broker) -> None:
+async def test_added_partitions_keep_records_and_settings(broker: Broker) -> None:
     before = await create(broker, partitions=2, retention_ms="1000")
     await append(broker, TopicPartition("t", 1))
 
@@ -62,7 +62,7 @@ async def test_a_topic_gets_more_partitions_and_keeps_what_it_has(broker: Broker
         (11, "max.partitions=10"),
     ],
 )
-async def test_a_number_that_is_no_increase_or_too_much_is_refused(
+async def test_partition_counts_that_are_too_small_or_too_large_are_refused(
     broker: Broker, count: int, words: str
 ) -> None:
     reconfigure(broker, max_partitions=10)
@@ -99,7 +99,7 @@ async def test_new_partitions_may_only_be_assigned_to_this_broker(
     assert (1 if code else 3) == await partitions(broker)
 
 
-async def test_validate_only_adds_nothing(broker: Broker) -> None:
+async def test_validate_only_adds_no_partitions(broker: Broker) -> None:
     await create(broker)
 
     (right,) = await create_partitions(broker, wanted(2), validate_only=True)
@@ -109,7 +109,7 @@ async def test_validate_only_adds_nothing(broker: Broker) -> None:
     assert 1 == await partitions(broker)
 
 
-async def test_every_topic_is_answered_by_itself_and_once(broker: Broker) -> None:
+async def test_topics_are_answered_independently_and_once(broker: Broker) -> None:
     for name in ("a", "b"):
         await create(broker, name)
 
@@ -126,7 +126,7 @@ async def test_every_topic_is_answered_by_itself_and_once(broker: Broker) -> Non
     assert (2, 1) == (await partitions(broker, "a"), await partitions(broker, "b"))
 
 
-async def test_of_two_at_once_the_later_sees_what_the_first_has_done(broker: Broker) -> None:
+async def test_concurrent_request_sees_the_partitions_added_by_the_first(broker: Broker) -> None:
     await create(broker)
     storage = broker._storage
 
@@ -143,7 +143,7 @@ async def test_of_two_at_once_the_later_sees_what_the_first_has_done(broker: Bro
     assert "Topic already has 3 partition(s)." == result.error_message
 
 
-async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_storage_error(broker: Broker) -> None:
     await create(broker)
     install(broker, Shim(broker._storage, alter_topic=away))
 
@@ -152,7 +152,7 @@ async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
     assert ErrorCode.KAFKA_STORAGE_ERROR == result.error_code
 
 
-async def test_partitions_beyond_those_of_a_request_or_of_all_topics_are_refused(broker: Broker) -> None:
+async def test_partitions_beyond_the_request_and_broker_limits_are_refused(broker: Broker) -> None:
     reconfigure(broker, max_broker_partitions=12_000)
     for name in ("a", "b", "c"):
         await create(broker, name)

@@ -55,7 +55,7 @@ async def one(broker: Broker, *arguments: Any, **options: Any) -> CreatableTopic
     return result
 
 
-async def test_creates_the_topic_and_tells_what_it_is(broker: Broker) -> None:
+async def test_created_topic_is_stored_and_returned(broker: Broker) -> None:
     result = await one(broker, "t", 3, 1)
 
     stored = await broker._storage.topic("t")
@@ -71,13 +71,13 @@ async def test_creates_the_topic_and_tells_what_it_is(broker: Broker) -> None:
     assert 3 == stored.partitions
 
 
-async def test_minus_1_is_the_brokers_default() -> None:
+async def test_minus_1_selects_the_default_of_the_broker() -> None:
     broker = await new_broker(num_partitions=5)
 
     assert 5 == (await one(broker)).num_partitions
 
 
-async def test_stores_the_settings_and_tells_all_of_them_sorted(broker: Broker) -> None:
+async def test_settings_are_stored_and_all_settings_are_returned_sorted(broker: Broker) -> None:
     result = await one(broker, retention_ms="1000", segment_bytes="1048576")
 
     stored = await broker._storage.topic("t")
@@ -92,7 +92,7 @@ async def test_stores_the_settings_and_tells_all_of_them_sorted(broker: Broker) 
     assert ("1048588", 5, False) == told["max.message.bytes"]
 
 
-async def test_tells_which_settings_come_from_the_broker() -> None:
+async def test_config_source_of_broker_settings_is_returned() -> None:
     broker = await new_broker()
     broker.config = load_config(flags={"message.max.bytes": "2000", "log.retention.hours": "1"})
 
@@ -104,7 +104,7 @@ async def test_tells_which_settings_come_from_the_broker() -> None:
     assert ("3600000", 4) == told["retention.ms"]
 
 
-async def test_validate_only_creates_nothing(broker: Broker) -> None:
+async def test_validate_only_creates_no_topic(broker: Broker) -> None:
     await create(broker, "there")
 
     results = await create_topics(broker, wanted("t", 3), wanted("there"), wanted("a b"), validate_only=True)
@@ -118,11 +118,11 @@ async def test_validate_only_creates_nothing(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
-async def test_refuses_bad_names(broker: Broker, name: str) -> None:
+async def test_invalid_names_are_refused(broker: Broker, name: str) -> None:
     assert ErrorCode.INVALID_TOPIC_EXCEPTION == (await one(broker, name)).error_code
 
 
-async def test_refuses_names_that_differ_in_dots_alone(broker: Broker) -> None:
+async def test_names_that_differ_only_in_dots_and_underscores_are_refused(broker: Broker) -> None:
     await create(broker, "a.b_c")
 
     results = await create_topics(broker, wanted("a_b.c"), wanted("a.b-c"))
@@ -131,11 +131,11 @@ async def test_refuses_names_that_differ_in_dots_alone(broker: Broker) -> None:
     assert "a.b_c" in str(results[0].error_message)
 
 
-async def test_refuses_the_clusters_own_topic(broker: Broker) -> None:
+async def test_cluster_metadata_topic_is_refused(broker: Broker) -> None:
     assert ErrorCode.INVALID_REQUEST == (await one(broker, "__cluster_metadata")).error_code
 
 
-async def test_a_topic_that_stands_twice_is_created_never_and_answered_once(broker: Broker) -> None:
+async def test_duplicate_topics_are_refused_and_answered_once(broker: Broker) -> None:
     results = await create_topics(broker, wanted("a"), wanted("b"), wanted("a"))
 
     assert [("a", ErrorCode.INVALID_REQUEST), ("b", ErrorCode.NONE)] == [
@@ -145,13 +145,15 @@ async def test_a_topic_that_stands_twice_is_created_never_and_answered_once(brok
 
 
 @pytest.mark.parametrize("partitions", [0, -2, 11, 10_000])
-async def test_refuses_numbers_of_partitions(broker: Broker, partitions: int) -> None:
+async def test_invalid_partition_counts_are_refused(broker: Broker, partitions: int) -> None:
     reconfigure(broker, max_partitions=10)
     assert ErrorCode.INVALID_PARTITIONS == (await one(broker, "t", partitions)).error_code
 
 
 @pytest.mark.parametrize("partitions", [(10_001,), (2**31 - 1,), (5_000, 5_001), (-2, 10_000, -1)])
-async def test_refuses_requests_for_too_many_partitions(broker: Broker, partitions: tuple[int, ...]) -> None:
+async def test_requests_for_too_many_partitions_are_refused(
+    broker: Broker, partitions: tuple[int, ...]
+) -> None:
     results = await create_topics(
         broker, *(wanted(f"t{number}", count) for number, count in enumerate(partitions))
     )
@@ -161,7 +163,7 @@ async def test_refuses_requests_for_too_many_partitions(broker: Broker, partitio
     assert not await broker._storage.topics()
 
 
-async def test_refuses_partitions_beyond_those_of_all_topics(broker: Broker) -> None:
+async def test_partitions_beyond_the_broker_limit_are_refused(broker: Broker) -> None:
     reconfigure(broker, max_broker_partitions=10)
     codes = [(await one(broker, f"t{count}", count)).error_code for count in (8, 3, 2, 1)]
     assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION] == codes
@@ -173,17 +175,17 @@ async def test_refuses_partitions_beyond_those_of_all_topics(broker: Broker) -> 
 
 
 @pytest.mark.parametrize("factor", [0, -2])
-async def test_refuses_replication_factors_that_are_none(broker: Broker, factor: int) -> None:
+async def test_invalid_replication_factors_are_refused(broker: Broker, factor: int) -> None:
     assert ErrorCode.INVALID_REPLICATION_FACTOR == (await one(broker, "t", 1, factor)).error_code
 
 
-async def test_accepts_any_replication_factor_and_reports_1(broker: Broker) -> None:
+async def test_any_replication_factor_is_accepted_and_reported_as_1(broker: Broker) -> None:
     result = await one(broker, "t", 1, 3)
 
     assert (ErrorCode.NONE, 1) == (result.error_code, result.replication_factor)
 
 
-async def test_a_strict_broker_refuses_replication(broker: Broker) -> None:
+async def test_strict_replication_policy_refuses_replication(broker: Broker) -> None:
     reconfigure(broker, replication_factor_policy="strict")
 
     results = await create_topics(broker, wanted("a", 1, 3), wanted("b", 1, 1), wanted("c", 1, -1))
@@ -193,7 +195,7 @@ async def test_a_strict_broker_refuses_replication(broker: Broker) -> None:
     ]
 
 
-async def test_takes_partitions_assigned_by_hand(broker: Broker) -> None:
+async def test_manual_assignments_are_accepted(broker: Broker) -> None:
     result = await one(broker, assignments={1: [1], 0: [1], 2: [1]})
 
     assert (ErrorCode.NONE, 3) == (result.error_code, result.num_partitions)
@@ -211,11 +213,13 @@ async def test_takes_partitions_assigned_by_hand(broker: Broker) -> None:
     ],
     ids=["with partitions", "with factor", "not from 0", "empty", "unknown broker", "broker twice"],
 )
-async def test_refuses_wrong_assignments(broker: Broker, options: dict[str, Any], error: ErrorCode) -> None:
+async def test_invalid_assignments_are_refused(
+    broker: Broker, options: dict[str, Any], error: ErrorCode
+) -> None:
     assert error == (await one(broker, **options)).error_code
 
 
-async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) -> None:
+async def test_every_invalid_setting_is_reported_with_the_accepted_values(broker: Broker) -> None:
     result = await one(
         broker, compression_type="brotli", retention_sm="1", min_insync_replicas="0", segment_ms=None
     )
@@ -234,14 +238,14 @@ async def test_names_every_wrong_setting_and_what_is_accepted(broker: Broker) ->
     "settings",
     [{"remote_storage_enable": "TRUE"}, {"cleanup_policy": "compact", "remote_storage_enable": "true"}],
 )
-async def test_refuses_to_archive_without_a_lake_and_what_is_compacted(
+async def test_remote_storage_requires_a_lake_and_no_compaction(
     broker: Broker, settings: dict[str, str]
 ) -> None:
     assert ErrorCode.INVALID_CONFIG == (await one(broker, **settings)).error_code
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete,compact"])
-async def test_creates_topics_that_are_compacted(broker: Broker, policy: str) -> None:
+async def test_compacted_topics_are_created(broker: Broker, policy: str) -> None:
     result = await one(broker, cleanup_policy=policy)
     topic = await broker._storage.topic("t")
 
@@ -249,13 +253,13 @@ async def test_creates_topics_that_are_compacted(broker: Broker, policy: str) ->
     assert topic.config.is_compacted
 
 
-async def test_errors_are_told_in_every_version(broker: Broker) -> None:
+async def test_errors_are_returned_in_every_version(broker: Broker) -> None:
     for version in range(2, 8):
         (result,) = await create_topics(broker, wanted("a b"), version=version)
         assert ErrorCode.INVALID_TOPIC_EXCEPTION == result.error_code
 
 
-async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
+async def test_unreachable_storage_is_an_error_of_the_topic(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topics=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker)).error_code

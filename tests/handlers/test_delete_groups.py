@@ -16,7 +16,7 @@ async def broker() -> Broker:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_groups_are_deleted_each_on_its_own(broker: Broker, version: int) -> None:
+async def test_groups_are_deleted_independently(broker: Broker, version: int) -> None:
     await create(broker)
     await take_part(broker, group_id="g")
     await broker.groups.commit("alone", {T0: OffsetAndMetadata(1)})

@@ -55,13 +55,13 @@ async def test_minus_1_is_the_high_watermark(broker: Broker) -> None:
     assert (2, 2) == (await start(broker), (await broker._storage.latest(T0)).high_watermark)
 
 
-async def test_an_empty_partition_can_be_emptied(broker: Broker) -> None:
+async def test_records_of_an_empty_partition_can_be_deleted(broker: Broker) -> None:
     await create(broker)
 
     assert {T0: (0, ErrorCode.NONE)} == await delete(broker, (T0, HIGH_WATERMARK))
 
 
-async def test_the_start_never_goes_back(broker: Broker) -> None:
+async def test_log_start_offset_does_not_decrease(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"0", b"1", b"2")
     await delete(broker, (T0, 2))
@@ -78,7 +78,7 @@ async def test_an_offset_beyond_the_end_or_negative_is_out_of_range(broker: Brok
     assert 0 == await start(broker)
 
 
-async def test_every_partition_is_answered_by_itself(broker: Broker) -> None:
+async def test_partitions_are_answered_independently(broker: Broker) -> None:
     await create(broker, partitions=2)
     await create(broker, "__consumer_offsets")
     await create(broker, "kept", cleanup_policy="compact")
@@ -104,21 +104,21 @@ async def test_every_partition_is_answered_by_itself(broker: Broker) -> None:
     } == answers
 
 
-async def test_a_topic_that_is_compacted_and_deleted_from_can_be_deleted_from(broker: Broker) -> None:
+async def test_records_are_deleted_under_compact_and_delete_policy(broker: Broker) -> None:
     await create(broker, cleanup_policy="compact,delete")
     await append(broker, T0, b"0", key=b"a")
 
     assert {T0: (1, ErrorCode.NONE)} == await delete(broker, (T0, 1))
 
 
-async def test_of_a_partition_that_stands_twice_the_last_offset_counts(broker: Broker) -> None:
+async def test_last_offset_of_a_duplicate_partition_is_used(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"0", b"1", b"2")
 
     assert {T0: (1, ErrorCode.NONE)} == await delete(broker, (T0, 3), (T0, 1))
 
 
-async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_storage_error(broker: Broker) -> None:
     await create(broker)
     install(broker, Shim(broker._storage, truncate_before=away))
 

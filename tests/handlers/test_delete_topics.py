@@ -39,7 +39,7 @@ async def delete(
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
-async def test_deletes_by_name(broker: Broker, version: int) -> None:
+async def test_topic_is_deleted_by_name(broker: Broker, version: int) -> None:
     created = await create(broker)
 
     (result,) = await delete(broker, "t", version=version)
@@ -48,7 +48,7 @@ async def test_deletes_by_name(broker: Broker, version: int) -> None:
     assert await broker._storage.topic("t") is None
 
 
-async def test_deletes_by_id(broker: Broker) -> None:
+async def test_topic_is_deleted_by_id(broker: Broker) -> None:
     created = await create(broker)
 
     (result,) = await delete(broker, created.topic_id)
@@ -56,7 +56,7 @@ async def test_deletes_by_id(broker: Broker) -> None:
     assert ("t", created.topic_id, ErrorCode.NONE) == (result.name, result.topic_id, result.error_code)
 
 
-async def test_what_is_not_there_is_unknown(broker: Broker) -> None:
+async def test_missing_topics_are_unknown(broker: Broker) -> None:
     nobody = uuid4()
 
     results = await delete(broker, "none", nobody)
@@ -67,7 +67,7 @@ async def test_what_is_not_there_is_unknown(broker: Broker) -> None:
     ] == [(each.name, each.topic_id, each.error_code) for each in results]
 
 
-async def test_refuses_topics_that_stand_twice_or_are_not_named_in_one_way(broker: Broker) -> None:
+async def test_duplicate_and_ambiguous_topics_are_refused(broker: Broker) -> None:
     created = await create(broker)
 
     results = await delete(
@@ -91,7 +91,7 @@ async def test_a_topic_named_both_ways_is_deleted_once(broker: Broker) -> None:
     assert [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID] == [each.error_code for each in results]
 
 
-async def test_records_and_positions_are_gone(broker: Broker) -> None:
+async def test_records_and_committed_offsets_are_deleted(broker: Broker) -> None:
     await create(broker)
     await append(broker)
     await broker._storage.ack("g", {T0: OffsetAndMetadata(1)})
@@ -106,7 +106,7 @@ async def test_records_and_positions_are_gone(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "version, error", [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)]
 )
-async def test_may_be_forbidden(version: int, error: ErrorCode) -> None:
+async def test_delete_topic_enable_false_refuses_deletion(version: int, error: ErrorCode) -> None:
     broker = await new_broker(delete_topic_enable=False)
     await create(broker)
 

@@ -18,7 +18,7 @@ async def describe(broker: Broker, *, operations: bool = False, **fields: Any) -
     return response
 
 
-async def test_names_the_cluster_its_broker_and_controller(broker: Broker) -> None:
+async def test_response_contains_cluster_id_broker_and_controller(broker: Broker) -> None:
     response = await describe(broker)
 
     assert (ErrorCode.NONE, broker.cluster_id, 1, 1) == (
@@ -32,14 +32,14 @@ async def test_names_the_cluster_its_broker_and_controller(broker: Broker) -> No
     ]
 
 
-async def test_the_cluster_keeps_its_id(broker: Broker) -> None:
+async def test_cluster_id_survives_a_restart(broker: Broker) -> None:
     again = await new_broker(broker._storage)  # type: ignore[arg-type]
 
     assert 22 == len(broker.cluster_id)
     assert broker.cluster_id == again.cluster_id
 
 
-async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> None:
+async def test_authorized_operations_are_returned_only_when_requested(broker: Broker) -> None:
     silent, asked = await describe(broker), await describe(broker, operations=True)
 
     assert AUTHORIZED_OPERATIONS_OMITTED == silent.cluster_authorized_operations
@@ -50,7 +50,7 @@ async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> No
     "endpoint_type, error",
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-async def test_is_no_controller(broker: Broker, endpoint_type: int, error: ErrorCode) -> None:
+async def test_controller_endpoints_are_refused(broker: Broker, endpoint_type: int, error: ErrorCode) -> None:
     response = await describe(broker, endpoint_type=endpoint_type)
 
     assert (error, []) == (response.error_code, response.brokers)

@@ -45,14 +45,14 @@ async def one(
     return entry
 
 
-def told(entry: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+def synonyms_of(entry: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
     return [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
 
 
 # --- Topics -------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_has_every_setting_with_its_value_and_where_that_is_from(broker: Broker) -> None:
+async def test_topic_has_every_setting_with_value_and_source(broker: Broker) -> None:
     await create(broker, retention_ms="1000")
 
     result = await describe(broker)
@@ -72,7 +72,7 @@ async def test_a_topic_has_every_setting_with_its_value_and_where_that_is_from(b
     assert {(None, ())} == {(entry.documentation, tuple(entry.synonyms)) for entry in result.configs}
 
 
-async def test_a_value_is_written_as_kafka_writes_it(broker: Broker) -> None:
+async def test_values_are_formatted_as_in_kafka(broker: Broker) -> None:
     await create(broker, retention_ms=" +1000", preallocate="TRUE", cleanup_policy=" delete , delete")
 
     values = {entry.name: entry.value for entry in (await describe(broker)).configs}
@@ -84,7 +84,7 @@ async def test_a_value_is_written_as_kafka_writes_it(broker: Broker) -> None:
     )
 
 
-async def test_only_what_is_fixed_at_creation_is_read_only(broker: Broker) -> None:
+async def test_only_settings_fixed_at_creation_are_read_only(broker: Broker) -> None:
     await create(broker)
 
     result = await describe(broker)
@@ -111,7 +111,10 @@ async def test_enforced_settings_without_a_broker_setting_have_the_synonym_of_ka
 
     entry = await one(broker, "cleanup.policy")
 
-    assert told(entry) == [("cleanup.policy", "compact", OF_TOPIC), ("log.cleanup.policy", "delete", DEFAULT)]
+    assert synonyms_of(entry) == [
+        ("cleanup.policy", "compact", OF_TOPIC),
+        ("log.cleanup.policy", "delete", DEFAULT),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,13 +135,13 @@ async def test_types_of_fractions_and_lists(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("keys", [None, []])
-async def test_no_keys_are_all_of_them(broker: Broker, keys: list[str] | None) -> None:
+async def test_missing_keys_select_all_settings(broker: Broker, keys: list[str] | None) -> None:
     await create(broker)
 
     assert len(SETTINGS) == len((await describe(broker, keys=keys)).configs)
 
 
-async def test_keys_that_are_no_settings_are_left_out(broker: Broker) -> None:
+async def test_unknown_keys_are_left_out(broker: Broker) -> None:
     await create(broker)
 
     result = await describe(broker, keys=["segment.bytes", "segment.bites"])
@@ -146,7 +149,7 @@ async def test_keys_that_are_no_settings_are_left_out(broker: Broker) -> None:
     assert ["segment.bytes"] == [entry.name for entry in result.configs]
 
 
-async def test_documentation_says_whether_a_setting_has_an_effect(broker: Broker) -> None:
+async def test_documentation_marks_settings_without_effect(broker: Broker) -> None:
     await create(broker)
 
     result = await describe(broker, documentation=True)
@@ -157,7 +160,7 @@ async def test_documentation_says_whether_a_setting_has_an_effect(broker: Broker
     assert {name for name, setting in SETTINGS.items() if not setting.enforced} == without
 
 
-async def test_synonyms_begin_with_what_holds(broker: Broker) -> None:
+async def test_synonyms_start_with_the_effective_value(broker: Broker) -> None:
     broker.config = load_config(flags={"message.max.bytes": "2000"})
     await create(broker, max_message_bytes="1000")
 
@@ -165,18 +168,18 @@ async def test_synonyms_begin_with_what_holds(broker: Broker) -> None:
         ("max.message.bytes", "1000", OF_TOPIC),
         ("message.max.bytes", "2000", OF_BROKER),
         ("message.max.bytes", "1048588", DEFAULT),
-    ] == told(await one(broker, "max.message.bytes"))
+    ] == synonyms_of(await one(broker, "max.message.bytes"))
 
 
-async def test_synonyms_of_what_nobody_set_are_the_default(broker: Broker) -> None:
+async def test_synonyms_of_an_unset_setting_are_the_default(broker: Broker) -> None:
     await create(broker)
 
-    assert [("message.max.bytes", "1048588", DEFAULT)] == told(await one(broker, "max.message.bytes"))
-    assert [("log.segment.bytes", "1073741824", DEFAULT)] == told(await one(broker, "segment.bytes"))
-    assert [] == told(await one(broker, "segment.ms"))
+    assert [("message.max.bytes", "1048588", DEFAULT)] == synonyms_of(await one(broker, "max.message.bytes"))
+    assert [("log.segment.bytes", "1073741824", DEFAULT)] == synonyms_of(await one(broker, "segment.bytes"))
+    assert [] == synonyms_of(await one(broker, "segment.ms"))
 
 
-async def test_retention_has_three_names_in_the_brokers_settings(broker: Broker) -> None:
+async def test_retention_has_three_broker_settings(broker: Broker) -> None:
     await create(broker)
     unset = await one(broker, "retention.ms")
     broker.config = load_config(flags={"log.retention.hours": "1"})
@@ -184,18 +187,18 @@ async def test_retention_has_three_names_in_the_brokers_settings(broker: Broker)
     broker.config = load_config(flags={"log.retention.hours": "1", "log.retention.ms": "5"})
     both = await one(broker, "retention.ms")
 
-    assert ("604800000", DEFAULT, []) == (unset.value, unset.config_source, told(unset))
+    assert ("604800000", DEFAULT, []) == (unset.value, unset.config_source, synonyms_of(unset))
     assert ("3600000", OF_BROKER) == (hours.value, hours.config_source)
-    assert ("log.retention.hours", "1", OF_BROKER) == told(hours)[0]
+    assert ("log.retention.hours", "1", OF_BROKER) == synonyms_of(hours)[0]
     assert ("5", OF_BROKER) == (both.value, both.config_source)
     assert [
         ("log.retention.ms", "5", OF_BROKER),
         ("log.retention.hours", "1", OF_BROKER),
         ("log.retention.hours", "168", DEFAULT),
-    ] == told(both)
+    ] == synonyms_of(both)
 
 
-async def test_topics_that_are_described_together_do_not_share_what_is_their_own(broker: Broker) -> None:
+async def test_topics_described_together_have_their_own_values(broker: Broker) -> None:
     await create(broker, "a", retention_ms="1")
     await create(broker, "b")
     resources = [
@@ -229,7 +232,7 @@ async def test_topics_that_are_described_together_do_not_share_what_is_their_own
         (-1, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_has_no_settings_is_an_error_of_its_own(
+async def test_resources_without_settings_are_errors(
     broker: Broker, kind: int, name: str, code: ErrorCode
 ) -> None:
     result = await describe(broker, name, kind)
@@ -243,7 +246,7 @@ async def test_what_has_no_settings_is_an_error_of_its_own(
     assert result.error_message
 
 
-async def test_one_wrong_resource_does_not_fail_its_neighbours() -> None:
+async def test_failing_resource_does_not_fail_other_resources() -> None:
     broker = await new_broker()
     await create(broker)
     resources = [
@@ -257,7 +260,7 @@ async def test_one_wrong_resource_does_not_fail_its_neighbours() -> None:
     assert 1 == len(response.results[1].configs)
 
 
-async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_storage_error(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topic=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await describe(broker)).error_code
@@ -266,7 +269,7 @@ async def test_a_store_that_is_away_is_told(broker: Broker) -> None:
 # --- The broker ---------------------------------------------------------------------------------------------
 
 
-async def test_the_broker_has_all_its_settings_read_only() -> None:
+async def test_all_broker_settings_are_read_only() -> None:
     broker = await new_broker()
     broker.config = load_config(flags={"node.id": "7", "listeners": ":9092,[::1]:9093"})
 
@@ -289,31 +292,31 @@ async def test_the_broker_has_all_its_settings_read_only() -> None:
     assert entries["broker.rack"].value is None
 
 
-async def test_where_records_are_kept_is_not_told() -> None:
+async def test_storage_url_is_sensitive() -> None:
     broker = await new_broker()
     broker.config = load_config(flags={"storage": "redis://:secret@host"})
 
     entry = await one(broker, "storage", "1", BROKER)
 
     assert (None, True, 9) == (entry.value, entry.is_sensitive, entry.config_type)
-    assert [("storage", None, OF_BROKER), ("storage", None, DEFAULT)] == told(entry)
+    assert [("storage", None, OF_BROKER), ("storage", None, DEFAULT)] == synonyms_of(entry)
 
 
-async def test_the_brokers_synonyms_are_what_would_hold_without_it() -> None:
+async def test_synonyms_of_a_broker_setting_are_its_fallbacks() -> None:
     broker = await new_broker()
     broker.config = load_config(flags={"log.retention.minutes": "10"})
 
     assert [
         ("log.retention.minutes", "10", OF_BROKER),
         ("log.retention.hours", "168", DEFAULT),
-    ] == told(await one(broker, "log.retention.minutes", "1", BROKER))
-    assert [("log.retention.hours", "168", DEFAULT)] == told(
+    ] == synonyms_of(await one(broker, "log.retention.minutes", "1", BROKER))
+    assert [("log.retention.hours", "168", DEFAULT)] == synonyms_of(
         await one(broker, "log.retention.hours", "1", BROKER)
     )
-    assert [] == told(await one(broker, "log.retention.ms", "1", BROKER))
+    assert [] == synonyms_of(await one(broker, "log.retention.ms", "1", BROKER))
 
 
-async def test_nothing_was_altered_for_all_brokers(broker: Broker) -> None:
+async def test_cluster_wide_broker_settings_are_empty(broker: Broker) -> None:
     result = await describe(broker, "", BROKER)
 
     assert (ErrorCode.NONE, []) == (result.error_code, result.configs)

@@ -48,7 +48,7 @@ async def test_a_group_that_rebalances_is_described_without_its_protocol(broker:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_group_that_is_not_there_is_dead(broker: Broker, version: int) -> None:
+async def test_missing_group_is_dead(broker: Broker, version: int) -> None:
     group = await describe(broker, "made-up", version)
 
     assert ("made-up", "Dead", []) == (group.group_id, group.group_state, group.members)

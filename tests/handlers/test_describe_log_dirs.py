@@ -32,7 +32,7 @@ def sizes(result: DescribeLogDirsResult) -> dict[str, dict[int, int]]:
     }
 
 
-async def test_all_topics_with_the_bytes_of_their_records(broker: Broker) -> None:
+async def test_null_requests_all_topics_with_their_sizes(broker: Broker) -> None:
     await create(broker, "t", 2)
     await create(broker, "a")
     await append(broker, T0, b"x" * 1000)
@@ -45,7 +45,7 @@ async def test_all_topics_with_the_bytes_of_their_records(broker: Broker) -> Non
     assert (-1, -1) == (result.total_bytes, result.usable_bytes)
 
 
-async def test_nothing_lags_and_nothing_moves(broker: Broker) -> None:
+async def test_partitions_have_no_lag_and_no_future_log(broker: Broker) -> None:
     await create(broker)
 
     result = await describe(broker, None)
@@ -55,7 +55,7 @@ async def test_nothing_lags_and_nothing_moves(broker: Broker) -> None:
     ] == result.topics[0].partitions
 
 
-async def test_only_what_is_asked_for_and_is_there(broker: Broker) -> None:
+async def test_only_requested_existing_partitions_are_described(broker: Broker) -> None:
     await create(broker, "t", 3)
     await create(broker, "a")
 
@@ -64,13 +64,13 @@ async def test_only_what_is_asked_for_and_is_there(broker: Broker) -> None:
     assert {"t": {2: 0, 0: 0}} == sizes(result)
 
 
-async def test_an_empty_list_asks_for_nothing(broker: Broker) -> None:
+async def test_empty_list_requests_no_topics(broker: Broker) -> None:
     await create(broker)
 
     assert {} == sizes(await describe(broker, {}))
 
 
-async def test_deleted_records_take_no_room(broker: Broker) -> None:
+async def test_deleted_records_do_not_count(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"x" * 1000)
     await broker._storage.truncate_before(TopicPartition("t", 0), 1)
@@ -78,7 +78,7 @@ async def test_deleted_records_take_no_room(broker: Broker) -> None:
     assert {"t": {0: 0}} == sizes(await describe(broker, None))
 
 
-async def test_a_store_that_is_away_is_a_directory_that_is_offline(broker: Broker) -> None:
+async def test_unreachable_storage_is_an_offline_directory(broker: Broker) -> None:
     await create(broker)
     install(broker, Shim(broker._storage, sizes=away))
 

@@ -40,7 +40,7 @@ def page(response: DescribeTopicPartitionsResponse) -> Page:
     return topics, None if following is None else (following.topic_name, following.partition_index)
 
 
-async def test_a_topic_is_told_as_in_metadata(broker: Broker) -> None:
+async def test_topic_is_described_as_in_metadata(broker: Broker) -> None:
     stored = await create(broker, "t", 2)
 
     (topic,) = (await describe(broker, "t")).topics
@@ -66,7 +66,7 @@ async def test_a_topic_is_told_as_in_metadata(broker: Broker) -> None:
         )
 
 
-async def test_topics_come_sorted_and_once(broker: Broker) -> None:
+async def test_topics_are_sorted_and_unique(broker: Broker) -> None:
     for name in ("b", "a", "C"):
         await create(broker, name)
 
@@ -74,7 +74,7 @@ async def test_topics_come_sorted_and_once(broker: Broker) -> None:
     assert ["a", "b"] == [topic.name for topic in (await describe(broker, "b", "a", "b")).topics]
 
 
-async def test_what_is_not_there_is_told_and_not_created(broker: Broker) -> None:
+async def test_missing_topics_are_reported_and_not_created(broker: Broker) -> None:
     await create(broker, "b")
 
     response = await describe(broker, "missing", "b", "a b")
@@ -87,7 +87,7 @@ async def test_what_is_not_there_is_told_and_not_created(broker: Broker) -> None
     assert ["b"] == list(await broker._storage.topics())
 
 
-async def test_a_full_answer_says_where_to_go_on(broker: Broker) -> None:
+async def test_full_response_has_a_cursor(broker: Broker) -> None:
     await create(broker, "a", 3)
     await create(broker, "b", 2)
 
@@ -100,7 +100,7 @@ async def test_a_full_answer_says_where_to_go_on(broker: Broker) -> None:
     assert ({"b": [1]}, None) == third
 
 
-async def test_an_answer_that_ends_with_a_topic_goes_on_with_the_next(broker: Broker) -> None:
+async def test_cursor_after_a_complete_topic_is_the_next_topic(broker: Broker) -> None:
     await create(broker, "a", 2)
     await create(broker, "b", 1)
 
@@ -109,13 +109,13 @@ async def test_an_answer_that_ends_with_a_topic_goes_on_with_the_next(broker: Br
 
 
 @pytest.mark.parametrize("limit", [0, -5])
-async def test_at_least_one_partition_is_told(broker: Broker, limit: int) -> None:
+async def test_at_least_one_partition_is_returned(broker: Broker, limit: int) -> None:
     await create(broker, "a", 3)
 
     assert ({"a": [0]}, ("a", 1)) == page(await describe(broker, limit=limit))
 
 
-async def test_at_most_2000_partitions_are_told(broker: Broker) -> None:
+async def test_at_most_2000_partitions_are_returned(broker: Broker) -> None:
     await create(broker, "a", 2001)
 
     topics, following = page(await describe(broker, limit=10_000))
@@ -123,7 +123,7 @@ async def test_at_most_2000_partitions_are_told(broker: Broker) -> None:
     assert (2000, ("a", 2000)) == (len(topics["a"]), following)
 
 
-async def test_a_cursor_may_name_what_is_gone_meanwhile(broker: Broker) -> None:
+async def test_cursor_may_name_a_deleted_topic_or_partition(broker: Broker) -> None:
     await create(broker, "a", 2)
     await create(broker, "c")
 
@@ -133,7 +133,7 @@ async def test_a_cursor_may_name_what_is_gone_meanwhile(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("cursor", [("x", 0), ("a", -1)])
-async def test_a_cursor_that_makes_no_sense_fails_all_topics(broker: Broker, cursor: tuple[str, int]) -> None:
+async def test_invalid_cursor_fails_all_topics(broker: Broker, cursor: tuple[str, int]) -> None:
     await create(broker, "a")
 
     response = await describe(broker, "b", "a", cursor=cursor)
@@ -143,7 +143,7 @@ async def test_a_cursor_that_makes_no_sense_fails_all_topics(broker: Broker, cur
     ]
 
 
-async def test_one_topic_that_cannot_be_looked_up_does_not_fail_the_others(broker: Broker) -> None:
+async def test_failing_topic_does_not_fail_other_topics(broker: Broker) -> None:
     await create(broker, "a")
     storage = broker._storage
 
@@ -157,7 +157,7 @@ async def test_one_topic_that_cannot_be_looked_up_does_not_fail_the_others(broke
     assert [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR] == [each.error_code for each in response.topics]
 
 
-async def test_topics_that_cannot_be_listed_end_the_connection(broker: Broker) -> None:
+async def test_connection_ends_when_topics_cannot_be_listed(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topics=away))
 
     with pytest.raises(Disconnect):
@@ -167,7 +167,7 @@ async def test_topics_that_cannot_be_listed_end_the_connection(broker: Broker) -
 @given(
     st.dictionaries(st.text("abC-", min_size=1, max_size=3), st.integers(1, 9), max_size=6), st.integers(1, 7)
 )
-async def test_pages_together_are_the_whole(partitions: dict[str, int], limit: int) -> None:
+async def test_pages_contain_every_partition_once(partitions: dict[str, int], limit: int) -> None:
     broker = await new_broker()
     for name, count in partitions.items():
         await create(broker, name, count)

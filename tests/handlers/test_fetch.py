@@ -94,7 +94,7 @@ def base_offsets(partition: PartitionData) -> list[int]:
     return [each.base_offset for part in partition.records for each in parse_batches(part)]
 
 
-async def test_returns_what_was_appended_from_the_offset_on(broker: Broker) -> None:
+async def test_records_from_the_offset_are_returned(broker: Broker) -> None:
     await create(broker)
     for _ in range(3):
         await append(broker)
@@ -110,14 +110,14 @@ async def test_returns_what_was_appended_from_the_offset_on(broker: Broker) -> N
     )
 
 
-async def test_returns_the_whole_batch_that_holds_the_offset(broker: Broker) -> None:
+async def test_whole_batch_that_contains_the_offset_is_returned(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"a", b"b", b"c")
 
     assert [0] == base_offsets(await one(broker, 2))
 
 
-async def test_returns_one_batch_even_when_it_exceeds_every_limit(broker: Broker) -> None:
+async def test_first_batch_is_returned_even_when_it_exceeds_every_limit(broker: Broker) -> None:
     await create(broker)
     await append(broker)
     await append(broker)
@@ -137,7 +137,7 @@ async def test_only_the_first_partition_with_records_may_exceed_the_limits(broke
     assert [[], [0], []] == [base_offsets(each) for each in topic.partitions]
 
 
-async def test_keeps_to_each_partitions_own_limit(broker: Broker) -> None:
+async def test_partition_max_bytes_limits_each_partition(broker: Broker) -> None:
     await create(broker, partitions=2)
     for tp in (T0, T1):
         for _ in range(3):
@@ -148,7 +148,7 @@ async def test_keeps_to_each_partitions_own_limit(broker: Broker) -> None:
     assert [[0, 1], [0, 1]] == [base_offsets(each) for each in topic.partitions]
 
 
-async def test_keeps_to_the_brokers_limit(broker: Broker) -> None:
+async def test_fetch_max_bytes_of_the_broker_limits_the_response(broker: Broker) -> None:
     reconfigure(broker, fetch_max_bytes=1024)
     await create(broker)
     for _ in range(30):
@@ -183,7 +183,7 @@ async def test_an_offset_outside_the_log_is_out_of_range(broker: Broker, offset:
     )
 
 
-async def test_errors_stand_beside_the_records_of_others(broker: Broker) -> None:
+async def test_failing_partition_does_not_fail_other_partitions(broker: Broker) -> None:
     await create(broker)
     await append(broker)
     none = TopicPartition("none", 0)
@@ -202,7 +202,7 @@ async def test_errors_stand_beside_the_records_of_others(broker: Broker) -> None
     ]
 
 
-async def test_a_partition_that_stands_twice_is_answered_once(broker: Broker) -> None:
+async def test_duplicate_partition_is_refused(broker: Broker) -> None:
     await create(broker)
     await append(broker)
     twice = request({T0: 0})
@@ -218,9 +218,7 @@ async def test_a_partition_that_stands_twice_is_answered_once(broker: Broker) ->
 # --- Waiting ---------------------------------------------------------------------------------------------
 
 
-async def test_waits_for_records_and_answers_when_they_come(
-    broker: Broker, autojump_clock: MockClock
-) -> None:
+async def test_fetch_waits_for_records(broker: Broker, autojump_clock: MockClock) -> None:
     await create(broker)
     answers: list[PartitionData] = []
 
@@ -238,9 +236,7 @@ async def test_waits_for_records_and_answers_when_they_come(
     assert 1.0 == trio.current_time()
 
 
-async def test_goes_on_waiting_until_there_are_enough_bytes(
-    broker: Broker, autojump_clock: MockClock
-) -> None:
+async def test_fetch_waits_until_min_bytes_are_available(broker: Broker, autojump_clock: MockClock) -> None:
     await create(broker)
     answers: list[PartitionData] = []
 
@@ -258,7 +254,7 @@ async def test_goes_on_waiting_until_there_are_enough_bytes(
     assert [[0, 1]] == [base_offsets(each) for each in answers]
 
 
-async def test_answers_with_what_there_is_when_the_time_is_up(
+async def test_available_records_are_returned_after_max_wait(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
     await create(broker)
@@ -270,7 +266,7 @@ async def test_answers_with_what_there_is_when_the_time_is_up(
     assert 5.0 == trio.current_time()
 
 
-async def test_what_a_partitions_limit_cuts_short_is_not_waited_for(
+async def test_fetch_does_not_wait_when_partition_max_bytes_is_reached(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
     """A consumer with fetch.min.bytes=1 MB, and 1 MB for a partition, is served as fast as it reads."""
@@ -286,7 +282,7 @@ async def test_what_a_partitions_limit_cuts_short_is_not_waited_for(
     assert trio.current_time() == began + 5
 
 
-async def test_min_bytes_above_max_bytes_do_not_make_it_wait(
+async def test_fetch_does_not_wait_when_min_bytes_exceeds_max_bytes(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
     await create(broker)
@@ -298,7 +294,7 @@ async def test_min_bytes_above_max_bytes_do_not_make_it_wait(
 
 
 @pytest.mark.parametrize("options", [{"min_bytes": 0}, {"min_bytes": -1}, {"wait_ms": 0}, {"wait_ms": -1}])
-async def test_does_not_wait_when_it_need_not(
+async def test_fetch_without_min_bytes_or_max_wait_does_not_wait(
     broker: Broker, autojump_clock: MockClock, options: dict[str, int]
 ) -> None:
     await create(broker)
@@ -308,7 +304,7 @@ async def test_does_not_wait_when_it_need_not(
     assert 0.0 == trio.current_time()
 
 
-async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
+async def test_record_appended_between_read_and_wait_is_returned(
     broker: Broker, autojump_clock: MockClock
 ) -> None:
     await create(broker)
@@ -326,7 +322,7 @@ async def test_does_not_miss_what_is_appended_between_reading_and_waiting(
     assert 0.0 == trio.current_time()
 
 
-async def test_reads_only_what_has_grown_while_there_is_nothing_of_the_others(
+async def test_waiting_fetch_reads_only_partitions_that_have_grown(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker, partitions=2)
@@ -351,7 +347,7 @@ async def test_reads_only_what_has_grown_while_there_is_nothing_of_the_others(
     assert [[0], [0]] == [base_offsets(partition) for partition in response.responses[0].partitions]
 
 
-async def test_what_is_being_read_when_the_time_is_up_is_answered(
+async def test_read_in_progress_at_the_deadline_is_returned(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker)
@@ -377,9 +373,7 @@ async def test_what_is_being_read_when_the_time_is_up_is_answered(
     assert [0, 4.5, 5] == seen
 
 
-async def test_an_error_met_while_waiting_is_answered_at_once(
-    broker: Broker, autojump_clock: MockClock
-) -> None:
+async def test_error_while_waiting_is_returned_immediately(broker: Broker, autojump_clock: MockClock) -> None:
     created = await create(broker)
     answers: list[PartitionData] = []
 
@@ -395,7 +389,7 @@ async def test_an_error_met_while_waiting_is_answered_at_once(
     assert 1.0 == trio.current_time()
 
 
-async def test_a_drain_ends_the_wait_with_an_answer(broker: Broker, autojump_clock: MockClock) -> None:
+async def test_drain_answers_a_waiting_fetch(broker: Broker, autojump_clock: MockClock) -> None:
     await create(broker)
     answers: list[PartitionData] = []
 
@@ -411,7 +405,7 @@ async def test_a_drain_ends_the_wait_with_an_answer(broker: Broker, autojump_clo
     assert 1.0 == trio.current_time()
 
 
-async def test_nothing_waits_while_draining(broker: Broker, autojump_clock: MockClock) -> None:
+async def test_fetch_does_not_wait_while_draining(broker: Broker, autojump_clock: MockClock) -> None:
     await create(broker)
     broker.drain()
 
@@ -420,9 +414,7 @@ async def test_nothing_waits_while_draining(broker: Broker, autojump_clock: Mock
     assert 0.0 == trio.current_time()
 
 
-async def test_says_where_it_waits_so_that_the_wait_can_be_ended(
-    broker: Broker, autojump_clock: MockClock
-) -> None:
+async def test_waiting_fetch_exposes_its_cancel_scope(broker: Broker, autojump_clock: MockClock) -> None:
     await create(broker)
     told = context(12)
     from korvet.handlers import fetch as handler  # noqa: PLC0415  a module of the same name is a function here
@@ -440,7 +432,7 @@ async def test_says_where_it_waits_so_that_the_wait_can_be_ended(
 # --- Ids, sessions, epochs, isolation ----------------------------------------------------------------------
 
 
-async def test_finds_topics_by_id_from_version_13(broker: Broker) -> None:
+async def test_topics_are_found_by_id_from_version_13(broker: Broker) -> None:
     created = await create(broker)
     await append(broker)
 
@@ -450,7 +442,7 @@ async def test_finds_topics_by_id_from_version_13(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("topic_id", [uuid4(), ZERO_UUID], ids=["unknown", "zero"])
-async def test_an_id_that_nobody_has_is_unknown(broker: Broker, topic_id: UUID) -> None:
+async def test_unknown_topic_id_is_refused(broker: Broker, topic_id: UUID) -> None:
     await create(broker)
 
     (topic,) = (await fetch(broker, {T0: 0}, version=13, ids={"t": topic_id}, wait_ms=60_000)).responses
@@ -458,7 +450,7 @@ async def test_an_id_that_nobody_has_is_unknown(broker: Broker, topic_id: UUID) 
     assert (topic_id, ErrorCode.UNKNOWN_TOPIC_ID) == (topic.topic_id, topic.partitions[0].error_code)
 
 
-async def test_the_id_of_a_topic_that_was_created_anew_is_unknown(broker: Broker) -> None:
+async def test_old_id_of_a_recreated_topic_is_unknown(broker: Broker) -> None:
     old = await create(broker)
     await broker.delete_topic(old)
     await create(broker)
@@ -469,7 +461,7 @@ async def test_the_id_of_a_topic_that_was_created_anew_is_unknown(broker: Broker
 
 
 @pytest.mark.parametrize("epoch", [0, -1], ids=["asks for a session", "wants none"])
-async def test_declines_sessions(broker: Broker, epoch: int) -> None:
+async def test_fetch_sessions_are_declined(broker: Broker, epoch: int) -> None:
     await create(broker)
 
     response = await fetch(broker, {T0: 0}, session=(0, epoch))
@@ -477,7 +469,7 @@ async def test_declines_sessions(broker: Broker, epoch: int) -> None:
     assert (ErrorCode.NONE, 0, 1) == (response.error_code, response.session_id, len(response.responses))
 
 
-async def test_knows_no_session_of_others(broker: Broker) -> None:
+async def test_foreign_fetch_session_is_not_found(broker: Broker) -> None:
     response = await fetch(broker, {}, session=(17, 3))
 
     assert (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []) == (
@@ -487,14 +479,14 @@ async def test_knows_no_session_of_others(broker: Broker) -> None:
     )
 
 
-async def test_aborted_transactions_are_listed_under_read_committed_alone(broker: Broker) -> None:
+async def test_aborted_transactions_are_listed_only_under_read_committed(broker: Broker) -> None:
     await create(broker)
 
     assert (await one(broker, 0, isolation_level=0)).aborted_transactions is None
     assert [] == (await one(broker, 0, isolation_level=1)).aborted_transactions
 
 
-async def test_refuses_isolation_levels_that_are_none(broker: Broker) -> None:
+async def test_invalid_isolation_levels_are_refused(broker: Broker) -> None:
     response = await fetch(broker, {T0: 0}, isolation_level=2)
 
     assert ErrorCode.INVALID_REQUEST == response.error_code
@@ -532,7 +524,9 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     ],
 )
 @pytest.mark.parametrize("offset", [0, 99], ids=["inside", "outside"])
-async def test_compares_the_epochs(broker: Broker, epoch: int, error: ErrorCode, offset: int) -> None:
+async def test_current_leader_epoch_is_checked(
+    broker: Broker, epoch: int, error: ErrorCode, offset: int
+) -> None:
     await create(broker)
     await append(broker)
     at_epoch(broker, 5, {})
@@ -543,7 +537,7 @@ async def test_compares_the_epochs(broker: Broker, epoch: int, error: ErrorCode,
     assert expected == partition.error_code
 
 
-async def test_errors_of_what_was_looked_at_have_null_aborted_transactions_as_in_kafka(
+async def test_errors_of_existing_partitions_have_null_aborted_transactions(
     broker: Broker,
 ) -> None:
     await create(broker)
@@ -562,7 +556,7 @@ async def test_topics_without_partitions_are_not_answered(broker: Broker) -> Non
     assert [] == (await ask(broker, 1, 12, asked)).responses
 
 
-async def test_tells_who_leads_to_those_behind_from_version_16(broker: Broker) -> None:
+async def test_outdated_clients_get_the_leader_from_version_16(broker: Broker) -> None:
     created = await create(broker)
     at_epoch(broker, 5, {})
 
@@ -576,7 +570,7 @@ async def test_tells_who_leads_to_those_behind_from_version_16(broker: Broker) -
     ]
 
 
-async def test_tells_where_logs_diverged(broker: Broker) -> None:
+async def test_diverging_epoch_is_returned(broker: Broker) -> None:
     await create(broker)
     for _ in range(4):
         await append(broker)
@@ -593,7 +587,7 @@ async def test_tells_where_logs_diverged(broker: Broker) -> None:
     )
 
 
-async def test_an_offset_beyond_the_log_of_the_same_epoch_has_diverged(broker: Broker) -> None:
+async def test_offset_beyond_the_end_of_its_epoch_has_diverged(broker: Broker) -> None:
     await create(broker)
     await append(broker)
 
@@ -603,7 +597,7 @@ async def test_an_offset_beyond_the_log_of_the_same_epoch_has_diverged(broker: B
     assert (0, 1) == (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
 
 
-async def test_an_epoch_nobody_knows_is_out_of_range(broker: Broker) -> None:
+async def test_unknown_last_fetched_epoch_is_out_of_range(broker: Broker) -> None:
     await create(broker)
     await append(broker)
     at_epoch(broker, 5, {})
@@ -611,7 +605,7 @@ async def test_an_epoch_nobody_knows_is_out_of_range(broker: Broker) -> None:
     assert ErrorCode.OFFSET_OUT_OF_RANGE == (await one(broker, 0, epochs=(5, 2))).error_code
 
 
-async def test_reads_on_where_epochs_agree(broker: Broker) -> None:
+async def test_matching_last_fetched_epoch_returns_records(broker: Broker) -> None:
     await create(broker)
     await append(broker)
 
@@ -621,7 +615,7 @@ async def test_reads_on_where_epochs_agree(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "version, error", [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)]
 )
-async def test_topics_in_zstd_need_version_10(broker: Broker, version: int, error: ErrorCode) -> None:
+async def test_zstd_topics_require_version_10(broker: Broker, version: int, error: ErrorCode) -> None:
     await create(broker, compression_type="zstd")
 
     assert error == (await one(broker, 0, version=version)).error_code
@@ -630,7 +624,7 @@ async def test_topics_in_zstd_need_version_10(broker: Broker, version: int, erro
 @pytest.mark.parametrize(
     "version, error", [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
 )
-async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
+async def test_old_clients_get_storage_errors_as_not_leader_or_follower(
     version: int, error: ErrorCode
 ) -> None:
     broker = await new_broker()
@@ -642,7 +636,7 @@ async def test_old_clients_are_told_of_storage_errors_in_words_they_know(
 # --- What all answers together may take -------------------------------------------------------------------------
 
 
-async def test_an_answer_is_smaller_when_little_is_left_for_it_and_is_not_waited_to_become_more() -> None:
+async def test_response_is_smaller_when_little_of_the_byte_budget_remains() -> None:
     broker = await new_broker(queued_max_response_bytes=4 * SMALLEST_ANSWER_BYTES)
     await create(broker)
     for _ in range(8):
@@ -655,7 +649,7 @@ async def test_an_answer_is_smaller_when_little_is_left_for_it_and_is_not_waited
     assert size == seen.answer_bytes == broker.answers.taken
 
 
-async def test_a_fetch_that_finds_nothing_takes_nothing() -> None:
+async def test_empty_fetch_takes_no_bytes_of_the_budget() -> None:
     broker = await new_broker()
     await create(broker)
     await ask(broker, 1, 12, request({T0: 0}))

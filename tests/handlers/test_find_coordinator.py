@@ -32,12 +32,12 @@ async def test_this_broker_coordinates_a_group(broker: Broker, version: int) -> 
     )
 
 
-async def test_that_there_is_no_error_is_said_as_kafka_says_it(broker: Broker) -> None:
+async def test_success_has_the_error_message_of_kafka(broker: Broker) -> None:
     assert "NONE" == (await find(broker, "g", version=3)).error_message
     assert "" == (await find(broker, "g", version=4)).coordinators[0].error_message
 
 
-async def test_answers_several_keys_from_version_4(broker: Broker) -> None:
+async def test_several_keys_are_answered_from_version_4(broker: Broker) -> None:
     found = await find(broker, "a", "", "b", version=4, listener_name="INSIDE")
 
     assert [(key, ErrorCode.NONE, 1, "inside.example", 9093) for key in ("a", "", "b")] == [
@@ -56,7 +56,7 @@ async def test_answers_several_keys_from_version_4(broker: Broker) -> None:
     ids=["transaction", "share", "unknown", "negative"],
 )
 @pytest.mark.parametrize("version", [3, 6])
-async def test_coordinates_nothing_else(
+async def test_other_key_types_are_refused(
     broker: Broker, key_type: int, error: ErrorCode, version: int
 ) -> None:
     found = await find(broker, "x", key_type=key_type, version=version)
@@ -65,5 +65,5 @@ async def test_coordinates_nothing_else(
     assert (error, -1, "", -1) == (answer.error_code, answer.node_id, answer.host, answer.port)
 
 
-def test_the_refusal_of_transactions_is_one_that_no_client_retries() -> None:
+def test_refusal_of_transactions_is_not_retriable() -> None:
     assert not error_for(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).retriable

@@ -51,7 +51,7 @@ async def settings_of(broker: Broker, name: str = "t") -> dict[str, str]:
     }
 
 
-async def test_what_is_not_named_stays(broker: Broker) -> None:
+async def test_other_settings_are_unchanged(broker: Broker) -> None:
     await create(broker, retention_ms="1000", segment_ms="5", segment_bytes="1000")
 
     (result,) = await alter(
@@ -62,7 +62,7 @@ async def test_what_is_not_named_stays(broker: Broker) -> None:
     assert {"retention.ms": "2000", "segment.bytes": "1000", "flush.ms": "1"} == await settings_of(broker)
 
 
-async def test_to_delete_what_is_not_set_is_no_error(broker: Broker) -> None:
+async def test_deleting_an_unset_setting_succeeds(broker: Broker) -> None:
     await create(broker, retention_ms="1")
 
     (result,) = await alter(
@@ -84,7 +84,7 @@ async def test_to_delete_what_is_not_set_is_no_error(broker: Broker) -> None:
         ("0:1", (SUBTRACT, "0:1"), ""),
     ],
 )
-async def test_lists_are_changed_by_their_elements(
+async def test_list_elements_are_appended_and_subtracted(
     broker: Broker, before: str, change: tuple[int, str], after: str
 ) -> None:
     await broker._storage.create_topic("t", 1, {THROTTLED: before})
@@ -95,7 +95,7 @@ async def test_lists_are_changed_by_their_elements(
     assert {THROTTLED: after} == await settings_of(broker)
 
 
-async def test_lists_that_were_not_set_begin_with_the_default(broker: Broker) -> None:
+async def test_append_to_an_unset_list_starts_with_the_default(broker: Broker) -> None:
     await create(broker)
 
     (result,) = await alter(broker, wanted(("cleanup.policy", APPEND, "delete")))
@@ -105,7 +105,7 @@ async def test_lists_that_were_not_set_begin_with_the_default(broker: Broker) ->
 
 
 @pytest.mark.parametrize("operation, verb", [(APPEND, "APPEND"), (SUBTRACT, "SUBTRACT")])
-async def test_only_lists_have_elements(broker: Broker, operation: int, verb: str) -> None:
+async def test_append_and_subtract_require_a_list(broker: Broker, operation: int, verb: str) -> None:
     await create(broker)
 
     (result,) = await alter(broker, wanted(("retention.ms", operation, "1")))
@@ -115,7 +115,7 @@ async def test_only_lists_have_elements(broker: Broker, operation: int, verb: st
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
-async def test_a_setting_nobody_knows_is_named(broker: Broker, operation: int) -> None:
+async def test_unknown_setting_is_reported(broker: Broker, operation: int) -> None:
     await create(broker)
 
     (result,) = await alter(broker, wanted(("clean.policy", operation, "delete")))
@@ -124,7 +124,7 @@ async def test_a_setting_nobody_knows_is_named(broker: Broker, operation: int) -
     assert "Unknown topic config name: clean.policy (did you mean cleanup.policy?)" == result.error_message
 
 
-async def test_one_wrong_change_leaves_the_resource_and_no_other_as_it_was(broker: Broker) -> None:
+async def test_invalid_change_leaves_only_its_resource_unchanged(broker: Broker) -> None:
     await create(broker, "a")
     await create(broker, "b")
 
@@ -150,7 +150,7 @@ async def test_one_wrong_change_leaves_the_resource_and_no_other_as_it_was(broke
         ("offset.sequence.bits", SET, "11"),
     ],
 )
-async def test_what_was_fixed_at_creation_stays(broker: Broker, change: Change) -> None:
+async def test_settings_fixed_at_creation_cannot_be_altered(broker: Broker, change: Change) -> None:
     before = await create(broker)
 
     (result,) = await alter(broker, wanted(change, ("retention.ms", SET, "1")))
@@ -161,7 +161,7 @@ async def test_what_was_fixed_at_creation_stays(broker: Broker, change: Change) 
     assert before == await broker._storage.topic("t")
 
 
-async def test_a_fixed_setting_may_be_set_to_what_it_is(broker: Broker) -> None:
+async def test_fixed_setting_may_be_set_to_its_current_value(broker: Broker) -> None:
     await create(broker)
 
     (result,) = await alter(broker, wanted(("offset.mapping", SET, "dense")))
@@ -180,7 +180,7 @@ async def test_a_fixed_setting_may_be_set_to_what_it_is(broker: Broker) -> None:
     ],
 )
 @pytest.mark.parametrize("kind, name", [(TOPIC, "t"), (BROKER, "1")])
-async def test_changes_that_make_no_sense_are_refused(
+async def test_invalid_changes_are_refused(
     broker: Broker, changes: list[Change], kind: int, name: str
 ) -> None:
     await create(broker)
@@ -191,7 +191,7 @@ async def test_changes_that_make_no_sense_are_refused(
     assert {} == await settings_of(broker)
 
 
-async def test_a_resource_that_stands_twice_is_refused_both_times(broker: Broker) -> None:
+async def test_duplicate_resources_are_refused(broker: Broker) -> None:
     await create(broker)
 
     results = await alter(broker, wanted(("retention.ms", SET, "1")), wanted(("retention.ms", SET, "2")))
@@ -210,7 +210,7 @@ async def test_validate_only_alters_nothing(broker: Broker) -> None:
     assert {} == await settings_of(broker)
 
 
-async def test_broker_settings_are_refused_and_deleting_none_is_not(broker: Broker) -> None:
+async def test_broker_settings_cannot_be_set_but_deleting_them_succeeds(broker: Broker) -> None:
     results = await alter(
         broker,
         wanted(("message.max.bytes", SET, "1"), kind=BROKER, name="1"),
@@ -222,7 +222,7 @@ async def test_broker_settings_are_refused_and_deleting_none_is_not(broker: Brok
 
 
 @pytest.mark.parametrize("kind", [0, 8, 16, 32, 99])
-async def test_other_types_are_unknown(broker: Broker, kind: int) -> None:
+async def test_unknown_resource_types_are_refused(broker: Broker, kind: int) -> None:
     (result,) = await alter(broker, wanted(("x", SET, "1"), kind=kind))
 
     assert (ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}") == (
@@ -231,7 +231,7 @@ async def test_other_types_are_unknown(broker: Broker, kind: int) -> None:
     )
 
 
-async def test_a_conflict_is_tried_again_with_what_is_there_by_then(broker: Broker) -> None:
+async def test_conflict_is_retried_with_the_current_settings(broker: Broker) -> None:
     topic = await create(broker)
     storage = broker._storage
     conflicts = iter([{"segment.ms": "1"}, {"segment.ms": "2"}])
@@ -253,7 +253,7 @@ async def test_a_conflict_is_tried_again_with_what_is_there_by_then(broker: Brok
     assert topic.topic_id == (await storage.topics())["t"].topic_id
 
 
-async def test_a_topic_that_never_comes_to_rest_is_a_passing_error(broker: Broker) -> None:
+async def test_repeated_conflicts_are_a_storage_error(broker: Broker) -> None:
     await create(broker)
 
     async def alter_topic(*_: object, **__: object) -> Topic:

@@ -25,14 +25,14 @@ async def init(
     return response
 
 
-async def test_gives_everybody_another_id(broker: Broker) -> None:
+async def test_producer_ids_are_unique(broker: Broker) -> None:
     answers = [await init(broker) for _ in range(2 * BLOCK + 1)]
 
     assert {(ErrorCode.NONE, 0)} == {(each.error_code, each.producer_epoch) for each in answers}
     assert 2 * BLOCK + 1 == len({each.producer_id for each in answers})
 
 
-async def test_brokers_on_one_store_never_give_the_same_id() -> None:
+async def test_producer_ids_of_brokers_on_one_store_are_unique() -> None:
     storage = MemoryStorage()
     brokers = [await new_broker(storage) for _ in range(3)]
 
@@ -41,14 +41,14 @@ async def test_brokers_on_one_store_never_give_the_same_id() -> None:
     assert len(ids) == len(set(ids))
 
 
-async def test_a_store_that_was_emptied_begins_elsewhere() -> None:
+async def test_producer_ids_of_an_emptied_store_differ() -> None:
     first = await init(await new_broker(MemoryStorage()))
     second = await init(await new_broker(MemoryStorage()))
 
     assert abs(first.producer_id - second.producer_id) > BLOCK
 
 
-async def test_a_producer_that_asks_again_gets_a_new_id(broker: Broker) -> None:
+async def test_producer_that_initializes_again_gets_a_new_id(broker: Broker) -> None:
     first = await init(broker)
 
     again = await init(broker, producer=(first.producer_id, 0))
@@ -58,7 +58,7 @@ async def test_a_producer_that_asks_again_gets_a_new_id(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("producer", [(5, -1), (-1, 0)])
-async def test_an_id_and_its_epoch_come_together(broker: Broker, producer: tuple[int, int]) -> None:
+async def test_producer_id_and_epoch_are_required_together(broker: Broker, producer: tuple[int, int]) -> None:
     answer = await init(broker, producer=producer)
 
     assert (ErrorCode.INVALID_REQUEST, -1, -1) == (
@@ -73,19 +73,19 @@ async def test_an_id_and_its_epoch_come_together(broker: Broker, producer: tuple
     [("x", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
     ids=["some", "empty"],
 )
-async def test_refuses_transactions(broker: Broker, transactional_id: str, error: ErrorCode) -> None:
+async def test_transactional_ids_are_refused(broker: Broker, transactional_id: str, error: ErrorCode) -> None:
     answer = await init(broker, transactional_id)
 
     assert (error, -1) == (answer.error_code, answer.producer_id)
 
 
-async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     install(broker, Shim(broker._storage, load=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await init(broker)).error_code
 
 
-async def test_gives_up_when_others_are_always_faster(broker: Broker) -> None:
+async def test_repeated_conflicts_are_coordinator_not_available(broker: Broker) -> None:
     async def lose(*_: object, **__: object) -> int:
         raise DocumentConflict
 

@@ -31,7 +31,7 @@ async def test_a_member_joins_in_every_version(broker: Broker, version: int) -> 
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_newcomers_are_sent_away_once_from_version_4(broker: Broker, version: int) -> None:
+async def test_new_members_get_member_id_required_once_from_version_4(broker: Broker, version: int) -> None:
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=6000,
@@ -50,7 +50,7 @@ async def test_newcomers_are_sent_away_once_from_version_4(broker: Broker, versi
 
 
 @pytest.mark.parametrize("version", range(5, 10))
-async def test_a_static_leader_comes_back_in_every_version(broker: Broker, version: int) -> None:
+async def test_static_leader_rejoins_in_every_version(broker: Broker, version: int) -> None:
     first = await take_part(broker, instance="i")
     second = await join(broker, version, instance="i")
 
@@ -59,14 +59,14 @@ async def test_a_static_leader_comes_back_in_every_version(broker: Broker, versi
     assert (version >= 9, version >= 9) == (second.skip_assignment, second.leader == second.member_id)
 
 
-async def test_the_session_timeout_is_the_rebalance_timeout_in_version_0(broker: Broker) -> None:
+async def test_session_timeout_is_the_rebalance_timeout_in_version_0(broker: Broker) -> None:
     await join(broker, 0)
     group = await broker.groups.group("g")
 
     assert [6000] == [member.rebalance_timeout_ms for member in group.members.values()]
 
 
-async def test_what_is_wrong_with_a_join_is_its_answer(broker: Broker) -> None:
+async def test_invalid_joins_are_answered_with_their_error(broker: Broker) -> None:
     assert ErrorCode.INVALID_GROUP_ID == (await join(broker, group_id="")).error_code
     assert ErrorCode.INVALID_SESSION_TIMEOUT == (await join(broker, session_ms=5999)).error_code
     unknown = await join(broker, member_id="made-up")
@@ -74,7 +74,7 @@ async def test_what_is_wrong_with_a_join_is_its_answer(broker: Broker) -> None:
     assert (-1, "", []) == (unknown.generation_id, unknown.leader, unknown.members)
 
 
-async def test_a_drain_answers_joins_and_syncs_that_wait(autojump_clock: MockClock) -> None:
+async def test_drain_answers_waiting_joins(autojump_clock: MockClock) -> None:
     broker = await new_broker(group_initial_rebalance_delay_ms=60_000)
     told: list[ErrorCode] = []
 
@@ -90,7 +90,7 @@ async def test_a_drain_answers_joins_and_syncs_that_wait(autojump_clock: MockClo
     assert [ErrorCode.NOT_COORDINATOR] * 2 == told
 
 
-async def test_an_unreachable_store_is_an_error_that_members_retry(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     install(broker, Shim(broker._storage, load=away, documents=away))
 
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await join(broker)).error_code

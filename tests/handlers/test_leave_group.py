@@ -28,7 +28,7 @@ async def test_members_leave_in_every_version(broker: Broker, version: int) -> N
     assert "Empty" == (await describe(broker)).group_state
 
 
-async def test_a_static_member_is_sent_away_by_its_instance(broker: Broker) -> None:
+async def test_static_member_is_removed_by_its_instance_id(broker: Broker) -> None:
     await take_part(broker, instance="i")
     request = LeaveGroupRequest(
         group_id="g", members=[MemberIdentity(member_id="", group_instance_id="i", reason="cleaning up")]

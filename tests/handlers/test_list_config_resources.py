@@ -13,14 +13,14 @@ async def listed(broker: Broker, *types: int, version: int = 1) -> tuple[int, li
     ]
 
 
-async def test_lists_all_topics_and_the_broker(broker: Broker) -> None:
+async def test_all_topics_and_the_broker_are_listed_by_default(broker: Broker) -> None:
     for name in ("orders", "bills"):
         await create(broker, name)
 
     assert (ErrorCode.NONE, [("1", 8), ("1", 4), ("bills", 2), ("orders", 2)]) == await listed(broker)
 
 
-async def test_lists_the_types_that_are_asked_for(broker: Broker) -> None:
+async def test_requested_types_are_listed(broker: Broker) -> None:
     await create(broker, "orders")
 
     assert (ErrorCode.NONE, [("orders", 2)]) == await listed(broker, 2)

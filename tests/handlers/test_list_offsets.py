@@ -68,11 +68,11 @@ async def test_earliest_follows_the_log_start(written: Broker) -> None:
     assert (0, 2, 200, 0) == await found(written, EARLIEST)
 
 
-async def test_the_maximum_is_the_record_with_the_largest_timestamp(written: Broker) -> None:
+async def test_max_timestamp_is_the_record_with_the_largest_timestamp(written: Broker) -> None:
     assert (0, 3, 500, 0) == await found(written, MAX)
 
 
-async def test_nothing_is_tiered(written: Broker) -> None:
+async def test_tiered_offsets_are_unknown_without_remote_storage(written: Broker) -> None:
     assert (0, -1, -1, -1) == await found(written, TIERED)
     assert (0, -1, -1, -1) == await found(written, PENDING)
 
@@ -81,13 +81,13 @@ async def test_nothing_is_tiered(written: Broker) -> None:
     "timestamp, offset, at",
     [(0, 0, 100), (100, 0, 100), (101, 1, 300), (250, 1, 300), (301, 3, 500), (450, 3, 500), (500, 3, 500)],
 )
-async def test_a_time_is_the_first_record_at_or_after_it(
+async def test_timestamp_finds_the_first_record_at_or_after_it(
     written: Broker, timestamp: int, offset: int, at: int
 ) -> None:
     assert (0, offset, at, 0) == await found(written, timestamp)
 
 
-async def test_a_time_after_every_record_is_unknown(written: Broker) -> None:
+async def test_timestamp_after_every_record_is_unknown(written: Broker) -> None:
     assert (0, -1, -1, -1) == await found(written, 501)
 
 
@@ -100,14 +100,14 @@ async def test_an_empty_partition(broker: Broker) -> None:
     assert (0, -1, -1, -1) == await found(broker, 0)
 
 
-async def test_an_emptied_partition_keeps_its_latest(written: Broker) -> None:
+async def test_truncated_empty_partition_keeps_its_latest_offset(written: Broker) -> None:
     await written._storage.truncate_before(T0, 5)
 
     assert (0, 5, -1, 0) == await found(written, EARLIEST)
     assert (0, 5, -1, 0) == await found(written, LATEST)
 
 
-def undecided_from(broker: Broker, offset: int) -> None:
+def open_transaction_from(broker: Broker, offset: int) -> None:
     """Let the storage report an open transaction, which the memory backend never does."""
     storage = broker._storage
 
@@ -119,7 +119,7 @@ def undecided_from(broker: Broker, offset: int) -> None:
 
 
 async def test_read_committed_ends_at_the_last_stable_offset(written: Broker) -> None:
-    undecided_from(written, 3)
+    open_transaction_from(written, 3)
 
     assert 5 == (await one(written, LATEST, isolation_level=0)).offset
     assert 3 == (await one(written, LATEST, isolation_level=1)).offset
@@ -131,7 +131,7 @@ async def test_read_committed_ends_at_the_last_stable_offset(written: Broker) ->
 @pytest.mark.parametrize(
     "timestamp, first_version", [(MAX, 7), (EARLIEST_LOCAL, 8), (TIERED, 9), (PENDING, 11)]
 )
-async def test_special_timestamps_have_their_versions(
+async def test_special_timestamps_require_their_versions(
     written: Broker, timestamp: int, first_version: int
 ) -> None:
     before = await one(written, timestamp, version=first_version - 1)
@@ -142,22 +142,22 @@ async def test_special_timestamps_have_their_versions(
 
 
 @pytest.mark.parametrize("timestamp", [-7, -(2**63)])
-async def test_other_negative_timestamps_mean_nothing(written: Broker, timestamp: int) -> None:
+async def test_other_negative_timestamps_are_refused(written: Broker, timestamp: int) -> None:
     assert (ErrorCode.UNSUPPORTED_VERSION, -1, -1, -1) == await found(written, timestamp)
 
 
-async def test_tells_no_epoch_before_version_4(written: Broker) -> None:
+async def test_leader_epoch_is_omitted_before_version_4(written: Broker) -> None:
     assert -1 == (await one(written, LATEST, version=3)).leader_epoch
 
 
 @pytest.mark.parametrize(
     "epoch, error", [(0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NONE)]
 )
-async def test_compares_the_epochs(written: Broker, epoch: int, error: ErrorCode) -> None:
+async def test_current_leader_epoch_is_checked(written: Broker, epoch: int, error: ErrorCode) -> None:
     assert error == (await one(written, LATEST, epoch=epoch)).error_code
 
 
-async def test_errors_name_no_offset(written: Broker) -> None:
+async def test_errors_have_no_offset(written: Broker) -> None:
     response = await list_offsets(written, ("none", 0, LATEST), ("t", 1, EARLIEST), ("t", 0, LATEST))
 
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
@@ -167,17 +167,17 @@ async def test_errors_name_no_offset(written: Broker) -> None:
     ]
 
 
-async def test_refuses_a_partition_that_stands_twice(written: Broker) -> None:
+async def test_duplicate_partitions_are_refused(written: Broker) -> None:
     response = await list_offsets(written, ("t", 0, LATEST), ("t", 0, EARLIEST))
 
     assert [ErrorCode.INVALID_REQUEST] * 2 == [each.error_code for each in response.topics[0].partitions]
 
 
-async def test_refuses_isolation_levels_that_are_none(written: Broker) -> None:
+async def test_invalid_isolation_levels_are_refused(written: Broker) -> None:
     assert ErrorCode.INVALID_REQUEST == (await one(written, LATEST, isolation_level=2)).error_code
 
 
-async def test_answers_many_partitions_in_their_order(broker: Broker) -> None:
+async def test_partitions_are_answered_in_request_order(broker: Broker) -> None:
     await create(broker, partitions=200)
     await append(broker, TopicPartition("t", 150))
 
@@ -188,7 +188,7 @@ async def test_answers_many_partitions_in_their_order(broker: Broker) -> None:
     ]
 
 
-async def test_an_unreachable_store_is_an_error_of_the_partition(written: Broker) -> None:
+async def test_unreachable_storage_is_an_error_of_the_partition(written: Broker) -> None:
     install(written, Shim(written._storage, latest=away))
 
     assert (ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1) == await found(written, LATEST)

@@ -12,7 +12,7 @@ from tests.handlers.support import ask, create
 
 
 @pytest.mark.parametrize("names", [None, [], ["t", "missing"]])
-async def test_nothing_ever_moves(broker: Broker, names: list[str] | None) -> None:
+async def test_no_reassignments_are_listed(broker: Broker, names: list[str] | None) -> None:
     await create(broker)
     topics = None
     if names is not None:

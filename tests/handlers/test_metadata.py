@@ -49,7 +49,7 @@ async def topic(broker: Broker, name: str, **options: bool) -> MetadataResponseT
     return found
 
 
-async def test_names_this_broker_as_node_and_controller(broker: Broker) -> None:
+async def test_response_contains_this_broker_as_node_and_controller(broker: Broker) -> None:
     response = await metadata(broker)
 
     assert [(1, "broker.example", 9092, None)] == [
@@ -59,13 +59,13 @@ async def test_names_this_broker_as_node_and_controller(broker: Broker) -> None:
     assert broker.cluster_id == response.cluster_id
 
 
-async def test_tells_the_address_of_the_listener_that_was_asked(broker: Broker) -> None:
+async def test_response_has_the_advertised_address_of_the_listener(broker: Broker) -> None:
     response = await metadata(broker, listener_name="INSIDE")
 
     assert ("inside.example", 9093) == (response.brokers[0].host, response.brokers[0].port)
 
 
-async def test_null_asks_for_all_topics_by_name(broker: Broker) -> None:
+async def test_null_requests_all_topics(broker: Broker) -> None:
     await create(broker, "b")
     await create(broker, "a")
 
@@ -74,7 +74,7 @@ async def test_null_asks_for_all_topics_by_name(broker: Broker) -> None:
     assert ["a", "b"] == [each.name for each in response.topics]
 
 
-async def test_an_empty_list_asks_for_no_topics(broker: Broker) -> None:
+async def test_empty_list_requests_no_topics(broker: Broker) -> None:
     await create(broker)
 
     response = await metadata(broker, version=1)
@@ -82,7 +82,7 @@ async def test_an_empty_list_asks_for_no_topics(broker: Broker) -> None:
     assert [] == response.topics
 
 
-async def test_an_empty_list_asks_for_all_topics_in_version_0(broker: Broker) -> None:
+async def test_empty_list_requests_all_topics_in_version_0(broker: Broker) -> None:
     await create(broker)
 
     response = await metadata(broker, version=0)
@@ -90,7 +90,7 @@ async def test_an_empty_list_asks_for_all_topics_in_version_0(broker: Broker) ->
     assert ["t"] == [each.name for each in response.topics]
 
 
-async def test_describes_every_partition(broker: Broker) -> None:
+async def test_every_partition_is_described(broker: Broker) -> None:
     created = await create(broker, partitions=3)
 
     found = await topic(broker, "t")
@@ -109,7 +109,7 @@ async def test_describes_every_partition(broker: Broker) -> None:
     ]
 
 
-async def test_creates_a_topic_that_is_not_there_and_answers_with_it(broker: Broker) -> None:
+async def test_missing_topic_is_created(broker: Broker) -> None:
     reconfigure(broker, num_partitions=2)
 
     found = await topic(broker, "new")
@@ -118,14 +118,14 @@ async def test_creates_a_topic_that_is_not_there_and_answers_with_it(broker: Bro
     assert await broker._storage.topic("new") is not None
 
 
-async def test_creates_nothing_when_the_client_forbids_it(broker: Broker) -> None:
+async def test_missing_topic_is_not_created_when_the_client_forbids_it(broker: Broker) -> None:
     found = await topic(broker, "new", create_missing=False)
 
     assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []) == (found.error_code, found.partitions)
     assert await broker._storage.topic("new") is None
 
 
-async def test_creates_nothing_when_the_broker_forbids_it() -> None:
+async def test_missing_topic_is_not_created_when_the_broker_forbids_it() -> None:
     broker = await new_broker(auto_create_topics_enable=False)
 
     found = await topic(broker, "new")
@@ -133,7 +133,7 @@ async def test_creates_nothing_when_the_broker_forbids_it() -> None:
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_never_creates_kafkas_own_topics(broker: Broker) -> None:
+async def test_internal_topics_are_not_created(broker: Broker) -> None:
     found = await topic(broker, "__consumer_offsets")
 
     assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True) == (found.error_code, found.is_internal)
@@ -141,13 +141,13 @@ async def test_never_creates_kafkas_own_topics(broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "$x", "a\x00"])
 @pytest.mark.parametrize("create_missing", [False, True], ids=["asking", "creating"])
-async def test_a_name_no_topic_can_have_is_an_error(broker: Broker, name: str, create_missing: bool) -> None:
+async def test_invalid_topic_name_is_an_error(broker: Broker, name: str, create_missing: bool) -> None:
     found = await topic(broker, name, create_missing=create_missing)
 
     assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_refuses_to_create_a_name_that_differs_in_dots_alone(broker: Broker) -> None:
+async def test_colliding_topic_name_is_not_created(broker: Broker) -> None:
     await create(broker, "a.b")
 
     found = await topic(broker, "a_b")
@@ -155,13 +155,13 @@ async def test_refuses_to_create_a_name_that_differs_in_dots_alone(broker: Broke
     assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_answers_a_topic_once_that_is_asked_for_twice(broker: Broker) -> None:
+async def test_duplicate_topics_are_answered_once(broker: Broker) -> None:
     response = await metadata(broker, "t", "t")
 
     assert ["t"] == [each.name for each in response.topics]
 
 
-async def test_finds_topics_by_id(broker: Broker) -> None:
+async def test_topics_are_found_by_id(broker: Broker) -> None:
     created = await create(broker)
     nobody = uuid4()
 
@@ -183,7 +183,7 @@ async def test_ids_and_null_names_are_invalid_before_version_12(broker: Broker, 
     ]
 
 
-async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> None:
+async def test_authorized_operations_are_returned_only_when_requested(broker: Broker) -> None:
     await create(broker)
 
     silent = await metadata(broker, "t", version=8)
@@ -204,7 +204,7 @@ async def test_tells_authorized_operations_only_when_asked(broker: Broker) -> No
     assert 0b1_1111_1010_0000 == asked.cluster_authorized_operations
 
 
-async def test_a_topic_created_by_somebody_else_meanwhile_is_used(broker: Broker) -> None:
+async def test_topic_created_concurrently_by_another_client_is_returned(broker: Broker) -> None:
     storage = broker._storage
     looked = 0
 
@@ -222,7 +222,7 @@ async def test_a_topic_created_by_somebody_else_meanwhile_is_used(broker: Broker
     assert (ErrorCode.NONE, 7) == (found.error_code, len(found.partitions))
 
 
-async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> None:
+async def test_unreachable_storage_is_an_error_of_the_topic(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topic=away))
 
     found = await topic(broker, "t")
@@ -230,14 +230,14 @@ async def test_an_unreachable_store_is_an_error_of_the_topic(broker: Broker) -> 
     assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_closes_the_connection_rather_than_list_no_topics(broker: Broker) -> None:
+async def test_connection_ends_when_topics_cannot_be_listed(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topics=away))
 
     with pytest.raises(Disconnect):
         await metadata(broker, all_topics=True)
 
 
-async def test_tells_the_newest_epoch_that_was_met(broker: Broker) -> None:
+async def test_newest_known_leader_epoch_is_returned(broker: Broker) -> None:
     await create(broker)
     broker.check_leader_epoch(TopicPartition("t", 0), -1, 3)
 
@@ -246,7 +246,7 @@ async def test_tells_the_newest_epoch_that_was_met(broker: Broker) -> None:
     assert 3 == found.partitions[0].leader_epoch
 
 
-async def test_tells_the_rack() -> None:
+async def test_rack_is_returned() -> None:
     broker = await new_broker(broker_rack="r1")
 
     response = await metadata(broker)
@@ -269,7 +269,7 @@ def decoded(response: MetadataResponse, version: int) -> MetadataResponse:
 
 
 @pytest.mark.parametrize("version", range(13))
-async def test_large_answers_hold_the_same_as_small_ones(broker: Broker, version: int) -> None:
+async def test_large_responses_equal_small_ones(broker: Broker, version: int) -> None:
     names = [f"t{number}" for number in range(150)]
     for number, name in enumerate(names):
         await create(broker, name, partitions=number + 1)
@@ -297,7 +297,7 @@ def decoded_topic(topic: MetadataResponseTopic, version: int) -> MetadataRespons
     return decoded(response, version).topics[0]
 
 
-async def test_large_answers_wait_for_memory(broker: Broker) -> None:
+async def test_large_responses_wait_for_memory(broker: Broker) -> None:
     await create(broker, partitions=10_000)
     broker.answers.limit = 1000
     broker.answers.change(1000)

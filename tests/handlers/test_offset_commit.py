@@ -53,7 +53,7 @@ async def commit(
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-async def test_keeps_positions_with_their_texts(broker: Broker, version: int) -> None:
+async def test_offsets_are_committed_with_their_metadata(broker: Broker, version: int) -> None:
     await create(broker, partitions=2)
 
     errors = await commit(broker, {T0: (5, 0, "done"), T1: (0, -1, None)}, version=version)
@@ -70,7 +70,7 @@ async def test_topics_without_partitions_are_not_answered(broker: Broker) -> Non
     assert [] == (await ask(broker, 8, 9, OffsetCommitRequest(group_id="g", topics=topics))).topics
 
 
-async def test_what_is_not_there_fails_alone(broker: Broker) -> None:
+async def test_unknown_partitions_do_not_fail_other_partitions(broker: Broker) -> None:
     await create(broker)
 
     errors = await commit(broker, {T0: (1, -1, ""), T1: (1, -1, ""), TopicPartition("none", 0): (1, -1, "")})
@@ -78,7 +78,7 @@ async def test_what_is_not_there_fails_alone(broker: Broker) -> None:
     assert [ErrorCode.NONE, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2] == errors
 
 
-async def test_refuses_texts_that_are_too_long(broker: Broker) -> None:
+async def test_too_long_metadata_is_refused(broker: Broker) -> None:
     await create(broker, partitions=2)
     reconfigure(broker, offset_metadata_max_bytes=3)
 
@@ -90,7 +90,7 @@ async def test_refuses_texts_that_are_too_long(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "version, error", [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-async def test_knows_no_members(broker: Broker, version: int, error: ErrorCode) -> None:
+async def test_commit_of_an_unknown_member_is_refused(broker: Broker, version: int, error: ErrorCode) -> None:
     await create(broker)
 
     errors = await commit(
@@ -105,19 +105,19 @@ async def test_knows_no_members(broker: Broker, version: int, error: ErrorCode) 
     assert {} == await broker._storage.committed("g")
 
 
-async def test_takes_commits_of_a_name_without_a_generation(broker: Broker) -> None:
+async def test_commit_with_member_id_and_without_generation_is_accepted(broker: Broker) -> None:
     await create(broker)
 
     assert [ErrorCode.NONE] == await commit(broker, {T0: (1, -1, "")}, member_id="somebody")
 
 
-async def test_the_empty_group_is_a_group(broker: Broker) -> None:
+async def test_empty_group_id_is_accepted(broker: Broker) -> None:
     await create(broker)
 
     assert [ErrorCode.NONE] == await commit(broker, {T0: (1, -1, "")}, group_id="")
 
 
-async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     await create(broker)
 
     async def fail(
@@ -132,7 +132,7 @@ async def test_an_unreachable_store_is_an_error_that_consumers_retry(broker: Bro
         install(broker, storage)
 
 
-async def test_only_members_commit_where_there_are_any() -> None:
+async def test_group_with_members_accepts_commits_of_members_only() -> None:
     broker = await new_group_broker()
     await create(broker)
     joined = await take_part(broker)
@@ -146,7 +146,7 @@ async def test_only_members_commit_where_there_are_any() -> None:
     assert [ErrorCode.UNKNOWN_MEMBER_ID] == await commit_as("", -1)
 
 
-async def test_nobody_commits_while_assignments_are_awaited() -> None:
+async def test_commit_before_the_assignment_is_rebalance_in_progress() -> None:
     broker = await new_group_broker()
     await create(broker)
     joined = await join(broker)
@@ -156,7 +156,7 @@ async def test_nobody_commits_while_assignments_are_awaited() -> None:
     )
 
 
-async def test_who_may_not_commit_is_told_that_before_all(broker: Broker) -> None:
+async def test_group_errors_take_precedence_over_partition_errors(broker: Broker) -> None:
     await create(broker, partitions=2)
     reconfigure(broker, offset_metadata_max_bytes=3)
 

@@ -34,7 +34,7 @@ async def delete_offsets(broker: Broker, *tps: TopicPartition, group_id: str = "
     return [ErrorCode(topic.partitions[0].error_code) for topic in response.topics]
 
 
-async def test_positions_are_deleted_each_on_its_own(broker: Broker) -> None:
+async def test_offsets_are_deleted_independently(broker: Broker) -> None:
     await create(broker)
     await create(broker, "u")
     joined = await take_part(broker)
@@ -51,7 +51,7 @@ async def test_positions_are_deleted_each_on_its_own(broker: Broker) -> None:
     assert {T0} == set(await broker._storage.committed("g"))
 
 
-async def test_what_is_wrong_with_the_group_is_the_whole_answer(broker: Broker) -> None:
+async def test_group_error_is_the_only_error(broker: Broker) -> None:
     await create(broker)
     await take_part(broker, protocol_type="connect")
 

@@ -52,7 +52,7 @@ async def fetch(
     return response
 
 
-async def told(broker: Broker, topics: dict[str, list[int]] | None, *, version: int) -> Told:
+async def committed_offsets(broker: Broker, topics: dict[str, list[int]] | None, *, version: int) -> Told:
     """Return partition, offset, epoch and metadata of the group's committed offsets, by topic."""
     response = await fetch(broker, topics, version=version)
     found = response.groups[0].topics if version >= 8 else response.topics
@@ -75,35 +75,37 @@ async def committed(broker: Broker) -> Broker:
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-async def test_answers_what_was_committed(committed: Broker, version: int) -> None:
+async def test_committed_offsets_are_returned(committed: Broker, version: int) -> None:
     assert {"t": [(1, 7, -1, ""), (0, 5, 0, "done"), (2, -1, -1, "")], "none": [(0, -1, -1, "")]} == (
-        await told(committed, {"t": [1, 0, 2], "none": [0]}, version=version)
+        await committed_offsets(committed, {"t": [1, 0, 2], "none": [0]}, version=version)
     )
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-async def test_null_asks_for_everything(committed: Broker, version: int) -> None:
-    assert {"t": [(0, 5, 0, "done"), (1, 7, -1, "")]} == await told(committed, None, version=version)
-
-
-@pytest.mark.parametrize("version", [2, 7, 8, 9])
-async def test_an_empty_list_asks_for_nothing(committed: Broker, version: int) -> None:
-    assert {} == await told(committed, {}, version=version)
-
-
-@pytest.mark.parametrize("version", [7, 9])
-async def test_a_group_nobody_knows_has_committed_nothing(broker: Broker, version: int) -> None:
-    assert {"t": [(0, -1, -1, "")]} == await told(broker, {"t": [0]}, version=version)
-
-
-@pytest.mark.parametrize("version", [1, 7, 9])
-async def test_everything_is_answered_as_often_as_it_is_asked_for(committed: Broker, version: int) -> None:
-    assert {"t": [(0, 5, 0, "done"), (0, 5, 0, "done")], "none": []} == (
-        await told(committed, {"t": [0, 0], "none": []}, version=version)
+async def test_null_requests_all_committed_offsets(committed: Broker, version: int) -> None:
+    assert {"t": [(0, 5, 0, "done"), (1, 7, -1, "")]} == await committed_offsets(
+        committed, None, version=version
     )
 
 
-async def test_answers_several_groups(committed: Broker) -> None:
+@pytest.mark.parametrize("version", [2, 7, 8, 9])
+async def test_empty_list_requests_no_offsets(committed: Broker, version: int) -> None:
+    assert {} == await committed_offsets(committed, {}, version=version)
+
+
+@pytest.mark.parametrize("version", [7, 9])
+async def test_unknown_group_has_no_committed_offsets(broker: Broker, version: int) -> None:
+    assert {"t": [(0, -1, -1, "")]} == await committed_offsets(broker, {"t": [0]}, version=version)
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+async def test_duplicate_partitions_are_answered_each_time(committed: Broker, version: int) -> None:
+    assert {"t": [(0, 5, 0, "done"), (0, 5, 0, "done")], "none": []} == (
+        await committed_offsets(committed, {"t": [0, 0], "none": []}, version=version)
+    )
+
+
+async def test_several_groups_are_answered(committed: Broker) -> None:
     response = await fetch(committed, {"t": [0]}, version=8, groups=("g", "", "other"))
 
     assert [("g", 5), ("", -1), ("other", -1)] == [
@@ -111,7 +113,7 @@ async def test_answers_several_groups(committed: Broker) -> None:
     ]
 
 
-async def test_an_unreachable_store_is_an_error_of_the_group(committed: Broker) -> None:
+async def test_unreachable_storage_is_an_error_of_the_group(committed: Broker) -> None:
     install(committed, Shim(committed._storage, committed=away))
 
     in_partitions = await fetch(committed, {"t": [0]}, version=1)

@@ -28,7 +28,7 @@ async def ends(broker: Broker, name: str, *asked: tuple[int, int, int]) -> list[
     return topic.partitions
 
 
-async def test_the_current_epoch_ends_at_the_logs_end(broker: Broker) -> None:
+async def test_current_epoch_ends_at_the_log_end(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"a", b"b")
 
@@ -37,7 +37,7 @@ async def test_the_current_epoch_ends_at_the_logs_end(broker: Broker) -> None:
     assert (ErrorCode.NONE, 0, 2) == (end.error_code, end.leader_epoch, end.end_offset)
 
 
-async def test_an_unknown_epoch_ends_nowhere(broker: Broker) -> None:
+async def test_unknown_epoch_has_no_end_offset(broker: Broker) -> None:
     await create(broker)
 
     (end,) = await ends(broker, "t", (0, -1, 7))
@@ -45,7 +45,7 @@ async def test_an_unknown_epoch_ends_nowhere(broker: Broker) -> None:
     assert (ErrorCode.NONE, -1, -1) == (end.error_code, end.leader_epoch, end.end_offset)
 
 
-async def test_compares_the_current_epoch_first(broker: Broker) -> None:
+async def test_current_leader_epoch_is_checked_first(broker: Broker) -> None:
     await create(broker)
 
     (end,) = await ends(broker, "t", (0, 1, 0))
@@ -54,7 +54,7 @@ async def test_compares_the_current_epoch_first(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("name, number", [("t", 1), ("t", -1), ("none", 0)])
-async def test_what_is_not_there_is_unknown(broker: Broker, name: str, number: int) -> None:
+async def test_missing_partitions_are_unknown(broker: Broker, name: str, number: int) -> None:
     await create(broker)
 
     (end,) = await ends(broker, name, (number, -1, 0))
@@ -66,7 +66,7 @@ async def test_what_is_not_there_is_unknown(broker: Broker, name: str, number: i
     )
 
 
-async def test_answers_partitions_in_their_order(broker: Broker) -> None:
+async def test_partitions_are_answered_in_request_order(broker: Broker) -> None:
     await create(broker, partitions=3)
 
     assert [2, 0, 1] == [each.partition for each in await ends(broker, "t", (2, 0, 0), (0, 0, 0), (1, 0, 0))]

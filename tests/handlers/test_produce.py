@@ -55,7 +55,7 @@ async def stored(broker: Broker, tp: TopicPartition = T0) -> list[tuple[int, int
     return [(each.base_offset, each.record_count) for part in result.batches for each in parse_batches(part)]
 
 
-async def test_appends_and_answers_where(broker: Broker) -> None:
+async def test_base_offset_is_returned(broker: Broker) -> None:
     await create(broker)
 
     first = await one(broker, batch(b"a", b"b"))
@@ -71,13 +71,13 @@ async def test_appends_and_answers_where(broker: Broker) -> None:
     assert [(0, 2), (2, 1)] == await stored(broker)
 
 
-async def test_tells_the_log_append_time(broker: Broker) -> None:
+async def test_log_append_time_is_returned(broker: Broker) -> None:
     await create(broker, message_timestamp_type="LogAppendTime")
 
     assert NOW_MS == (await one(broker, batch())).log_append_time_ms
 
 
-async def test_one_bad_partition_does_not_fail_its_neighbours(broker: Broker) -> None:
+async def test_failing_partition_does_not_fail_other_partitions(broker: Broker) -> None:
     await create(broker, partitions=2)
     corrupt = batch()
     corrupt[-1] ^= 1
@@ -93,7 +93,7 @@ async def test_one_bad_partition_does_not_fail_its_neighbours(broker: Broker) ->
 
 
 @pytest.mark.parametrize("index", [-1, 1, 2**31 - 1])
-async def test_partitions_that_are_not_there_are_unknown(broker: Broker, index: int) -> None:
+async def test_missing_partitions_are_unknown(broker: Broker, index: int) -> None:
     await create(broker)
 
     (answer,) = await produce(broker, {TopicPartition("t", index): batch()})
@@ -134,9 +134,7 @@ async def test_partitions_that_are_not_there_are_unknown(broker: Broker, index: 
         "transactional",
     ],
 )
-async def test_refuses_batches_that_are_not_as_they_should_be(
-    broker: Broker, records: bytes | None, error: ErrorCode
-) -> None:
+async def test_invalid_batches_are_refused(broker: Broker, records: bytes | None, error: ErrorCode) -> None:
     await create(broker)
 
     answer = await one(broker, records)
@@ -145,7 +143,7 @@ async def test_refuses_batches_that_are_not_as_they_should_be(
     assert [] == await stored(broker)
 
 
-async def test_refuses_batches_larger_than_the_topic_takes(broker: Broker) -> None:
+async def test_batches_larger_than_max_message_bytes_are_refused(broker: Broker) -> None:
     await create(broker, partitions=2, max_message_bytes="200")
 
     answers = await produce(broker, {T0: batch(b"x" * 200), T1: batch(b"x")})
@@ -153,7 +151,7 @@ async def test_refuses_batches_larger_than_the_topic_takes(broker: Broker) -> No
     assert [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NONE] == [each.error_code for each in answers]
 
 
-async def test_refuses_batches_of_too_many_records_so_that_they_are_split(broker: Broker) -> None:
+async def test_batches_of_too_many_records_are_refused_as_too_large(broker: Broker) -> None:
     reconfigure(broker, batch_max_records=2)
     await create(broker)
 
@@ -162,14 +160,14 @@ async def test_refuses_batches_of_too_many_records_so_that_they_are_split(broker
 
 
 @pytest.mark.parametrize("version, error", [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
-async def test_takes_zstd_from_version_7(broker: Broker, version: int, error: ErrorCode) -> None:
+async def test_zstd_is_accepted_from_version_7(broker: Broker, version: int, error: ErrorCode) -> None:
     await create(broker)
 
     assert error == (await one(broker, batch(codec=Codec.ZSTD), version=version)).error_code
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 32767])
-async def test_refuses_acks_that_mean_nothing(broker: Broker, acks: int) -> None:
+async def test_invalid_acks_are_refused(broker: Broker, acks: int) -> None:
     await create(broker)
 
     answer = await one(broker, batch(), acks=acks)
@@ -178,7 +176,7 @@ async def test_refuses_acks_that_mean_nothing(broker: Broker, acks: int) -> None
     assert [] == await stored(broker)
 
 
-async def test_acks_0_gets_no_answer(broker: Broker) -> None:
+async def test_acks_0_gets_no_response(broker: Broker) -> None:
     await create(broker)
 
     assert await ask(broker, 0, 9, produce_request({T0: batch()}, acks=0)) is None
@@ -194,7 +192,7 @@ async def test_an_error_with_acks_0_closes_the_connection(broker: Broker) -> Non
     assert [(0, 1)] == await stored(broker)
 
 
-async def test_refuses_transactional_ids(broker: Broker) -> None:
+async def test_transactional_ids_are_refused(broker: Broker) -> None:
     await create(broker)
 
     answer = await one(broker, batch(), transactional_id="x")
@@ -203,7 +201,7 @@ async def test_refuses_transactional_ids(broker: Broker) -> None:
     assert [] == await stored(broker)
 
 
-async def test_refuses_kafkas_own_topics(broker: Broker) -> None:
+async def test_internal_topics_are_refused(broker: Broker) -> None:
     await create(broker, "__consumer_offsets")
 
     (answer,) = await produce(broker, {TopicPartition("__consumer_offsets", 0): batch()})
@@ -211,7 +209,7 @@ async def test_refuses_kafkas_own_topics(broker: Broker) -> None:
     assert ErrorCode.INVALID_TOPIC_EXCEPTION == answer.error_code
 
 
-async def test_refuses_a_partition_that_stands_twice(broker: Broker) -> None:
+async def test_duplicate_partitions_are_refused(broker: Broker) -> None:
     await create(broker)
     data = [PartitionProduceData(index=0, records=(memoryview(batch()),)) for _ in range(2)]
     request = ProduceRequest(
@@ -226,7 +224,7 @@ async def test_refuses_a_partition_that_stands_twice(broker: Broker) -> None:
     assert [] == await stored(broker)
 
 
-async def test_a_repeated_batch_gets_the_answer_of_the_first(broker: Broker) -> None:
+async def test_duplicate_batch_gets_the_response_of_the_first(broker: Broker) -> None:
     await create(broker)
     header = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
@@ -240,7 +238,7 @@ async def test_a_repeated_batch_gets_the_answer_of_the_first(broker: Broker) -> 
     assert [(0, 2)] == await stored(broker)
 
 
-async def test_refuses_timestamps_out_of_bounds_and_says_which(broker: Broker) -> None:
+async def test_records_with_timestamps_out_of_bounds_are_listed(broker: Broker) -> None:
     await create(broker, message_timestamp_before_max_ms=str(DAY_MS), message_timestamp_after_max_ms="1000")
     times = [NOW_MS, NOW_MS - DAY_MS - 1, NOW_MS + 1001, -1, NOW_MS - DAY_MS, NOW_MS + 1000]
 
@@ -255,7 +253,7 @@ async def test_refuses_timestamps_out_of_bounds_and_says_which(broker: Broker) -
 
 @pytest.mark.parametrize("policy", ["compact", "delete,compact"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-async def test_refuses_records_without_key_for_a_compacted_topic_and_says_which(
+async def test_records_without_key_for_a_compacted_topic_are_listed(
     broker: Broker, policy: str, codec: Codec
 ) -> None:
     await create(broker, cleanup_policy=policy)
@@ -274,14 +272,14 @@ async def test_refuses_records_without_key_for_a_compacted_topic_and_says_which(
     assert [] == await stored(broker)
 
 
-async def test_takes_tombstones_and_empty_keys_for_a_compacted_topic(broker: Broker) -> None:
+async def test_compacted_topic_accepts_tombstones_and_empty_keys(broker: Broker) -> None:
     await create(broker, cleanup_policy="compact")
     records = [(0, NOW_MS, b"", b"v", ()), (1, NOW_MS, b"a", None, ())]
 
     assert ErrorCode.NONE == (await one(broker, build_batch(records))).error_code
 
 
-async def test_minds_a_topic_that_became_compacted_since(broker: Broker) -> None:
+async def test_records_without_key_are_refused_after_an_alteration_to_compact(broker: Broker) -> None:
     topic = await create(broker)
     before = await one(broker, batch())
     await broker._storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "compact"})
@@ -290,13 +288,13 @@ async def test_minds_a_topic_that_became_compacted_since(broker: Broker) -> None
     assert [ErrorCode.NONE, ErrorCode.INVALID_RECORD] == [before.error_code, after.error_code]
 
 
-async def test_looks_at_no_timestamps_under_log_append_time(broker: Broker) -> None:
+async def test_timestamps_are_not_checked_under_log_append_time(broker: Broker) -> None:
     await create(broker, message_timestamp_after_max_ms="0", message_timestamp_type="LogAppendTime")
 
     assert ErrorCode.NONE == (await one(broker, batch(timestamps=[NOW_MS + 5]))).error_code
 
 
-async def test_obeys_the_older_name_of_both_limits(broker: Broker) -> None:
+async def test_older_setting_for_both_timestamp_limits_applies(broker: Broker) -> None:
     await create(broker, message_timestamp_difference_max_ms="10")
 
     answers = [await one(broker, batch(timestamps=[NOW_MS + delta])) for delta in (-11, -10, 10, 11)]
@@ -306,19 +304,19 @@ async def test_obeys_the_older_name_of_both_limits(broker: Broker) -> None:
     ]
 
 
-async def test_says_what_was_wrong(broker: Broker) -> None:
+async def test_error_message_contains_the_limit(broker: Broker) -> None:
     await create(broker, max_message_bytes="10")
 
     assert "10" in str((await one(broker, batch())).error_message)
 
 
-async def test_an_unreachable_store_is_an_error_that_producers_retry(broker: Broker) -> None:
+async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     install(broker, Shim(broker._storage, topic=away))
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker, batch())).error_code
 
 
-async def test_tells_the_server_when_its_order_is_settled(broker: Broker) -> None:
+async def test_submitted_is_called_when_the_order_is_settled(broker: Broker) -> None:
     settled = []
 
     class Context:
@@ -335,7 +333,7 @@ async def test_tells_the_server_when_its_order_is_settled(broker: Broker) -> Non
     assert [True] == settled
 
 
-async def test_counts_what_was_stored_and_not_what_was_there(broker: Broker) -> None:
+async def test_counters_exclude_duplicates(broker: Broker) -> None:
     seen = []
 
     class Stored(Counters):

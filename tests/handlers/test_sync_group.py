@@ -13,7 +13,7 @@ async def broker() -> Broker:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_members_get_exactly_the_bytes_the_leader_assigned(broker: Broker, version: int) -> None:
+async def test_members_get_the_assignment_of_the_leader(broker: Broker, version: int) -> None:
     joined = await join(broker)
     assignment = bytes(range(256))
     synced = await sync(broker, joined, version, assignments={joined.member_id: assignment})
@@ -24,7 +24,7 @@ async def test_members_get_exactly_the_bytes_the_leader_assigned(broker: Broker,
 
 
 @pytest.mark.parametrize("protocol", [(None, "range"), ("consumer", None), ("connect", "range")])
-async def test_a_sync_names_the_groups_protocol_from_version_5(
+async def test_sync_response_contains_the_protocol_from_version_5(
     broker: Broker, protocol: tuple[str | None, str | None]
 ) -> None:
     joined = await join(broker)
