@@ -69,7 +69,7 @@ def shared_storage(broker: KorvetProcess) -> str:
 # --- Settings -----------------------------------------------------------------------------------------------
 
 
-def test_every_setting_is_described_with_where_it_is_from(admin: Administrator, topic: str) -> None:
+def test_every_setting_is_described_with_its_source(admin: Administrator, topic: str) -> None:
     admin.create_topic(topic, settings={"retention.ms": "3600000"})
 
     settings = admin.settings(topic)
@@ -86,7 +86,7 @@ def test_every_setting_is_described_with_where_it_is_from(admin: Administrator, 
     assert settings["offset.mapping"].read_only
 
 
-def test_the_broker_is_described_without_its_secrets(admin: Administrator) -> None:
+def test_broker_is_described_without_secrets(admin: Administrator) -> None:
     settings = admin.settings("1", kind="BROKER")
 
     assert (
@@ -112,7 +112,7 @@ def test_single_settings_are_set_and_deleted(admin: Administrator, topic: str) -
     assert "DEFAULT_CONFIG" == settings["segment.ms"].source
 
 
-def test_lists_are_appended_to_and_subtracted_from(admin: Administrator, topic: str) -> None:
+def test_list_values_are_appended_and_subtracted(admin: Administrator, topic: str) -> None:
     name = "leader.replication.throttled.replicas"
     admin.create_topic(topic, settings={name: "0:1"})
 
@@ -134,7 +134,7 @@ def test_all_settings_are_replaced(admin: Administrator, topic: str) -> None:
     assert mapping == settings["offset.mapping"]
 
 
-def test_to_validate_alters_nothing(admin: Administrator, topic: str) -> None:
+def test_validate_only_alters_no_setting(admin: Administrator, topic: str) -> None:
     admin.create_topic(topic)
 
     admin.change(topic, {"retention.ms": (SET, "1")}, validate_only=True)
@@ -152,7 +152,7 @@ def test_to_validate_alters_nothing(admin: Administrator, topic: str) -> None:
         ({"offset.sequence.bits": (SET, "3")}, r"fixed when the topic was created, and stays 10"),
     ],
 )
-def test_what_cannot_be_altered_is_said_in_words(
+def test_refused_alterations_are_explained(
     admin: Administrator, topic: str, changes: dict[str, tuple[str, str | None]], words: str
 ) -> None:
     admin.create_topic(topic)
@@ -162,7 +162,7 @@ def test_what_cannot_be_altered_is_said_in_words(
     assert "DEFAULT_CONFIG" == admin.settings(topic)["segment.ms"].source
 
 
-def test_the_brokers_settings_cannot_be_altered(admin: Administrator) -> None:
+def test_broker_settings_cannot_be_altered(admin: Administrator) -> None:
     with pytest.raises(Exception, match=r"Cannot update these configs dynamically: message\.max\.bytes"):
         admin.change("1", {"message.max.bytes": (SET, "1")}, kind="BROKER")
 
@@ -170,7 +170,7 @@ def test_the_brokers_settings_cannot_be_altered(admin: Administrator) -> None:
 # --- Partitions ---------------------------------------------------------------------------------------------
 
 
-def test_a_topic_gets_more_partitions(admin: Administrator, topic: str) -> None:
+def test_partitions_can_be_added(admin: Administrator, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     admin.produce(topic, [Record(value=b"before", partition=1)])
 
@@ -183,7 +183,7 @@ def test_a_topic_gets_more_partitions(admin: Administrator, topic: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 1])
-def test_a_topic_does_not_get_fewer_partitions(admin: Administrator, topic: str, count: int) -> None:
+def test_partition_count_cannot_be_reduced(admin: Administrator, topic: str, count: int) -> None:
     admin.create_topic(topic, partitions=2)
 
     with pytest.raises(Exception, match=r"(?i)invalid.?partitions|error 37|already has|not be an increase"):
@@ -191,7 +191,7 @@ def test_a_topic_does_not_get_fewer_partitions(admin: Administrator, topic: str,
     assert {0, 1} == admin.partitions(topic)
 
 
-def test_to_validate_adds_no_partitions(admin: Administrator, topic: str) -> None:
+def test_validate_only_adds_no_partitions(admin: Administrator, topic: str) -> None:
     admin.create_topic(topic)
 
     admin.add_partitions(topic, 3, validate_only=True)
@@ -226,7 +226,7 @@ def test_all_records_are_deleted(admin: Administrator, topic: str) -> None:
     assert TEN[:1] == records_of(admin.consume(topic, 1))
 
 
-def test_records_that_are_not_there_yet_cannot_be_deleted(admin: Administrator, topic: str) -> None:
+def test_records_beyond_the_log_end_cannot_be_deleted(admin: Administrator, topic: str) -> None:
     admin.create_topic(topic)
     admin.produce(topic, TEN)
     end = admin.bounds(topic)[1]
@@ -252,15 +252,13 @@ def test_partitions_have_the_size_of_their_records(
     assert 0 == sizes[1]
 
 
-def test_partitions_are_described_a_page_at_a_time(
-    kafka_python: KafkaPythonAdministrator, topic: str
-) -> None:
+def test_partitions_are_described_in_pages(kafka_python: KafkaPythonAdministrator, topic: str) -> None:
     kafka_python.create_topic(topic, partitions=5)
 
     assert [[0, 1], [2, 3], [4]] == kafka_python.partition_pages(topic, 2)
 
 
-def test_nothing_is_ever_reassigned(kafka_python: KafkaPythonAdministrator) -> None:
+def test_no_reassignments_are_listed(kafka_python: KafkaPythonAdministrator) -> None:
     assert {} == kafka_python.reassignments()
 
 
@@ -292,7 +290,7 @@ def refusal(broker: KorvetProcess, topic: str, **record: object) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def test_the_largest_message_counts_at_once(
+def test_max_message_bytes_applies_immediately(
     admin: Administrator, broker: KorvetProcess, other: KorvetProcess, topic: str
 ) -> None:
     admin.create_topic(topic)
@@ -307,7 +305,7 @@ def test_the_largest_message_counts_at_once(
 
 
 @pytest.mark.parametrize("direction, sign", [("before", -1), ("after", 1)])
-def test_how_far_timestamps_may_be_off_counts_at_once(
+def test_timestamp_limits_apply_immediately(
     broker: KorvetProcess, other: KorvetProcess, topic: str, direction: str, sign: int
 ) -> None:
     admin = ADMINISTRATORS[0](broker.bootstrap_servers)
@@ -323,7 +321,7 @@ def test_how_far_timestamps_may_be_off_counts_at_once(
     assert ErrorCode.NONE == refusal(other, topic)
 
 
-def test_how_many_replicas_are_waited_for_counts_at_once(
+def test_min_insync_replicas_applies_immediately(
     broker: KorvetProcess, other: KorvetProcess, topic: str
 ) -> None:
     admin = ADMINISTRATORS[0](broker.bootstrap_servers)
@@ -342,9 +340,7 @@ def test_how_many_replicas_are_waited_for_counts_at_once(
     eventually(lambda: refusal(other, topic), ErrorCode.NONE)
 
 
-def test_whose_time_records_bear_counts_at_once(
-    broker: KorvetProcess, other: KorvetProcess, topic: str
-) -> None:
+def test_timestamp_type_applies_immediately(broker: KorvetProcess, other: KorvetProcess, topic: str) -> None:
     admin = ADMINISTRATORS[0](broker.bootstrap_servers)
     admin.create_topic(topic)
     produce(other, topic, timestamp_ms=1)
@@ -367,7 +363,7 @@ def codec(broker: KorvetProcess, topic: str, offset: int) -> Codec:
         return parse_batches(fetched(wire.receive()))[0].compression
 
 
-def test_how_rebuilt_batches_are_compressed_counts_at_once(
+def test_compression_type_applies_immediately(
     broker: KorvetProcess, other: KorvetProcess, topic: str
 ) -> None:
     admin = ADMINISTRATORS[0](broker.bootstrap_servers)
@@ -385,7 +381,7 @@ def test_how_rebuilt_batches_are_compressed_counts_at_once(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "other"])
-def test_how_much_is_kept_counts_with_the_next_record(
+def test_retention_bytes_applies_to_the_next_record(
     broker: KorvetProcess, other: KorvetProcess, topic: str, elsewhere: bool
 ) -> None:
     admin = ADMINISTRATORS[0](broker.bootstrap_servers)
@@ -402,7 +398,7 @@ def test_how_much_is_kept_counts_with_the_next_record(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "other"])
-def test_how_long_is_kept_counts_with_the_next_record(
+def test_retention_ms_applies_to_the_next_record(
     broker: KorvetProcess, hasty: KorvetProcess, topic: str, elsewhere: bool
 ) -> None:
     admin = ADMINISTRATORS[0](hasty.bootstrap_servers)

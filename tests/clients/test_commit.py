@@ -10,7 +10,7 @@ from tests.processes import KorvetProcess
 RECORDS = [Record(value=b"%d" % number) for number in range(10)]
 
 
-def test_a_group_goes_on_where_it_committed(admin_client: AdminClient, topic: str) -> None:
+def test_group_resumes_at_its_committed_offset(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     admin_client.produce(topic, RECORDS)
     half = admin_client.consume(topic, 5)
@@ -19,7 +19,7 @@ def test_a_group_goes_on_where_it_committed(admin_client: AdminClient, topic: st
     assert RECORDS[5:] == records_of(admin_client.resume("readers", topic, 5))
 
 
-def test_what_was_committed_comes_back_with_its_metadata(admin_client: AdminClient, topic: str) -> None:
+def test_committed_offset_is_read_back_with_its_metadata(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     admin_client.produce(topic, RECORDS)
     offset = admin_client.consume(topic, 3)[-1].offset + 1
@@ -28,14 +28,16 @@ def test_what_was_committed_comes_back_with_its_metadata(admin_client: AdminClie
     assert (offset, "three of ten") == admin_client.committed("readers", topic)
 
 
-def test_a_group_that_never_committed_has_no_position(admin_client: AdminClient, topic: str) -> None:
+def test_group_without_commits_has_no_committed_offset(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     admin_client.produce(topic, RECORDS)
 
     assert admin_client.committed(f"never-{topic}", topic) is None
 
 
-def test_groups_have_positions_of_their_own_and_may_go_back(admin_client: AdminClient, topic: str) -> None:
+def test_groups_have_independent_committed_offsets_that_may_decrease(
+    admin_client: AdminClient, topic: str
+) -> None:
     admin_client.create_topic(topic)
     admin_client.produce(topic, RECORDS)
     offsets = [one.offset for one in admin_client.consume(topic, 10)]
@@ -47,7 +49,7 @@ def test_groups_have_positions_of_their_own_and_may_go_back(admin_client: AdminC
     assert (offsets[2], "") == admin_client.committed("behind", topic)
 
 
-def test_every_client_sees_what_every_other_committed(broker: KorvetProcess, topic: str) -> None:
+def test_every_client_sees_offsets_committed_by_every_other(broker: KorvetProcess, topic: str) -> None:
     clients = [kind(broker.bootstrap_servers) for kind in ADMIN_CLIENTS]
     clients[0].create_topic(topic)
     clients[0].produce(topic, RECORDS)

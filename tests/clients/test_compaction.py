@@ -183,7 +183,7 @@ def read_all(broker: KorvetProcess, topic: str) -> Reader:
 
 
 @pytest.mark.slow
-def test_a_thousand_batches_of_a_hundred_keys_become_a_hundred_records(
+def test_compaction_keeps_one_record_for_each_of_a_hundred_keys(
     broker: KorvetProcess, topic: str, say: Callable[[str], None]
 ) -> None:
     client = ConfluentAdministrator(broker.bootstrap_servers)

@@ -21,7 +21,7 @@ def untimed(records: list[Record]) -> list[Record]:
     return [Record(value=record.value) for record in records]
 
 
-def test_offsets_rise_and_reading_can_begin_at_each(client: Client, topic: str) -> None:
+def test_offsets_increase_and_consuming_can_start_at_each(client: Client, topic: str) -> None:
     client.create_topic(topic)
     records = [Record(value=b"%d" % number) for number in range(10)]
     client.produce(topic, records)
@@ -32,7 +32,7 @@ def test_offsets_rise_and_reading_can_begin_at_each(client: Client, topic: str) 
         assert received[index:] == client.consume(topic, len(records) - index, start=one.offset)
 
 
-def test_a_time_leads_to_the_first_record_that_is_not_older(client: Client, topic: str) -> None:
+def test_offset_for_time_is_the_first_record_at_or_after_it(client: Client, topic: str) -> None:
     # kcat cannot set timestamps, so one client writes the records for all.
     client.create_topic(topic)
     Confluent(client.bootstrap_servers).produce(topic, timed_records(20))
@@ -45,14 +45,14 @@ def test_a_time_leads_to_the_first_record_that_is_not_older(client: Client, topi
     assert offsets[19] == client.offset_at(topic, FIRST_MS + 190_000)
 
 
-def test_a_time_after_the_last_record_leads_nowhere(admin_client: AdminClient, topic: str) -> None:
+def test_offset_for_time_after_the_last_record_is_none(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     admin_client.produce(topic, timed_records(3))
 
     assert admin_client.offset_at(topic, FIRST_MS + 20_001) is None
 
 
-def test_timestamps_come_back_as_they_were_given(admin_client: AdminClient, topic: str) -> None:
+def test_timestamps_are_consumed_unchanged(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     records = timed_records(5)
     admin_client.produce(topic, records)
@@ -61,7 +61,7 @@ def test_timestamps_come_back_as_they_were_given(admin_client: AdminClient, topi
     assert [record.timestamp_ms for record in records] == [one.timestamp_ms for one in received]
 
 
-def test_reading_goes_on_from_a_time(client: Client, topic: str) -> None:
+def test_consuming_starts_at_the_offset_for_a_time(client: Client, topic: str) -> None:
     client.create_topic(topic)
     records = timed_records(20)
     Confluent(client.bootstrap_servers).produce(topic, records)
@@ -71,9 +71,7 @@ def test_reading_goes_on_from_a_time(client: Client, topic: str) -> None:
     assert untimed(records[15:]) == records_of(client.consume(topic, 5, start=start))
 
 
-def test_a_consumer_that_waits_on_an_empty_partition_gets_the_very_first_record(
-    client: Client, topic: str
-) -> None:
+def test_consumer_waiting_on_an_empty_partition_receives_the_first_record(client: Client, topic: str) -> None:
     client.create_topic(topic)
     first = Record(value=b"first", key=b"k")
     writer = Confluent(client.bootstrap_servers)
@@ -82,7 +80,7 @@ def test_a_consumer_that_waits_on_an_empty_partition_gets_the_very_first_record(
     assert first == received.record
 
 
-def test_the_bounds_of_a_log_enclose_its_records(admin_client: AdminClient, topic: str) -> None:
+def test_log_start_and_end_enclose_the_records(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic)
     start, end = admin_client.bounds(topic)
     # Under the timestamp mapping an empty log begins and ends with its topic's creation, so that an offset that was
@@ -96,7 +94,7 @@ def test_the_bounds_of_a_log_enclose_its_records(admin_client: AdminClient, topi
     assert admin_client.bounds(topic) == (start, received[-1].offset + 1)
 
 
-def test_partitions_are_logs_of_their_own(admin_client: AdminClient, topic: str) -> None:
+def test_partitions_are_independent_logs(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic, partitions=3)
     records = [Record(value=b"%d" % number, partition=number % 3) for number in range(30)]
     admin_client.produce(topic, records)

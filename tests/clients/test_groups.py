@@ -75,7 +75,7 @@ def wait_until_committed(party: Party) -> None:
 
 
 @every_member
-def test_two_that_join_at_once_both_get_partitions_and_every_record_once(
+def test_two_members_that_join_concurrently_receive_every_record_once(
     party: Party, kind: type[Member]
 ) -> None:
     values = produce(party, range(100))
@@ -88,7 +88,7 @@ def test_two_that_join_at_once_both_get_partitions_and_every_record_once(
 
 
 @every_member
-def test_one_that_leaves_hands_its_partitions_to_the_other_which_goes_on_where_it_was(
+def test_remaining_member_takes_over_partitions_at_committed_offsets(
     party: Party, kind: type[Member]
 ) -> None:
     first, second = party.add(kind), party.add(kind)
@@ -120,7 +120,7 @@ def test_members_of_three_libraries_share_one_group(party: Party) -> None:
 
 
 @every_member
-def test_partitions_are_revoked_before_they_are_assigned_anew(party: Party, kind: type[Member]) -> None:
+def test_partitions_are_revoked_before_they_are_assigned_again(party: Party, kind: type[Member]) -> None:
     first = party.add(kind)
     party.wait_until(lambda: len(first.assignment) == PARTITIONS)
     party.add(kind)
@@ -132,7 +132,7 @@ def test_partitions_are_revoked_before_they_are_assigned_anew(party: Party, kind
 
 
 @pytest.mark.parametrize("kind", COOPERATIVE, ids=lambda kind: kind.id)
-def test_cooperative_members_give_up_only_what_they_have_to(party: Party, kind: type[Member]) -> None:
+def test_cooperative_members_revoke_only_moved_partitions(party: Party, kind: type[Member]) -> None:
     first = party.add(kind, cooperative=True)
     party.wait_until(lambda: len(first.assignment) == PARTITIONS)
     second = party.add(kind, cooperative=True)
@@ -145,7 +145,7 @@ def test_cooperative_members_give_up_only_what_they_have_to(party: Party, kind: 
 
 
 @every_member
-def test_a_static_member_that_restarts_costs_no_rebalance(party: Party, kind: type[Member]) -> None:
+def test_restarted_static_member_causes_no_rebalance(party: Party, kind: type[Member]) -> None:
     first = party.add(kind, instance="first")
     second = party.add(kind, instance="second")
     party.wait_until(lambda: party.share(PARTITIONS))
@@ -160,7 +160,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance(party: Party, kind: ty
     assert values == sorted(party.received())
 
 
-def test_what_a_killed_consumer_had_goes_to_the_others(broker: KorvetProcess, topic: str) -> None:
+def test_partitions_of_a_killed_consumer_are_reassigned(broker: KorvetProcess, topic: str) -> None:
     with new_party(broker, topic, session_ms=3000) as party:
         member = party.add(ConfluentMember)
         party.wait_until(lambda: len(member.assignment) == PARTITIONS)
@@ -190,7 +190,7 @@ def killable_consumer(party: Party) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
 
-def test_administrators_see_reset_and_delete_groups(party: Party) -> None:
+def test_admin_clients_describe_reset_and_delete_groups(party: Party) -> None:
     admin = AdminClient({"bootstrap.servers": party.bootstrap_servers})
     member = party.add(ConfluentMember, client_id="seen")
     party.wait_until(lambda: len(member.assignment) == PARTITIONS)
@@ -228,7 +228,7 @@ def killable_broker() -> Iterator[KorvetProcess]:
 
 
 @every_member
-def test_a_broker_that_is_killed_and_comes_back_costs_no_rebalance(
+def test_killed_and_restarted_broker_causes_no_rebalance(
     killable_broker: KorvetProcess, topic: str, kind: type[Member]
 ) -> None:
     with new_party(killable_broker, topic) as party:
@@ -254,9 +254,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_no_rebalance(
         )
 
 
-def test_a_drained_broker_sends_members_that_wait_back_to_look_for_it(
-    killable_broker: KorvetProcess, topic: str
-) -> None:
+def test_members_survive_a_broker_drain_and_restart(killable_broker: KorvetProcess, topic: str) -> None:
     with new_party(killable_broker, topic) as party:
         member = party.add(AioKafkaMember)
         party.wait_until(lambda: len(member.assignment) == PARTITIONS)

@@ -45,7 +45,7 @@ def records_of(received: list[Received]) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_brings_back_what_was_produced(client: Client, topic: str, codec: str) -> None:
+def test_records_of_every_codec_are_consumed_unchanged(client: Client, topic: str, codec: str) -> None:
     client.create_topic(topic)
     client.produce(topic, sample(client), codec=codec)
 
@@ -53,7 +53,7 @@ def test_every_codec_brings_back_what_was_produced(client: Client, topic: str, c
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks_of_every_kind_store_everything(client: Client, topic: str, acks: str) -> None:
+def test_records_are_stored_with_every_acks_setting(client: Client, topic: str, acks: str) -> None:
     client.create_topic(topic)
     records = [Record(value=b"%d" % number) for number in range(100)]
     client.produce(topic, records, acks=acks)
@@ -61,7 +61,7 @@ def test_acks_of_every_kind_store_everything(client: Client, topic: str, acks: s
     assert records == records_of(client.consume(topic, len(records)))
 
 
-def test_an_idempotent_producer_stores_everything_once(client: Client, topic: str) -> None:
+def test_idempotent_producer_stores_each_record_once(client: Client, topic: str) -> None:
     client.create_topic(topic)
     records = [Record(value=b"%d" % number, key=b"key") for number in range(500)]
     client.produce(topic, records, idempotent=True)
@@ -70,7 +70,7 @@ def test_an_idempotent_producer_stores_everything_once(client: Client, topic: st
     assert [*records, records[0]] == records_of(client.consume(topic, len(records) + 1))
 
 
-def test_a_record_of_900_kb_arrives_whole(client: Client, topic: str) -> None:
+def test_record_of_900_kb_is_consumed_unchanged(client: Client, topic: str) -> None:
     client.create_topic(topic)
     large = Record(value=b"0123456789abcdef" * 56_250, key=b"large")
     client.produce(topic, [large, Record(value=b"after it")])
@@ -78,7 +78,7 @@ def test_a_record_of_900_kb_arrives_whole(client: Client, topic: str) -> None:
     assert [large, Record(value=b"after it")] == records_of(client.consume(topic, 2))
 
 
-def test_every_client_reads_what_every_other_wrote(broker: KorvetProcess, topic: str) -> None:
+def test_every_client_reads_records_of_every_other(broker: KorvetProcess, topic: str) -> None:
     clients = [kind(broker.bootstrap_servers) for kind in CLIENTS]
     clients[0].create_topic(topic)
     expected = []

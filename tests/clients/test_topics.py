@@ -12,13 +12,13 @@ from tests.clients.test_produce import records_of
 from tests.processes import KorvetProcess
 
 
-def test_a_topic_has_the_partitions_it_was_created_with(admin_client: AdminClient, topic: str) -> None:
+def test_created_topic_has_the_requested_partitions(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic, partitions=7, settings={"retention.ms": "3600000"})
 
     assert set(range(7)) == admin_client.partitions(topic)
 
 
-def test_producing_creates_the_topic(client: Client, topic: str) -> None:
+def test_producing_creates_a_missing_topic(client: Client, topic: str) -> None:
     assert set() == client.partitions(topic)
 
     client.produce(topic, [Record(value=b"first")])
@@ -27,14 +27,12 @@ def test_producing_creates_the_topic(client: Client, topic: str) -> None:
     assert [Record(value=b"first")] == records_of(client.consume(topic, 1))
 
 
-def test_asking_for_all_topics_creates_none(client: Client, topic: str) -> None:
+def test_listing_topics_creates_none(client: Client, topic: str) -> None:
     assert set() == client.partitions(topic)
     assert set() == client.partitions(topic)
 
 
-def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
-    admin_client: AdminClient, topic: str
-) -> None:
+def test_recreated_topic_is_empty(admin_client: AdminClient, topic: str) -> None:
     admin_client.create_topic(topic, partitions=2)
     admin_client.produce(topic, [Record(value=b"old")])
     offset = admin_client.consume(topic, 1)[0].offset + 1
@@ -54,7 +52,7 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
 
 
 @pytest.mark.parametrize("kind", ADMIN_CLIENTS, ids=lambda kind: kind.id)
-def test_a_topic_cannot_be_created_twice(broker: KorvetProcess, kind: type[AdminClient], topic: str) -> None:
+def test_existing_topic_cannot_be_created(broker: KorvetProcess, kind: type[AdminClient], topic: str) -> None:
     client = kind(broker.bootstrap_servers)
     client.create_topic(topic)
 
@@ -63,7 +61,7 @@ def test_a_topic_cannot_be_created_twice(broker: KorvetProcess, kind: type[Admin
 
 
 @pytest.mark.parametrize("kind", [Confluent, KafkaPython], ids=lambda kind: kind.id)
-def test_a_setting_nobody_knows_is_refused_by_name(
+def test_unknown_setting_is_refused_by_name(
     broker: KorvetProcess, kind: type[AdminClient], topic: str
 ) -> None:
     client = kind(broker.bootstrap_servers)
