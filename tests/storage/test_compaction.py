@@ -45,18 +45,18 @@ def batch(records: list[RawRecord] = RECORDS, **header: object) -> RecordBatch:
 # --- How far, and since when ----------------------------------------------------------------------------------
 
 
-def test_marks_are_read_as_they_were_written() -> None:
+def test_marks_survive_a_round_trip() -> None:
     cleaned = Cleaned((Mark(1838291543547904, 1_795_206_585_496), Mark(1838291543547905, -1)))
 
     assert cleaned == Cleaned.parse(str(cleaned).encode())
     assert Cleaned() == Cleaned.parse(b"")
 
 
-def test_a_log_that_was_never_compacted_is_dirty_from_the_first_offset() -> None:
+def test_log_without_compaction_is_dirty_from_the_first_offset() -> None:
     assert (0, 0) == (Cleaned().end, Cleaned().tombstones_end(10**15, 0))
 
 
-def test_tombstones_go_when_the_first_round_that_met_them_is_old_enough() -> None:
+def test_tombstones_expire_delete_retention_ms_after_their_first_round() -> None:
     cleaned = Cleaned().after(10, 1000, DAY_MS).after(20, 5000, DAY_MS)
 
     assert 20 == cleaned.end
@@ -66,11 +66,11 @@ def test_tombstones_go_when_the_first_round_that_met_them_is_old_enough() -> Non
     ]
 
 
-def test_a_clock_that_steps_back_makes_nothing_old() -> None:
+def test_tombstones_do_not_expire_when_the_clock_steps_back() -> None:
     assert 0 == Cleaned().after(10, 1000, 100).tombstones_end(500, 100)
 
 
-def test_of_the_marks_that_are_old_enough_one_is_remembered() -> None:
+def test_only_the_newest_expired_mark_is_kept() -> None:
     cleaned = Cleaned()
     for number in range(1, 10):
         cleaned = cleaned.after(number, number * 1000, 2500)
@@ -78,7 +78,7 @@ def test_of_the_marks_that_are_old_enough_one_is_remembered() -> None:
     assert (Mark(6, 6000), Mark(7, 7000), Mark(8, 8000), Mark(9, 9000)) == cleaned.marks
 
 
-def test_marks_do_not_pile_up_and_tombstones_only_stay_longer_for_it() -> None:
+def test_marks_are_bounded_and_tombstones_never_expire_early() -> None:
     cleaned = Cleaned()
     for number in range(1, 1000):
         cleaned = cleaned.after(number, number, DAY_MS)
@@ -103,7 +103,7 @@ def test_marks_do_not_pile_up_and_tombstones_only_stay_longer_for_it() -> None:
         (100, 1, 900, False),
     ],
 )
-def test_a_log_is_due_by_its_share_of_dirt_or_by_its_age(
+def test_log_is_due_by_its_dirty_ratio_or_its_age(
     clean: int, dirty: int, oldest_ms: int, *, expected: bool
 ) -> None:
     config = TopicConfig(max_compaction_lag_ms=100)
@@ -120,7 +120,7 @@ def test_without_a_lag_no_record_is_too_young() -> None:
 # --- What stays -------------------------------------------------------------------------------------------------
 
 
-def test_a_round_keeps_the_last_record_of_each_key_and_those_without() -> None:
+def test_round_keeps_the_last_record_of_each_key_and_keyless_records() -> None:
     round_ = new_round()
     at_once(note_all(batch(), round_))
     records = [keyed(batch(), record) for record in RECORDS]
@@ -128,11 +128,11 @@ def test_a_round_keeps_the_last_record_of_each_key_and_those_without() -> None:
     assert [11, 12, 13, 14] == [record.offset for record in records if round_.keeps(record)]
 
 
-def test_keys_that_were_not_noted_stay() -> None:
+def test_records_of_keys_that_were_not_noted_are_kept() -> None:
     assert new_round().keeps(KeyedRecord(1, b"a", is_tombstone=False))
 
 
-def test_tombstones_stay_until_their_time_is_over_and_the_newest_for_ever() -> None:
+def test_round_keeps_unexpired_tombstones_and_the_newest_record() -> None:
     round_ = new_round(tombstones_end=10, newest=8)
 
     assert [False, True, True] == [
@@ -140,11 +140,11 @@ def test_tombstones_stay_until_their_time_is_over_and_the_newest_for_ever() -> N
     ]
 
 
-def test_what_lies_before_the_log_start_goes_even_without_a_key() -> None:
+def test_round_removes_keyless_records_before_the_log_start() -> None:
     assert not new_round(start=5).keeps(KeyedRecord(4, None, is_tombstone=False))
 
 
-def test_long_keys_stand_for_themselves_by_a_digest() -> None:
+def test_long_keys_are_replaced_by_a_digest() -> None:
     keys = [b"", b"a", b"x" * (DIGEST_BYTES - 1), b"x" * DIGEST_BYTES, b"x" * 10_000, short(b"x" * 10_000)]
 
     assert len(keys) == len({short(key) for key in keys})
@@ -156,9 +156,7 @@ def test_long_keys_stand_for_themselves_by_a_digest() -> None:
 
 @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name.lower())
 @pytest.mark.parametrize("timestamp_type", [0, 1])
-def test_what_is_left_of_a_batch_keeps_its_place_sequence_and_codec(
-    codec: Codec, timestamp_type: int
-) -> None:
+def test_compacted_batch_keeps_offsets_sequence_and_codec(codec: Codec, timestamp_type: int) -> None:
     whole = batch(
         codec=codec,
         timestamp_type=timestamp_type,
@@ -189,20 +187,20 @@ def test_what_is_left_of_a_batch_keeps_its_place_sequence_and_codec(
     assert (105 if timestamp_type else 101) == left.max_timestamp
 
 
-def test_a_batch_that_stays_whole_is_not_written_anew() -> None:
+def test_batch_without_removed_records_is_not_rewritten() -> None:
     whole = batch()
 
     assert at_once(compacted(whole, new_round())) is whole.buffer
 
 
-def test_nothing_is_left_of_a_batch_whose_keys_all_come_again() -> None:
+def test_batch_is_removed_when_all_its_keys_are_superseded() -> None:
     round_ = new_round()
     round_.note(b"a", 99)
 
     assert at_once(compacted(batch([RECORDS[0], RECORDS[3]]), round_)) is None
 
 
-def test_batches_that_cannot_be_looked_into_stay() -> None:
+def test_control_and_damaged_batches_are_kept() -> None:
     control = batch([(0, 1, b"\0\0\0\0", b"", ())], is_control=True)
     broken = RecordBatch(bytes(batch().buffer[:61]) + b"\xff" * 20)
     round_ = new_round()

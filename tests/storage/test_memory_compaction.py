@@ -28,7 +28,7 @@ async def fill(storage: Storage, batches: int = 60) -> None:
         await append(storage, TP, [Record(LARGE, b"%d" % (key + number % 2)) for key in range(3)])
 
 
-async def test_the_budget_gets_back_what_is_gone(storage: MemoryStorage) -> None:
+async def test_compacted_records_are_released_from_the_budget(storage: MemoryStorage) -> None:
     empty = storage._budget.used
     await fill(storage)
     full = storage._budget.used
@@ -40,7 +40,7 @@ async def test_the_budget_gets_back_what_is_gone(storage: MemoryStorage) -> None
     assert empty == storage._budget.used
 
 
-async def test_small_segments_become_larger_ones(storage: MemoryStorage) -> None:
+async def test_small_segments_are_merged(storage: MemoryStorage) -> None:
     await fill(storage)
     segments = len(storage._logs[TP].segments)
     await storage.compact(TP)
@@ -52,7 +52,7 @@ async def test_small_segments_become_larger_ones(storage: MemoryStorage) -> None
     assert 1 == len(storage._logs[TP].segments)
 
 
-async def test_what_is_trimmed_meanwhile_does_not_come_back(storage: MemoryStorage) -> None:
+async def test_records_trimmed_during_compaction_are_not_restored(storage: MemoryStorage) -> None:
     await fill(storage)
     end = (await storage.latest(TP)).high_watermark
     async with trio.open_nursery() as nursery:
@@ -70,7 +70,7 @@ async def test_what_is_trimmed_meanwhile_does_not_come_back(storage: MemoryStora
     assert storage._logs[TP].size == sum(segment.size for segment in storage._logs[TP].segments)
 
 
-async def test_a_topic_that_is_deleted_meanwhile_gives_back_everything(storage: MemoryStorage) -> None:
+async def test_topic_deleted_during_compaction_is_released_from_the_budget(storage: MemoryStorage) -> None:
     empty = storage._budget.used
     await fill(storage)
     async with trio.open_nursery() as nursery:
@@ -82,7 +82,7 @@ async def test_a_topic_that_is_deleted_meanwhile_gives_back_everything(storage: 
     assert empty == storage._budget.used
 
 
-async def test_what_is_appended_meanwhile_stays_as_it_is(storage: MemoryStorage) -> None:
+async def test_records_appended_during_compaction_are_kept(storage: MemoryStorage) -> None:
     await fill(storage)
     before = latest_of(await records_from(storage, TP))
     async with trio.open_nursery() as nursery:

@@ -16,7 +16,7 @@ mappers = st.sampled_from(MAPPERS)
 offsets = st.integers(0, MAX_OFFSET)
 
 
-def test_a_dense_offset_is_one_less_than_its_entry_s_milliseconds() -> None:
+def test_dense_offset_is_one_less_than_the_milliseconds_of_its_entry_id() -> None:
     mapper = DenseOffsets()
 
     assert [mapper.entry_id(offset) for offset in (0, 1, 41)] == [b"1-0", b"2-0", b"42-0"]
@@ -24,13 +24,13 @@ def test_a_dense_offset_is_one_less_than_its_entry_s_milliseconds() -> None:
 
 
 @given(mapper=mappers, offset=offsets)
-def test_every_offset_comes_back_from_its_entry_id(mapper: OffsetMapper, offset: int) -> None:
+def test_offsets_survive_a_round_trip_through_entry_ids(mapper: OffsetMapper, offset: int) -> None:
     assert mapper.offset(mapper.entry_id(offset)) == offset
     assert mapper.offset_of_pair(*mapper.pair(offset)) == offset
 
 
 @given(mapper=mappers, milliseconds=st.integers(0, 2**64 - 1), sequence=st.integers(0, 2**64 - 1))
-def test_an_id_that_has_an_offset_is_the_id_of_that_offset(
+def test_entry_id_with_an_offset_is_the_id_of_that_offset(
     mapper: OffsetMapper, milliseconds: int, sequence: int
 ) -> None:
     offset = mapper.offset_of_pair(milliseconds, sequence)
@@ -44,7 +44,7 @@ def test_offsets_are_ordered_as_their_ids(mapper: OffsetMapper, first: int, seco
 
 
 @pytest.mark.parametrize("bits", range(1, 17))
-def test_today_s_offsets_are_exact_whatever_the_bits(bits: int) -> None:
+def test_current_offsets_are_exact_with_any_sequence_bits(bits: int) -> None:
     mapper = TimestampOffsets(bits)
     last = (TODAY_MS << bits) + (1 << bits) - 1
 
@@ -69,20 +69,20 @@ def test_some_ids_have_no_offset(mapper: OffsetMapper, entry_id: bytes) -> None:
 
 
 @pytest.mark.parametrize("mapper", MAPPERS, ids=str)
-def test_below_the_first_offset_is_the_id_of_nothing(mapper: OffsetMapper) -> None:
+def test_entry_id_before_offset_0_is_the_zero_id(mapper: OffsetMapper) -> None:
     assert mapper.entry_id_before(0) == b"0-0"
 
 
 @given(mapper=mappers, offset=st.integers(1, MAX_OFFSET))
-def test_below_any_other_offset_is_the_entry_before(mapper: OffsetMapper, offset: int) -> None:
+def test_entry_id_before_an_offset_is_that_of_the_previous_offset(mapper: OffsetMapper, offset: int) -> None:
     assert mapper.entry_id_before(offset) == mapper.entry_id(offset - 1)
 
 
-def test_a_batch_begins_at_the_time_it_is_appended() -> None:
+def test_timestamp_batch_starts_at_its_append_time() -> None:
     assert TimestampOffsets(10).base_offset(0, TODAY_MS) == TODAY_MS << 10
 
 
-def test_a_batch_never_begins_below_the_end_of_the_log() -> None:
+def test_timestamp_batch_never_starts_before_the_log_end() -> None:
     mapper = TimestampOffsets(10)
     end = (TODAY_MS << 10) + 5
 
@@ -91,16 +91,16 @@ def test_a_batch_never_begins_below_the_end_of_the_log() -> None:
     assert mapper.base_offset(end, TODAY_MS + 1) == TODAY_MS + 1 << 10
 
 
-def test_dense_batches_begin_at_the_end_of_the_log() -> None:
+def test_dense_batch_starts_at_the_log_end() -> None:
     assert DenseOffsets().base_offset(17, TODAY_MS) == 17
 
 
 @pytest.mark.parametrize("bits", [-1, 0, 17])
-def test_there_are_1_to_16_sequence_bits(bits: int) -> None:
+def test_sequence_bits_outside_1_to_16_are_refused(bits: int) -> None:
     with pytest.raises(ValueError, match="1 to 16"):
         TimestampOffsets(bits)
 
 
-def test_a_topic_s_configuration_names_its_mapper() -> None:
+def test_offset_mapper_is_selected_by_the_topic_config() -> None:
     assert offset_mapper(TopicConfig(mapping=OffsetMapping.DENSE)) == DenseOffsets()
     assert offset_mapper(TopicConfig(backend_settings={"offset.sequence.bits": "13"})) == TimestampOffsets(13)

@@ -15,7 +15,7 @@ from korvet.storage.memory import GIB, MemoryStorage, sensible_max_bytes
 from korvet.storage.open import StorageOptions, open_storage
 
 
-def test_a_broker_with_a_private_server_starts_without_the_clients_of_the_redis_package() -> None:
+def test_broker_with_an_embedded_server_does_not_import_redis_clients() -> None:
     program = (
         "import sys, korvet.server.server, korvet.storage.embedded.server, korvet.storage.redis_streams;"
         " print(*{'redis', 'asyncio', 'numpy', 'korvet.storage.redis_streams'} & {*sys.modules})"
@@ -25,7 +25,7 @@ def test_a_broker_with_a_private_server_starts_without_the_clients_of_the_redis_
     assert ["korvet.storage.redis_streams"] == found.stdout.split()
 
 
-async def test_memory_is_dense_unless_told_otherwise() -> None:
+async def test_memory_storage_is_dense_by_default() -> None:
     async with open_storage("memory://") as storage:
         topic = await storage.create_topic("orders", 1, {})
 
@@ -33,7 +33,7 @@ async def test_memory_is_dense_unless_told_otherwise() -> None:
     assert topic.config.mapping is OffsetMapping.DENSE
 
 
-async def test_memory_can_be_told_otherwise() -> None:
+async def test_memory_storage_accepts_the_timestamp_mapping() -> None:
     async with open_storage("memory://", StorageOptions(mapping=OffsetMapping.TIMESTAMP)) as storage:
         topic = await storage.create_topic("orders", 1, {})
 
@@ -49,7 +49,7 @@ async def test_memory_can_be_told_otherwise() -> None:
         ("memory://?max_bytes=123456", 5_000_000, 123_456),
     ],
 )
-async def test_memory_is_limited(url: str, default: int | None, limit: int) -> None:
+async def test_memory_limit_is_parsed_from_the_url(url: str, default: int | None, limit: int) -> None:
     async with open_storage(url, StorageOptions(memory_max_bytes=default)) as storage:
         assert isinstance(storage, MemoryStorage)
         assert storage.max_bytes == limit
@@ -58,7 +58,7 @@ async def test_memory_is_limited(url: str, default: int | None, limit: int) -> N
         assert not storage.is_elsewhere
 
 
-def test_memory_never_takes_most_of_the_machine() -> None:
+def test_default_memory_limit_is_at_most_1_gib() -> None:
     assert 0 < sensible_max_bytes() <= GIB
 
 
@@ -80,7 +80,7 @@ def test_memory_never_takes_most_of_the_machine() -> None:
         "/var/lib/korvet",
     ],
 )
-async def test_what_names_no_storage_is_refused_in_one_line(url: str) -> None:
+async def test_invalid_urls_are_refused_in_one_line(url: str) -> None:
     with pytest.raises(StorageUsageError) as refused:
         async with open_storage(url):
             pytest.fail("it opened")
@@ -113,7 +113,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     sys.modules.pop("ring_storage", None)
 
 
-async def test_a_backend_of_an_installed_package_is_opened_by_its_scheme(installed: None) -> None:
+async def test_backend_of_an_installed_package_is_opened_by_its_scheme(installed: None) -> None:
     defaults = StorageDefaults(record_max_headers=7)
     async with open_storage("ring:12345", StorageOptions(defaults)) as storage:
         assert isinstance(storage, MemoryStorage)
@@ -121,7 +121,7 @@ async def test_a_backend_of_an_installed_package_is_opened_by_its_scheme(install
         assert (12345, 7) == (storage.max_bytes, storage.defaults.record_max_headers)
 
 
-async def test_a_backend_that_cannot_be_imported_is_an_error_of_one_line(installed: None) -> None:
+async def test_backend_that_cannot_be_imported_is_reported_in_one_line(installed: None) -> None:
     with pytest.raises(StorageUsageError) as refused:
         async with open_storage("torn:1"):
             pytest.fail("it opened")
@@ -133,14 +133,14 @@ async def test_a_backend_that_cannot_be_imported_is_an_error_of_one_line(install
     assert "\n" not in message
 
 
-async def test_an_unknown_scheme_is_refused_with_the_installed_ones_too(installed: None) -> None:
+async def test_unknown_scheme_is_refused_with_the_installed_schemes(installed: None) -> None:
     with pytest.raises(StorageUsageError, match=r"accepted are memory://, .* embedded:PATH, ring:…, torn:…"):
         async with open_storage("rang:1"):
             pytest.fail("it opened")
 
 
 @pytest.mark.servers
-async def test_an_embedded_storage_is_a_redis_of_its_own() -> None:
+async def test_embedded_storage_runs_its_own_redis() -> None:
     with TemporaryDirectory(prefix="korvet-") as folder:
         async with open_storage(
             f"embedded:{folder}/data", StorageOptions(embedded_appendfsync="always")
@@ -158,7 +158,7 @@ async def test_an_embedded_storage_is_a_redis_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("url", ["embedded:", "embedded://", "embedded://data"])
-async def test_an_embedded_storage_needs_a_folder(url: str) -> None:
+async def test_embedded_storage_requires_a_folder(url: str) -> None:
     with pytest.raises(StorageUsageError, match=r"write embedded:PATH, as in embedded:korvet-data"):
         async with open_storage(url):
             pytest.fail("it opened")

@@ -50,11 +50,11 @@ def sender(states: ProducerStates) -> Send:
     return send
 
 
-def test_batches_that_follow_each_other_are_new(send: Send) -> None:
+def test_consecutive_batches_are_new(send: Send) -> None:
     assert [send(0, 2), send(3, 3), send(4, 9)] == [None, None, None]
 
 
-def test_a_batch_that_comes_again_is_the_one_it_was(send: Send) -> None:
+def test_repeated_batch_is_a_duplicate(send: Send) -> None:
     send(0, 2)
     send(3, 3)
 
@@ -62,7 +62,7 @@ def test_a_batch_that_comes_again_is_the_one_it_was(send: Send) -> None:
     assert send(3, 3) == AppendedBatch(3, 3, 2)
 
 
-def test_five_batches_are_remembered(send: Send) -> None:
+def test_last_five_batches_are_recognised(send: Send) -> None:
     for number in range(6):
         send(number, number)
 
@@ -74,7 +74,7 @@ def test_five_batches_are_remembered(send: Send) -> None:
 
 
 @pytest.mark.parametrize("first, last", [(0, 1), (0, 3), (1, 2), (2, 2), (4, 4), (2**31 - 1, 2**31 - 1)])
-def test_what_neither_repeats_nor_follows_is_out_of_order(send: Send, first: int, last: int) -> None:
+def test_other_sequences_are_out_of_order(send: Send, first: int, last: int) -> None:
     send(0, 2)
 
     with pytest.raises(OutOfOrderSequenceNumber, match="3 comes next"):
@@ -89,7 +89,7 @@ def test_a_lower_epoch_is_fenced_also_for_duplicates(send: Send) -> None:
             send(first, last, epoch=0)
 
 
-def test_a_higher_epoch_begins_at_0_and_forgets_what_was_before(send: Send) -> None:
+def test_higher_epoch_must_start_at_sequence_0(send: Send) -> None:
     send(0, 2)
     with pytest.raises(OutOfOrderSequenceNumber):
         send(3, 3, epoch=1)
@@ -98,7 +98,7 @@ def test_a_higher_epoch_begins_at_0_and_forgets_what_was_before(send: Send) -> N
     assert send(3, 3, epoch=1) is None
 
 
-def test_an_unknown_producer_begins_at_0(send: Send) -> None:
+def test_unknown_producer_must_start_at_sequence_0(send: Send) -> None:
     with pytest.raises(OutOfOrderSequenceNumber, match="has sequence 3; 0 comes first"):
         send(3, 3, epoch=9)
 
@@ -106,7 +106,7 @@ def test_an_unknown_producer_begins_at_0(send: Send) -> None:
     assert send(3, 3, epoch=9) is None
 
 
-def test_a_producer_that_may_have_been_forgotten_begins_anywhere(states: ProducerStates, send: Send) -> None:
+def test_producer_that_may_have_expired_may_start_at_any_sequence(states: ProducerStates, send: Send) -> None:
     states.complete_from = 8
     with pytest.raises(OutOfOrderSequenceNumber):
         send(1234, 1240, producer_id=8)
@@ -115,7 +115,7 @@ def test_a_producer_that_may_have_been_forgotten_begins_anywhere(states: Produce
     assert send(1241, 1241, epoch=9) is None
 
 
-def test_only_ids_given_out_before_a_producer_expired_may_have_been_forgotten() -> None:
+def test_only_ids_older_than_an_expiration_may_have_expired() -> None:
     now_ms = 1_800_000_000_000
     older, younger = producer_id_at(now_ms - 64), producer_id_at(now_ms + 64)
     states = ProducerStates(DAY_MS)
@@ -130,7 +130,7 @@ def test_only_ids_given_out_before_a_producer_expired_may_have_been_forgotten() 
         send(5, 5, producer_id=younger, now_ms=now_ms)
 
 
-def test_ids_tell_their_time_below_2_to_the_53rd() -> None:
+def test_producer_ids_encode_their_time_below_2_to_the_53rd() -> None:
     times = [0, 1_577_836_800_000, 1_577_836_800_064, 1_763_900_000_000, 2_650_000_000_000]
     ids = [producer_id_at(time) for time in times]
 
@@ -139,7 +139,7 @@ def test_ids_tell_their_time_below_2_to_the_53rd() -> None:
     assert ids[-1] < 2**53
 
 
-def test_sequences_begin_again_at_0(states: ProducerStates, send: Send) -> None:
+def test_sequences_wrap_around_within_a_batch(states: ProducerStates, send: Send) -> None:
     states.complete_from = 8
     send(MAX_SEQUENCE - 1, 1)  # two, and two more after the largest
 
@@ -147,7 +147,7 @@ def test_sequences_begin_again_at_0(states: ProducerStates, send: Send) -> None:
     assert send(2, 2) is None
 
 
-def test_after_the_largest_sequence_comes_0(states: ProducerStates, send: Send) -> None:
+def test_largest_sequence_is_followed_by_0(states: ProducerStates, send: Send) -> None:
     states.complete_from = 8
     send(MAX_SEQUENCE, MAX_SEQUENCE)
     with pytest.raises(OutOfOrderSequenceNumber, match="0 comes next"):
@@ -156,14 +156,14 @@ def test_after_the_largest_sequence_comes_0(states: ProducerStates, send: Send) 
     assert send(0, 0) is None
 
 
-def test_producers_know_nothing_of_each_other(send: Send) -> None:
+def test_producers_have_independent_sequences(send: Send) -> None:
     send(0, 2, producer_id=1)
 
     assert send(0, 2, producer_id=2) is None
     assert send(0, 2, producer_id=1) == AppendedBatch(0, 2, 1)
 
 
-def test_a_check_changes_nothing(states: ProducerStates) -> None:
+def test_check_does_not_record_the_batch(states: ProducerStates) -> None:
     states.check(7, 0, 0, 2, now_ms=0)
 
     assert len(states) == 0
@@ -176,7 +176,7 @@ def test_a_silent_producer_expires(send: Send) -> None:
     assert send(100, 100, epoch=0, now_ms=DAY_MS) is None
 
 
-def test_every_append_gives_a_producer_another_day_but_a_duplicate_does_not(send: Send) -> None:
+def test_appends_extend_the_life_of_a_producer_but_duplicates_do_not(send: Send) -> None:
     send(0, 0)
     send(1, 1, now_ms=DAY_MS - 1)
     send(0, 0, now_ms=2 * DAY_MS - 2)
@@ -185,7 +185,9 @@ def test_every_append_gives_a_producer_another_day_but_a_duplicate_does_not(send
     assert send(0, 0, now_ms=2 * DAY_MS - 1) is None
 
 
-def test_expired_producers_are_removed_the_silent_ones_first(states: ProducerStates, send: Send) -> None:
+def test_expired_producers_are_removed_in_order_of_their_last_append(
+    states: ProducerStates, send: Send
+) -> None:
     for producer_id in range(5):
         send(0, 0, producer_id=producer_id, now_ms=producer_id)
     send(1, 1, producer_id=0, now_ms=10)
@@ -196,7 +198,7 @@ def test_expired_producers_are_removed_the_silent_ones_first(states: ProducerSta
     assert sorted(states.producers) == [0]
 
 
-def test_a_clock_that_steps_back_expires_nobody_early(states: ProducerStates, send: Send) -> None:
+def test_producers_do_not_expire_early_when_the_clock_steps_back(states: ProducerStates, send: Send) -> None:
     send(0, 0, producer_id=1, now_ms=DAY_MS)
     send(0, 0, producer_id=2, now_ms=0)
 
@@ -208,7 +210,7 @@ def test_a_clock_that_steps_back_expires_nobody_early(states: ProducerStates, se
 # At most ten times as many records as a batch may have. If five batches used all 2^31 sequences, the next one could
 # have the sequence of one of them, and would be treated as its duplicate, as in Kafka.
 @given(counts=st.lists(st.integers(1, 10**7), min_size=1, max_size=20), start=st.integers(0, MAX_SEQUENCE))
-def test_batches_of_any_size_from_anywhere_follow_each_other(counts: list[int], start: int) -> None:
+def test_batches_of_any_size_and_first_sequence_are_consecutive(counts: list[int], start: int) -> None:
     send = sender(ProducerStates(DAY_MS, complete_from=8))
     first = start
     for count in counts:
@@ -222,7 +224,7 @@ def test_batches_of_any_size_from_anywhere_follow_each_other(counts: list[int], 
 @given(
     batches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(1, 3)), max_size=40),
 )
-def test_whatever_is_sent_the_accepted_batches_are_gapless(batches: list[tuple[int, int, int]]) -> None:
+def test_accepted_batches_have_no_gaps(batches: list[tuple[int, int, int]]) -> None:
     send = sender(ProducerStates(DAY_MS))
     accepted: list[tuple[int, int, int]] = []
     for epoch, first, count in batches:

@@ -12,7 +12,7 @@ from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress, parse_address
 
 
-def test_reads_host_port_database_and_credentials() -> None:
+def test_host_port_database_and_credentials_are_parsed() -> None:
     address = parse_address("redis://app:s%40cret@example.org:7000/3?protocol=3&socket_timeout=2.5")
     expected = RedisAddress(
         host="example.org",
@@ -27,7 +27,7 @@ def test_reads_host_port_database_and_credentials() -> None:
     assert expected == address
 
 
-def test_reads_a_unix_socket() -> None:
+def test_unix_socket_is_parsed() -> None:
     address = parse_address("unix://app:secret@/run/redis/redis.sock?db=2")
 
     assert (address.path, address.db, address.username) == ("/run/redis/redis.sock", 2, "app")
@@ -42,7 +42,7 @@ def test_reads_a_unix_socket() -> None:
         ("rediss://secret-host:1?password=secret", "rediss://secret-host:1"),
     ],
 )
-def test_description_and_repr_leave_the_password_out(url: str, description: str) -> None:
+def test_description_and_repr_hide_the_password(url: str, description: str) -> None:
     address = parse_address(url)
 
     assert address.description == description
@@ -65,7 +65,7 @@ def test_description_and_repr_leave_the_password_out(url: str, description: str)
         ("unix://u:secret@", "path is missing"),
     ],
 )
-def test_says_what_is_wrong_without_the_password(url: str, complaint: str) -> None:
+def test_invalid_urls_are_reported_without_the_password(url: str, complaint: str) -> None:
     with pytest.raises(StorageUsageError) as raised:
         parse_address(url)
 
@@ -73,7 +73,7 @@ def test_says_what_is_wrong_without_the_password(url: str, complaint: str) -> No
     assert "secret" not in str(raised.value)
 
 
-def test_tls_is_on_and_strict_unless_told_otherwise() -> None:
+def test_tls_verifies_certificates_by_default() -> None:
     assert parse_address("redis://host").tls is None
     strict = parse_address("rediss://host").tls
     lax = parse_address("rediss://host?ssl_cert_reqs=none").tls
@@ -84,7 +84,7 @@ def test_tls_is_on_and_strict_unless_told_otherwise() -> None:
     assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
 
 
-def test_tls_options_are_the_redis_packages(tmp_path: Path) -> None:
+def test_tls_options_are_those_of_redis_py(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")

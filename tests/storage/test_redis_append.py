@@ -100,7 +100,7 @@ async def append_in_order(storage: Storage, count: int, disturb: Callable[[int],
 
 
 @each_layout
-async def test_forgotten_scripts_do_not_change_the_order(redis_server: RedisServer, layout: str) -> None:
+async def test_flushed_scripts_do_not_change_the_order(redis_server: RedisServer, layout: str) -> None:
     async with broker_on(redis_server, layout) as storage:
         with redis_server.client() as client:
             results = await append_in_order(
@@ -112,7 +112,7 @@ async def test_forgotten_scripts_do_not_change_the_order(redis_server: RedisServ
 
 
 @each_layout
-async def test_lost_connections_neither_lose_nor_double_nor_reorder(
+async def test_lost_connections_keep_records_unique_and_ordered(
     redis_server: RedisServer, layout: str
 ) -> None:
     async with broker_on(redis_server, layout) as storage:
@@ -130,7 +130,7 @@ async def test_lost_connections_neither_lose_nor_double_nor_reorder(
         assert await values_of(storage) == stored
 
 
-async def test_what_waits_goes_out_in_one_call(redis_server: RedisServer) -> None:
+async def test_waiting_batches_are_sent_in_one_call(redis_server: RedisServer) -> None:
     async with broker_on(redis_server) as storage:
         await append(storage, TP, [Record(b"-")])
         with redis_server.client() as client:
@@ -148,7 +148,7 @@ async def test_what_waits_goes_out_in_one_call(redis_server: RedisServer) -> Non
 
 
 @each_layout
-async def test_a_killed_server_neither_loses_nor_doubles_what_is_not_idempotent(
+async def test_killed_server_loses_and_duplicates_no_plain_record(
     durable_server: RedisServer, layout: str
 ) -> None:
     chance = random.Random(layout)
@@ -168,7 +168,7 @@ async def test_a_killed_server_neither_loses_nor_doubles_what_is_not_idempotent(
     assert offsets == sorted(set(offsets))
 
 
-async def test_two_brokers_neither_lose_nor_double_when_the_server_is_killed(
+async def test_two_brokers_lose_and_duplicate_no_record_when_the_server_is_killed(
     durable_server: RedisServer,
 ) -> None:
     stored = Stored()
@@ -188,7 +188,7 @@ async def test_two_brokers_neither_lose_nor_double_when_the_server_is_killed(
     assert len(found) == 1200
 
 
-async def test_an_append_whose_time_is_up_is_not_repeated_later(
+async def test_timed_out_append_is_not_repeated(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client may already have sent the batch again. Later appends continue."""
@@ -233,7 +233,7 @@ async def test_a_full_server_stores_no_part_of_a_batch(redis_server: RedisServer
 
 
 @each_layout
-async def test_a_full_server_drops_what_retention_gives_up_and_goes_on(
+async def test_full_server_enforces_retention_and_accepts_appends(
     redis_server: RedisServer, layout: str
 ) -> None:
     async with broker_on(redis_server, layout) as storage:
@@ -254,7 +254,7 @@ async def test_a_full_server_drops_what_retention_gives_up_and_goes_on(
         assert (await storage.latest(TP)).log_start_offset > 0
 
 
-async def test_a_read_only_server_answers_retriable_errors_until_it_is_not(redis_server: RedisServer) -> None:
+async def test_read_only_server_is_a_retriable_error(redis_server: RedisServer) -> None:
     async with broker_on(redis_server) as storage:
         await append(storage, TP, numbered(1))
         with redis_server.client() as client:
@@ -274,7 +274,7 @@ async def test_a_read_only_server_answers_retriable_errors_until_it_is_not(redis
 
 
 @pytest.mark.parametrize("sequences", [(0, 1, 2), (3, 4, 5)], ids=["new producer", "known producer"])
-async def test_batches_wait_for_one_of_their_producer_that_was_given_up(
+async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
     redis_server: RedisServer, sequences: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: dict[int, AppendResult | KafkaError] = {}
@@ -316,7 +316,7 @@ async def test_batches_wait_for_one_of_their_producer_that_was_given_up(
         assert await values_of(storage) == values
 
 
-async def test_batches_in_the_queue_do_not_overtake_one_that_failed(
+async def test_queued_batches_do_not_overtake_a_failed_one(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: dict[int, AppendResult | KafkaError] = {}
@@ -352,7 +352,7 @@ async def test_batches_in_the_queue_do_not_overtake_one_that_failed(
 
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("timeout_s", [0, 0.001])
-async def test_the_client_s_time_out_does_not_limit_the_append(
+async def test_timeout_of_the_client_does_not_limit_the_append(
     redis_server: RedisServer, acks: int, timeout_s: float
 ) -> None:
     async with broker_on(redis_server) as storage:
@@ -365,7 +365,7 @@ async def test_the_client_s_time_out_does_not_limit_the_append(
         assert await values_of(storage) == [b"%d" % n for n in range(50)]
 
 
-async def test_a_server_that_is_gone_answers_retriable_errors_until_it_is_back(
+async def test_killed_server_is_a_retriable_error(
     durable_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", 0.5)
@@ -384,7 +384,7 @@ async def test_a_server_that_is_gone_answers_retriable_errors_until_it_is_back(
         assert await values_of(storage) == [b"0", b"1"]
 
 
-async def test_a_stream_that_is_none_refuses_its_partition_alone(redis_server: RedisServer) -> None:
+async def test_key_that_is_not_a_stream_fails_only_its_partition(redis_server: RedisServer) -> None:
     async with broker_on(redis_server) as storage:
         with redis_server.client() as client:
             client.set("korvet:orders:1", "somebody else's")
@@ -399,7 +399,7 @@ async def test_a_stream_that_is_none_refuses_its_partition_alone(redis_server: R
 # --- What cannot be stored ----------------------------------------------------------------------------------
 
 
-async def test_a_record_with_too_many_headers_leaves_nothing_of_its_batch(redis_server: RedisServer) -> None:
+async def test_batch_with_too_many_headers_is_refused_completely(redis_server: RedisServer) -> None:
     headers = tuple((f"h{number}", b"") for number in range(StorageDefaults().record_max_headers + 1))
     async with broker_on(redis_server) as storage:
         fits = await append(storage, TP, [Record(headers=headers[1:])])
@@ -409,7 +409,7 @@ async def test_a_record_with_too_many_headers_leaves_nothing_of_its_batch(redis_
         assert [record.offset for record in await records_from(storage, TP)] == [fits.base_offset]
 
 
-async def test_more_records_than_one_call_takes_leave_nothing(
+async def test_batch_of_too_many_records_for_one_call_is_refused_completely(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_layouts, "MAX_ARGUMENTS", 1000)
@@ -422,7 +422,7 @@ async def test_more_records_than_one_call_takes_leave_nothing(
 
 
 @each_layout
-async def test_a_batch_of_more_records_than_allowed_is_stored_as_a_whole_or_refused(
+async def test_batch_of_too_many_records_is_stored_completely_or_refused(
     redis_server: RedisServer, layout: str
 ) -> None:
     """In the record layout its script would delay all other clients."""
@@ -448,7 +448,7 @@ async def test_as_many_records_as_a_megabyte_holds_fit(redis_server: RedisServer
 
 
 @each_layout
-async def test_silent_replicas_fail_acks_all_in_time_and_its_retry_too(
+async def test_acks_all_and_its_retry_fail_in_time_with_silent_replicas(
     replica_pair: tuple[RedisServer, RedisServer], layout: str
 ) -> None:
     primary, replica = replica_pair
@@ -473,7 +473,7 @@ async def test_silent_replicas_fail_acks_all_in_time_and_its_retry_too(
     assert found == 6
 
 
-async def test_waiting_for_replicas_holds_up_nobody_else(
+async def test_waiting_for_replicas_does_not_delay_other_appends(
     replica_pair: tuple[RedisServer, RedisServer],
 ) -> None:
     primary, replica = replica_pair

@@ -48,7 +48,9 @@ async def append_large(storage: Storage) -> None:
     await append(storage, TP, [Record(bytes(LARGE_BYTES))])
 
 
-async def test_it_is_opened_by_the_first_large_batch(storage: Storage, client: redis.Redis) -> None:
+async def test_bulk_connection_is_opened_by_the_first_large_batch(
+    storage: Storage, client: redis.Redis
+) -> None:
     await append(storage, TP, [Record(b"small")])
     await read(storage, TP, 0)
     assert not bulk_connections(client)
@@ -56,7 +58,9 @@ async def test_it_is_opened_by_the_first_large_batch(storage: Storage, client: r
     await until_used(client, "evalsha", partial(append_large, storage))
 
 
-async def test_large_reads_use_it(redis_server: RedisServer, storage: Storage, client: redis.Redis) -> None:
+async def test_large_reads_use_the_bulk_connection(
+    redis_server: RedisServer, storage: Storage, client: redis.Redis
+) -> None:
     for _ in range(4):
         await append_large(storage)
     async with open_redis_storage(redis_server.url) as reader:
@@ -79,7 +83,9 @@ async def test_small_and_large_batches_of_a_partition_keep_their_order(
     assert [len(record.value or b"") for record in found] == sizes
 
 
-async def test_what_is_under_way_when_it_breaks_is_there_once(storage: Storage, client: redis.Redis) -> None:
+async def test_batches_in_flight_when_the_bulk_connection_breaks_are_stored_once(
+    storage: Storage, client: redis.Redis
+) -> None:
     opened = await until_used(client, "evalsha", partial(append_large, storage))
     begin = (await storage.latest(TP)).high_watermark
 
@@ -94,7 +100,7 @@ async def test_what_is_under_way_when_it_breaks_is_there_once(storage: Storage, 
     assert sorted(values) == sorted(b"%d" % number * LARGE_BYTES for number in range(20))
 
 
-async def test_where_it_cannot_be_had_everything_goes_over_the_first(
+async def test_main_connection_is_used_when_no_bulk_connection_can_be_opened(
     new_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = new_server()

@@ -35,7 +35,7 @@ async def is_disconnected(storage: RedisStreamsStorage) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-async def test_what_is_to_be_read_anew_stays_known_while_the_store_is_away(
+async def test_known_topics_are_returned_while_redis_is_unavailable(
     storage: RedisStreamsStorage, durable_server: RedisServer, how: str
 ) -> None:
     topic = await storage.create_topic("orders", 1, {})
@@ -59,7 +59,7 @@ async def test_what_is_to_be_read_anew_stays_known_while_the_store_is_away(
     assert (topic, topic, {"orders": topic}) == (found, by_id, listed)
 
 
-async def test_a_list_that_was_never_complete_is_not_told(
+async def test_incomplete_topic_list_is_not_returned(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     await storage.create_topic("orders", 1, {})
@@ -71,7 +71,7 @@ async def test_a_list_that_was_never_complete_is_not_told(
         await storage.topics()
 
 
-async def test_a_topic_that_is_gone_when_the_store_is_back_is_unknown_from_then_on(
+async def test_topic_deleted_while_redis_was_unavailable_is_unknown(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     topic = await storage.create_topic("orders", 1, {})
@@ -90,7 +90,7 @@ async def test_a_topic_that_is_gone_when_the_store_is_back_is_unknown_from_then_
     assert topic.name == "orders"
 
 
-async def test_a_full_server_gets_room_by_deleting_a_topic(
+async def test_topic_can_be_deleted_on_a_full_server(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     tp = TopicPartition("orders", 0)
@@ -135,7 +135,7 @@ class Late:
         return reply
 
 
-async def test_a_topic_created_while_all_are_read_is_among_them(storage: RedisStreamsStorage) -> None:
+async def test_topic_created_while_the_list_is_read_is_included(storage: RedisStreamsStorage) -> None:
     late: Any = Late(storage, b"HGETALL")
     storage._catalogue.redis = late
     storage._watcher._changed = lambda _: None  # word of it may come later, too
@@ -148,7 +148,7 @@ async def test_a_topic_created_while_all_are_read_is_among_them(storage: RedisSt
     assert ["orders"] == list(await storage.topics())
 
 
-async def test_a_topic_created_while_it_is_looked_for_is_found(storage: RedisStreamsStorage) -> None:
+async def test_topic_created_during_its_lookup_is_found(storage: RedisStreamsStorage) -> None:
     late: Any = Late(storage, b"HGET")
     found = []
 
@@ -177,7 +177,7 @@ async def partitions_by_name(storage: RedisStreamsStorage) -> dict[str, int]:
     return {name: topic.partitions for name, topic in (await storage.topics()).items()}
 
 
-async def test_an_alteration_makes_brokers_read_that_topic_alone(
+async def test_alteration_makes_brokers_read_only_that_topic(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     kept = [await storage.create_topic(f"kept-{number}", 1, {}) for number in range(3)]
@@ -197,7 +197,7 @@ async def test_an_alteration_makes_brokers_read_that_topic_alone(
     assert calls(durable_server, "hgetall") == before
 
 
-async def test_an_unknown_topic_id_does_not_make_the_broker_read_all_topics(
+async def test_lookup_of_an_unknown_topic_id_does_not_read_all_topics(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     await storage.create_topic("orders", 1, {})
@@ -208,7 +208,7 @@ async def test_an_unknown_topic_id_does_not_make_the_broker_read_all_topics(
     assert calls(durable_server, "hgetall") == before
 
 
-async def test_a_topic_id_whose_creation_was_never_announced_is_found(
+async def test_topic_id_is_found_when_its_creation_was_not_announced(
     storage: RedisStreamsStorage, durable_server: RedisServer
 ) -> None:
     await storage.topics()
@@ -219,7 +219,7 @@ async def test_a_topic_id_whose_creation_was_never_announced_is_found(
     assert await storage.topic_by_id(topic.topic_id) == topic
 
 
-async def test_a_topic_deleted_while_all_are_read_is_not_among_them(storage: RedisStreamsStorage) -> None:
+async def test_topic_deleted_while_the_list_is_read_is_excluded(storage: RedisStreamsStorage) -> None:
     topic = await storage.create_topic("orders", 1, {})
     storage._changed(None)
     late: Any = Late(storage, b"HGETALL")
@@ -235,7 +235,7 @@ async def test_a_topic_deleted_while_all_are_read_is_not_among_them(storage: Red
     assert not await storage.topics()
 
 
-async def test_a_deletion_does_not_wait_for_the_groups(storage: RedisStreamsStorage) -> None:
+async def test_deletion_does_not_wait_for_group_cleanup(storage: RedisStreamsStorage) -> None:
     topic = await storage.create_topic("orders", 1, {})
     tp = TopicPartition("orders", 0)
     await storage.ack("g", {tp: OffsetAndMetadata(3)})

@@ -57,7 +57,7 @@ def alike(
     codec=st.sampled_from([Codec.NONE, Codec.GZIP]),
     at_least_one=st.booleans(),
 )
-def test_they_become_the_same_bytes_as_one_by_one(
+def test_packed_runs_equal_entries_rebuilt_one_by_one(
     mapper: OffsetMapper,
     values: list[bytes],
     has_keys: bool,
@@ -84,7 +84,7 @@ def test_they_become_the_same_bytes_as_one_by_one(
 
 @pytest.mark.parametrize("mapper", MAPPERS)
 @pytest.mark.parametrize("count", [2, 65, 1025, 3000])
-def test_a_run_over_many_milliseconds_is_one_batch(mapper: OffsetMapper, count: int) -> None:
+def test_run_over_many_milliseconds_is_one_batch(mapper: OffsetMapper, count: int) -> None:
     values = [b"%d" % index for index in range(count)]
     first_offset = first_offset_of(mapper) + 1
     entries = alike(mapper, values, times=[T0 + index for index in range(count)], first_offset=first_offset)
@@ -126,7 +126,7 @@ def test_ids_without_an_offset_do_not_fill_gaps() -> None:
         [b"name", b"bob", b"age", b"7"],
     ],
 )
-def test_one_that_is_different_leaves_them_all_to_the_loop(other: list[bytes]) -> None:
+def test_entry_of_another_shape_prevents_packing(other: list[bytes]) -> None:
     mapper = DenseOffsets()
     entries = alike(mapper, [b"a", b"b", b"c"])
     entries[1] = (entries[1][0], other)
@@ -139,7 +139,7 @@ def test_one_that_is_different_leaves_them_all_to_the_loop(other: list[bytes]) -
     assert expected == rebuild_records(entries, mapper, [Epoch(0, 0)], UNLIMITED, at_least_one=True)
 
 
-def test_as_many_are_packed_as_fit() -> None:
+def test_entries_are_packed_up_to_the_size_limit() -> None:
     entries = alike(DenseOffsets(), [b"x" * 100] * 10)
 
     run = pack_run(entries, DenseOffsets(), 500)

@@ -68,7 +68,7 @@ async def fill(storage: Storage, batches: int = 30, keys: int = 10) -> None:
         await append(storage, TP, keyed(range(keys), b"%d" % number))
 
 
-def leavings(client: redis.Redis) -> list[bytes]:
+def leftovers(client: redis.Redis) -> list[bytes]:
     return [key for key in client.scan_iter() if b"$compacted" in key]
 
 
@@ -97,7 +97,7 @@ def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], A
 # --- What is left -------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_as_small_as_if_it_had_only_held_what_is_left(
+async def test_compacted_stream_uses_little_memory(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     await fill(storage, 100, 50)
@@ -107,10 +107,12 @@ async def test_a_stream_is_as_small_as_if_it_had_only_held_what_is_left(
 
     assert after < before / 10
     assert client.xlen(KEY) == (50 if topic.settings["storage.layout"] == "record" else 1)
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_the_streams_last_id_stays(storage: Storage, topic: Topic, client: redis.Redis) -> None:
+async def test_compaction_keeps_the_last_generated_id(
+    storage: Storage, topic: Topic, client: redis.Redis
+) -> None:
     await fill(storage)
     before = client.xinfo_stream(KEY)["last-generated-id"]
     await storage.compact(TP)
@@ -121,7 +123,7 @@ async def test_the_streams_last_id_stays(storage: Storage, topic: Topic, client:
     assert client.hget(STATE, "entries") == str(after.get("entries-added", after["length"])).encode()
 
 
-async def test_state_and_index_agree_with_the_stream(
+async def test_state_and_index_match_the_stream_after_compaction(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -160,7 +162,7 @@ def id_of(entry_id: bytes) -> tuple[int, ...]:
 # --- Groups -------------------------------------------------------------------------------------------------
 
 
-async def test_groups_keep_positions_consumers_and_what_is_pending(
+async def test_groups_keep_offsets_consumers_and_pending_entries(
     storage: Storage, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     await create(storage, "record")
@@ -194,7 +196,7 @@ async def test_groups_keep_positions_consumers_and_what_is_pending(
         assert [(3, 2)] * 2 == [(each["entries-read"], each["lag"]) for each in groups.values()]
 
 
-async def test_few_entries_with_many_pending_are_taken_over(
+async def test_pending_entries_of_few_remaining_entries_are_kept(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     """Then the entries are searched instead of the pending entries list."""
@@ -213,7 +215,7 @@ async def test_few_entries_with_many_pending_are_taken_over(
     assert (b"bob", 5) == (pending[-1]["consumer"], pending[-1]["times_delivered"])
 
 
-async def test_too_much_that_is_pending_is_named_and_everything_stays(
+async def test_too_many_pending_entries_are_reported_and_nothing_is_compacted(
     storage: Storage, client: redis.Redis
 ) -> None:
     await create(storage, "record")
@@ -225,7 +227,7 @@ async def test_too_much_that_is_pending_is_named_and_everything_stays(
         pass
     with pytest.raises(KafkaStorageError, match="5,501 of its entries are pending in Redis groups"):
         await storage.compact(TP)
-    assert leavings(client) == []
+    assert leftovers(client) == []
     assert client.xlen(KEY) == 5_501
     assert client.xpending(KEY, "plain")["pending"] == 5_501
 
@@ -234,7 +236,7 @@ async def test_too_much_that_is_pending_is_named_and_everything_stays(
     assert client.xlen(KEY) == 5_500
 
 
-async def test_plain_consumers_go_on_where_they_were(
+async def test_plain_redis_consumers_continue_where_they_were(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -251,7 +253,7 @@ async def test_plain_consumers_go_on_where_they_were(
     assert left == [entry_id for entry_id, _ in rest[0][1]]
 
 
-async def test_consumers_that_block_are_not_disturbed(
+async def test_blocked_redis_consumers_are_not_interrupted(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -284,7 +286,7 @@ async def test_consumers_that_block_are_not_disturbed(
 # --- By hand ------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_added_by_hand_is_compacted_by_its_key(
+async def test_manually_added_entries_are_compacted_by_key(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -300,9 +302,7 @@ async def test_what_was_added_by_hand_is_compacted_by_its_key(
     assert [(b"a", b'{"name":"bob"}'), nobody, (b"b", None), nobody] == found
 
 
-async def test_entries_without_offset_are_left_alone(
-    storage: Storage, topic: Topic, client: redis.Redis
-) -> None:
+async def test_entries_without_offset_are_kept(storage: Storage, topic: Topic, client: redis.Redis) -> None:
     assert topic.partitions == 1
     await append(storage, TP, [Record(b"1", b"a")])
     last = client.xrevrange(KEY, count=1)[0][0].decode()
@@ -315,7 +315,7 @@ async def test_entries_without_offset_are_left_alone(
     assert hidden.encode() in [entry_id for entry_id, _ in client.xrange(KEY)]
 
 
-async def test_entries_that_somebody_removes_meanwhile_do_not_come_back(
+async def test_entries_deleted_during_compaction_are_not_restored(
     storage: Storage, client: redis.Redis, after_step: Any
 ) -> None:
     await create(storage, "record")
@@ -329,14 +329,14 @@ async def test_entries_that_somebody_removes_meanwhile_do_not_come_back(
     with pytest.raises(KafkaStorageError, match="removed entries by hand"):
         await storage.compact(TP)
     assert client.xlen(KEY) == 299
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
     await storage.compact(TP)
     assert client.xlen(KEY) == 30  # one key's last record is the one before now
     assert removed not in [entry_id for entry_id, _ in client.xrange(KEY)]
 
 
-async def test_an_entry_too_large_to_be_copied_is_named_and_everything_stays(
+async def test_entry_too_large_to_copy_is_reported_and_nothing_is_compacted(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -347,13 +347,13 @@ async def test_an_entry_too_large_to_be_copied_is_named_and_everything_stays(
         await storage.compact(TP)
 
     assert client.xlen(KEY) == before + 1
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
 # --- What happens meanwhile -----------------------------------------------------------------------------------
 
 
-async def test_what_is_trimmed_meanwhile_is_gone(
+async def test_records_trimmed_during_compaction_are_not_restored(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     assert topic.partitions == 1
@@ -375,7 +375,7 @@ async def test_what_is_trimmed_meanwhile_is_gone(
     assert client.hget(STATE, "length") == str(client.xlen(KEY)).encode()
 
 
-async def test_a_log_that_is_emptied_meanwhile_stays_empty(
+async def test_log_truncated_to_its_end_during_compaction_stays_empty(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     assert topic.partitions == 1
@@ -395,7 +395,7 @@ async def test_a_log_that_is_emptied_meanwhile_stays_empty(
     assert [b"plain"] == [group["name"] for group in client.xinfo_groups(KEY)]
 
 
-async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(
+async def test_topic_deleted_during_compaction_leaves_no_keys(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     await fill(storage, 10, 30)
@@ -406,25 +406,25 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(
     assert [key for key in client.scan_iter() if b"orders" in key] == []
 
 
-async def test_a_topic_that_is_created_anew_meanwhile_is_not_touched(
+async def test_topic_recreated_during_compaction_is_not_modified(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     await fill(storage, 10, 30)
 
-    async def create_anew() -> None:
+    async def recreate() -> None:
         await storage.delete_topic(topic)
         await create(storage, topic.settings["storage.layout"])
         await append(storage, TP, keyed([1, 1], b"new"))
 
-    after_step(2, create_anew)
+    after_step(2, recreate)
     with pytest.raises(UnknownTopicOrPartition):
         await storage.compact(TP)
 
     assert [b"new", b"new"] == [record.value for record in await records_from(storage, TP)]
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_of_two_runs_the_later_one_counts(
+async def test_later_of_two_concurrent_runs_succeeds(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis, after_step: Any
 ) -> None:
     """This happens if a paused broker continues after another broker has acquired its lease."""
@@ -437,10 +437,10 @@ async def test_of_two_runs_the_later_one_counts(
             await storage.compact(TP)
 
     assert expected == await records_from(storage, TP)
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_a_run_that_is_cancelled_leaves_nothing_behind(
+async def test_cancelled_run_leaves_no_keys(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     assert topic.partitions == 1
@@ -456,10 +456,10 @@ async def test_a_run_that_is_cancelled_leaves_nothing_behind(
 
     assert scope.cancelled_caught
     assert before == await records_from(storage, TP)
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_a_full_redis_stays_as_it_is(
+async def test_compaction_on_a_full_redis_changes_no_records(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
     assert topic.partitions == 1
@@ -476,10 +476,10 @@ async def test_a_full_redis_stays_as_it_is(
         client.config_set("maxmemory", 0)
 
     assert before == await records_from(storage, TP)
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_writers_that_are_always_faster_do_not_keep_it_from_ending(
+async def test_compaction_ends_despite_faster_writers(
     storage: Storage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After some patience the tail that is copied in the last step may be longer each time."""
@@ -508,7 +508,7 @@ async def test_writers_that_are_always_faster_do_not_keep_it_from_ending(
 # --- Killed ---------------------------------------------------------------------------------------------------
 
 
-def test_killed_at_any_step_it_leaves_the_stream_whole(
+def test_compaction_killed_at_any_step_keeps_the_stream_complete(
     redis_server: RedisServer, client: redis.Redis, say: Callable[[str], None]
 ) -> None:
     layouts = ("record", "batch")
@@ -541,7 +541,7 @@ async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: s
             assert client.xpending(KEY, "plain") == pending
 
         assert expected == await records_from(storage, TP)
-        assert leavings(client) == []
+        assert leftovers(client) == []
         await append(storage, TP, keyed([1], b"behind"))
         assert len(expected) + 1 == len(await records_from(storage, TP))
     return kills
@@ -553,20 +553,20 @@ def run_until(server: RedisServer, steps: int) -> int:
     return subprocess.run(command, cwd=ROOT, env=os.environ, check=False, timeout=60).returncode
 
 
-async def test_what_a_killed_run_left_goes_with_the_topic(
+async def test_leftovers_of_a_killed_run_are_deleted_with_the_topic(
     storage: Storage, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     topic = await create(storage, "record")
     await fill(storage, 10, 30)
     assert run_until(redis_server, 2) == -signal.SIGKILL
-    left = leavings(client)
+    left = leftovers(client)
     await storage.delete_topic(topic)
 
     assert len(left) >= 1
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_what_a_killed_run_left_goes_when_the_topic_is_compacted_no_more(
+async def test_leftovers_of_a_killed_run_are_deleted_when_the_policy_changes(
     storage: Storage, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     topic = await create(storage, "batch")
@@ -575,10 +575,10 @@ async def test_what_a_killed_run_left_goes_when_the_topic_is_compacted_no_more(
     await storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "delete"})
 
     assert await storage.compact(TP) is None
-    assert leavings(client) == []
+    assert leftovers(client) == []
 
 
-async def test_groups_without_consumers_cost_a_single_command_each(
+async def test_groups_without_consumers_need_one_command_each(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     """Redis does nothing else while the last step copies groups, of which there may be tens of thousands."""

@@ -58,38 +58,38 @@ def test_a_key_is_found_in_entries_of_any_shape(again: Sequence[bytes], *, skips
     assert [b"2-0"] == left(entries(again, USUAL), reader(skips=skips))
 
 
-def test_long_keys_are_told_apart() -> None:
+def test_long_keys_are_distinguished() -> None:
     long = (b"key", b"x" * 100, *USUAL[2:])
     longer = (b"key", b"x" * 101, *USUAL[2:])
 
     assert [b"2-0", b"3-0"] == left(entries(long, longer, long))
 
 
-def test_entries_without_key_stay_and_control_entries_too() -> None:
+def test_keyless_and_control_entries_are_kept() -> None:
     part = entries((b"value", b"1"), (b"key", b"a", b"$control", b"1"), USUAL)
 
     assert [b"1-0", b"2-0", b"3-0"] == left(part)
 
 
-def test_an_entry_whose_id_has_no_offset_supersedes_nothing_and_stays() -> None:
+def test_entry_without_offset_is_kept_and_supersedes_no_other() -> None:
     part: list[Entry] = [(b"1-0", list(USUAL)), (b"1-5000", list(USUAL)), (b"2-0", [b"key", b"b"])]
 
     assert [b"1-0", b"1-5000"] == left(part, reader(skips=True))
 
 
-def test_a_tombstone_is_a_key_and_nothing_else() -> None:
+def test_entry_with_a_key_and_no_value_is_a_tombstone() -> None:
     tombstone = (b"key", b"t", b"timestamp", b"1")
 
     assert [b"2-0"] == left(entries(tombstone, (b"key", b"u", b"value", b"")))
 
 
-def test_noting_ends_where_records_are_too_young() -> None:
+def test_noting_ends_at_the_first_too_young_record() -> None:
     part = entries(USUAL, (b"key", b"b", b"value", b"", b"timestamp", b"1700000000001"), USUAL)
 
     assert MAPPER.offset(b"2-0") == at_once(reader().note(part, new_round(), 1_700_000_000_000))
 
 
-def test_what_is_left_of_a_batch_takes_its_place_with_what_stands_beside_it() -> None:
+def test_compacted_batch_keeps_its_entry_id_and_other_fields() -> None:
     data = bytes(build_batch([(0, 1, b"a", b"1", ()), (1, 1, b"b", b"2", ())]))
     part = [(b"1-7", [b"$batch", data, b"$time", b"5"]), (b"2-0", [b"key", b"b", b"name", b"bob"])]
     read, round_ = reader(batches=True), new_round()

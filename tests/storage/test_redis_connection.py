@@ -40,7 +40,7 @@ async def redis(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
 # --- Commands ------------------------------------------------------------------------------------------------
 
 
-async def test_a_thousand_tasks_get_their_own_replies(redis: RedisConnection) -> None:
+async def test_thousand_tasks_get_their_own_replies(redis: RedisConnection) -> None:
     wrong: list[object] = []
 
     async def ask(number: int) -> None:
@@ -57,7 +57,7 @@ async def test_a_thousand_tasks_get_their_own_replies(redis: RedisConnection) ->
     assert wrong == []
 
 
-async def test_megabytes_go_in_and_come_out_as_they_were(redis: RedisConnection) -> None:
+async def test_megabytes_are_sent_and_received_unchanged(redis: RedisConnection) -> None:
     value = bytes(range(256)) * 20_000
     replies = await redis.pipeline(
         [(b"SET", b"key", memoryview(value)), (b"GET", b"key"), (b"STRLEN", b"key"), (b"DEL", b"key")]
@@ -66,14 +66,14 @@ async def test_megabytes_go_in_and_come_out_as_they_were(redis: RedisConnection)
     assert replies == [b"OK", value, len(value), 1]
 
 
-async def test_pipeline_answers_each_command_with_its_reply_or_error(redis: RedisConnection) -> None:
+async def test_pipeline_returns_a_reply_or_error_for_each_command(redis: RedisConnection) -> None:
     replies = await redis.pipeline([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"GET", b"a")])
 
     assert [type(reply) for reply in replies] == [bytes, redis_errors.ResponseError, bytes]
     assert await redis.pipeline([]) == []
 
 
-async def test_a_pipeline_of_one_answers_a_list(redis: RedisConnection) -> None:
+async def test_pipeline_of_one_command_returns_a_list(redis: RedisConnection) -> None:
     assert await redis.pipeline([(b"ECHO", b"a")]) == [b"a"]
 
 
@@ -83,13 +83,13 @@ async def test_execute_raises_the_error_reply(redis: RedisConnection) -> None:
         await redis.execute(b"LPUSH", b"a", b"1")
 
 
-async def test_transaction_answers_what_exec_answers(redis: RedisConnection) -> None:
+async def test_transaction_returns_the_reply_of_exec(redis: RedisConnection) -> None:
     replies = await redis.transaction([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"INCR", b"a")])
 
     assert (replies[0], type(replies[1]), replies[2]) == (b"OK", redis_errors.ResponseError, 2)
 
 
-async def test_transaction_raises_why_it_was_refused(redis: RedisConnection) -> None:
+async def test_refused_transaction_raises_the_reason(redis: RedisConnection) -> None:
     with pytest.raises(redis_errors.ResponseError, match="unknown command"):
         await redis.transaction([(b"SET", b"a", 1), (b"NONSENSE",)])
 
@@ -108,7 +108,7 @@ async def test_sent_commands_keep_their_order_before_any_checkpoint(redis: Redis
     assert await redis.execute(b"GET", b"a") == b"01234"
 
 
-async def test_cancelled_commands_leave_the_others_their_replies(redis: RedisConnection) -> None:
+async def test_cancelled_commands_do_not_affect_other_replies(redis: RedisConnection) -> None:
     wrong: list[object] = []
 
     async def ask(number: int) -> None:
@@ -147,14 +147,14 @@ async def test_scripts_survive_a_script_flush(redis: RedisConnection) -> None:
     assert (before, await redis.run(ECHO, [], [b"after"])) == (b"before", b"after")
 
 
-async def test_a_missing_script_is_told_before_anything_is_done(redis: RedisConnection) -> None:
+async def test_missing_script_raises_no_script_error(redis: RedisConnection) -> None:
     with pytest.raises(redis_errors.NoScriptError):
         await redis.execute(*INCREMENT.command([b"a"], [1]))
 
     assert await redis.execute(b"EXISTS", b"a") == 0
 
 
-async def test_many_script_calls_go_out_together_and_each_runs_once(redis: RedisConnection) -> None:
+async def test_script_calls_are_pipelined_and_run_once_each(redis: RedisConnection) -> None:
     await redis.run(ECHO, [], [b"known"])
     calls = [
         ScriptCall(INCREMENT, [b"a"], [1]),
@@ -171,7 +171,7 @@ async def test_many_script_calls_go_out_together_and_each_runs_once(redis: Redis
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_both_protocols_mean_the_same(redis_server: RedisServer, protocol: int) -> None:
+async def test_both_protocols_return_the_same_replies(redis_server: RedisServer, protocol: int) -> None:
     async with open_connection(f"{redis_server.url}?protocol={protocol}", name="test") as redis:
         await redis.execute(b"HSET", b"h", b"a", 1, b"b", 2)
         stored = await redis.execute(b"HGETALL", b"h")
@@ -183,7 +183,7 @@ async def test_both_protocols_mean_the_same(redis_server: RedisServer, protocol:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_a_password_a_user_and_a_database(new_server: StartServer, protocol: int) -> None:
+async def test_connection_with_password_user_and_database(new_server: StartServer, protocol: int) -> None:
     server = new_server(tcp=True, options={"requirepass": "top-secret"})
     with server.client() as admin:
         admin.acl_setuser("app", enabled=True, passwords=["+pass"], commands=["+get", "+set"], keys=["app:*"])
@@ -213,7 +213,7 @@ async def test_a_password_a_user_and_a_database(new_server: StartServer, protoco
     ],
 )
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_what_is_refused_for_good_is_raised_at_once(
+async def test_permanent_refusals_are_raised_immediately(
     new_server: StartServer, user: str, query: str, complaint: str, protocol: int
 ) -> None:
     server = new_server(options={"requirepass": "secret"})
@@ -286,7 +286,7 @@ async def test_tls_carries_megabytes_both_ways(
     assert replies == [b"OK", value]
 
 
-async def test_tls_refuses_a_certificate_of_nobody_it_knows(
+async def test_tls_refuses_a_certificate_of_an_unknown_authority(
     redis_server: RedisServer, authority: trustme.CA, ca_file: Path
 ) -> None:
     async with tls_proxy(redis_server, server_context(trustme.CA())) as port:
@@ -295,7 +295,7 @@ async def test_tls_refuses_a_certificate_of_nobody_it_knows(
                 pass
 
 
-async def test_tls_refuses_a_certificate_for_another_host_unless_told_otherwise(
+async def test_tls_refuses_a_certificate_for_another_host_unless_disabled(
     redis_server: RedisServer, authority: trustme.CA, ca_file: Path
 ) -> None:
     async with tls_proxy(redis_server, server_context(authority, "other.example")) as port:
@@ -308,7 +308,7 @@ async def test_tls_refuses_a_certificate_for_another_host_unless_told_otherwise(
                 assert await redis.execute(b"PING") == b"PONG"
 
 
-async def test_tls_shows_its_own_certificate(
+async def test_tls_presents_a_client_certificate(
     redis_server: RedisServer, authority: trustme.CA, ca_file: Path
 ) -> None:
     context = server_context(authority)
@@ -326,7 +326,7 @@ async def test_tls_shows_its_own_certificate(
 # --- Going away, and coming back -----------------------------------------------------------------------------
 
 
-async def kill_while_it_works(server: RedisServer, redis: RedisConnection) -> Pending:
+async def kill_with_a_pending_command(server: RedisServer, redis: RedisConnection) -> Pending:
     """Kill the server after a command was written that it does not execute any more."""
     server.pause()
     pending = redis.send((b"INCR", b"count"))
@@ -335,10 +335,10 @@ async def kill_while_it_works(server: RedisServer, redis: RedisConnection) -> Pe
     return pending
 
 
-async def test_a_killed_server_fails_who_waits_and_is_found_again(durable_server: RedisServer) -> None:
+async def test_killed_server_fails_pending_commands_and_is_reconnected(durable_server: RedisServer) -> None:
     async with open_connection(durable_server.url) as redis:
         await redis.execute(b"SET", b"a", b"kept")
-        pending = await kill_while_it_works(durable_server, redis)
+        pending = await kill_with_a_pending_command(durable_server, redis)
         with trio.fail_after(10), pytest.raises(ConnectionLost, match="outcome unknown"):
             await pending.wait()
         with pytest.raises(NotConnected, match=r"no connection to unix://"):
@@ -361,7 +361,7 @@ async def test_repeatable_commands_survive_a_kill(durable_server: RedisServer) -
 
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                pending = await kill_while_it_works(durable_server, redis)
+                pending = await kill_with_a_pending_command(durable_server, redis)
                 for number in range(10):
                     nursery.start_soon(ask, number)
                 with pytest.raises(ConnectionLost):
@@ -383,7 +383,7 @@ async def test_scripts_survive_a_restart(durable_server: RedisServer) -> None:
         assert await redis.execute(b"GET", b"a", repeatable=True) == b"3"
 
 
-async def test_a_server_that_is_away_at_the_start_is_waited_for(
+async def test_connection_waits_for_a_server_that_is_not_running(
     new_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = new_server(options={"requirepass": "secret"})
@@ -409,7 +409,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for(
     assert f"connected to Redis at unix://{server.socket}" in caplog.text
 
 
-async def test_a_loading_server_is_waited_for() -> None:
+async def test_connection_waits_for_a_loading_server() -> None:
     greetings: list[bytes] = []
 
     async def answer(stream: trio.SocketStream) -> None:
@@ -433,7 +433,9 @@ async def test_a_loading_server_is_waited_for() -> None:
     assert len(greetings) == 3
 
 
-async def test_a_hung_server_fails_commands_in_time_and_is_used_again(redis_server: RedisServer) -> None:
+async def test_unresponsive_server_fails_commands_in_time_and_is_reconnected(
+    redis_server: RedisServer,
+) -> None:
     url = f"{redis_server.url}?socket_timeout=0.2&socket_connect_timeout=0.2"
     async with open_connection(url) as redis:
         redis_server.pause()
@@ -446,7 +448,7 @@ async def test_a_hung_server_fails_commands_in_time_and_is_used_again(redis_serv
             assert await redis.execute(b"PING", repeatable=True) == b"PONG"
 
 
-async def test_a_blocking_command_may_take_its_time(redis_server: RedisServer) -> None:
+async def test_blocking_command_may_exceed_the_socket_timeout(redis_server: RedisServer) -> None:
     async with open_connection(f"{redis_server.url}?socket_timeout=0.1") as redis:
         assert await redis.execute(b"BLPOP", b"nothing", 0.5, limit_s=5.0) is None
 
@@ -462,7 +464,7 @@ async def test_a_callers_deadline_needs_no_connection_to_end(redis_server: Redis
         assert await redis.execute(b"GET", b"a") == b"1"
 
 
-async def test_a_demoted_primary_is_left_for_whoever_answers_now(
+async def test_connection_to_a_demoted_primary_is_replaced(
     replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_link, "READ_ONLY_AFTER_S", 0.0)
@@ -477,7 +479,7 @@ async def test_a_demoted_primary_is_left_for_whoever_answers_now(
     assert first != second
 
 
-async def test_the_end_of_the_block_fails_who_still_waits(redis_server: RedisServer) -> None:
+async def test_end_of_the_block_fails_pending_commands(redis_server: RedisServer) -> None:
     failed: list[Exception] = []
 
     async def ask(redis: RedisConnection) -> None:
@@ -495,7 +497,7 @@ async def test_the_end_of_the_block_fails_who_still_waits(redis_server: RedisSer
         await redis.execute(b"PING", repeatable=True)
 
 
-async def test_what_the_block_raises_arrives_as_itself(redis_server: RedisServer) -> None:
+async def test_exception_of_the_block_is_raised_unwrapped(redis_server: RedisServer) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with open_connection(redis_server.url):
             raise KeyError("mine")

@@ -59,7 +59,7 @@ ENTRIES = {
 
 @pytest.mark.servers
 @pytest.mark.parametrize("fields", ENTRIES.values(), ids=ENTRIES)
-async def test_an_entry_of_nonsense_stops_neither_readers_nor_writers(
+async def test_malformed_entry_does_not_stop_reads_and_appends(
     storage: Storage, client: redis.Redis, fields: list[str | bytes]
 ) -> None:
     client.execute_command("XADD", STREAM, "*", *fields)
@@ -87,7 +87,7 @@ STATES: dict[str, Callable[[redis.Redis], object]] = {
 
 @pytest.mark.servers
 @pytest.mark.parametrize("damage", STATES.values(), ids=STATES)
-async def test_a_damaged_state_stops_its_partition_alone(
+async def test_damaged_state_stops_only_its_partition(
     storage: Storage,
     client: redis.Redis,
     damage: Callable[[redis.Redis], object],
@@ -137,7 +137,7 @@ TOPICS: dict[str, bytes] = {
 
 @pytest.mark.servers
 @pytest.mark.parametrize("document", TOPICS.values(), ids=TOPICS)
-async def test_a_damaged_topic_hides_no_other(
+async def test_damaged_topic_does_not_hide_other_topics(
     redis_server: RedisServer, client: redis.Redis, document: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:
@@ -158,7 +158,7 @@ async def test_a_damaged_topic_hides_no_other(
 
 
 @pytest.mark.servers
-async def test_damaged_positions_and_documents_stop_nothing_else(
+async def test_damaged_offsets_and_documents_do_not_affect_others(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:
@@ -181,7 +181,7 @@ async def test_damaged_positions_and_documents_stop_nothing_else(
 
 
 @pytest.mark.servers
-async def test_nonsense_in_the_index_stops_neither_readers_nor_writers(
+async def test_malformed_index_entry_does_not_stop_reads_and_appends(
     storage: Storage, client: redis.Redis
 ) -> None:
     client.execute_command("XADD", "{korvet:orders:0}:$index", "1-1", "what", "ever")
@@ -230,7 +230,7 @@ STORED_PRODUCERS = {
 
 @pytest.mark.servers
 @pytest.mark.parametrize("stored", STORED_PRODUCERS.values(), ids=STORED_PRODUCERS)
-async def test_damaged_producers_are_forgotten_and_nothing_is_stored_twice(
+async def test_damaged_producers_are_replaced_and_duplicates_recognised(
     storage: Storage, client: redis.Redis, stored: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.hset(PRODUCERS, mapping={"7": stored, "8": stored})

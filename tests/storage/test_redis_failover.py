@@ -42,7 +42,7 @@ def a_second_later() -> int:
     return time.time_ns() // 1_000_000 + 1000
 
 
-async def test_producer_ids_are_not_given_out_again_by_a_promoted_replica(replica_pair: ServerPair) -> None:
+async def test_producer_ids_are_not_reused_by_a_promoted_replica(replica_pair: ServerPair) -> None:
     async with open_redis_storage(replica_pair[0].url) as storage:
         before = {await ProducerIds(storage).allocate() for _ in range(3)}
         let_catch_up(replica_pair)
@@ -67,7 +67,7 @@ def created_topics(server: RedisServer) -> object:
 
 
 @pytest.mark.parametrize("mapping", ["timestamp", "dense"])
-async def test_offsets_after_a_failover_are_given_out_again_only_where_they_count(
+async def test_offsets_are_reused_after_a_failover_only_under_dense_mapping(
     replica_pair: ServerPair, mapping: str
 ) -> None:
     async with open_redis_storage(replica_pair[0].url) as storage:
@@ -108,7 +108,7 @@ async def test_topic_numbers_repeat_after_a_failover_and_topic_ids_do_not(replic
     assert committed == {}
 
 
-async def test_the_group_fence_goes_back_with_a_failover(replica_pair: ServerPair) -> None:
+async def test_generation_fence_is_lost_in_a_failover(replica_pair: ServerPair) -> None:
     async with open_redis_storage(replica_pair[0].url) as storage:
         await storage.create_topic("orders", 1, {})
         await storage.ack("billing", {TP: OffsetAndMetadata(3)}, generation_id=1)

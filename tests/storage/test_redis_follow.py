@@ -18,8 +18,8 @@ TP = TopicPartition("orders", 0)
 LARGE = bytes(100_000)
 
 
-def lead(link: Path, server: RedisServer) -> None:
-    """Make the address lead to the server, in one step."""
+def point_to(link: Path, server: RedisServer) -> None:
+    """Make the address point_to to the server, in one step."""
     new = link.with_suffix(".new")
     new.symlink_to(server.socket)
     new.rename(link)
@@ -36,11 +36,11 @@ async def write(storage: RedisStreamsStorage) -> None:
     await append(storage, TP, [Record(LARGE)])
 
 
-async def test_the_broker_leaves_a_primary_that_its_address_no_longer_leads_to(
+async def test_broker_reconnects_when_its_address_points_to_another_primary(
     replica_pair: ServerPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = replica_pair
-    lead(tmp_path / "redis", old)
+    point_to(tmp_path / "redis", old)
     async with open_redis_storage(f"unix://{tmp_path}/redis") as storage:
         await storage.create_topic(TP.topic, 1, {})
         await write(storage)
@@ -50,7 +50,7 @@ async def test_the_broker_leaves_a_primary_that_its_address_no_longer_leads_to(
             client.wait(1, 30_000)
         with new.client() as client:
             client.replicaof("NO", "ONE")
-        lead(tmp_path / "redis", new)
+        point_to(tmp_path / "redis", new)
         await write(storage)  # to the old one
         with caplog.at_level(logging.ERROR):
             for _ in range(3):

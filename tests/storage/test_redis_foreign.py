@@ -93,7 +93,7 @@ async def shared(
 # --- Entries that others added ------------------------------------------------------------------------------
 
 
-async def test_an_entry_with_our_fields_is_the_record_they_say(shared: Shared) -> None:
+async def test_manual_entry_with_record_fields_is_read_as_that_record(shared: Shared) -> None:
     await shared.append(b"first")
     entry_id = shared.add(shared.next_id(), key="k", value="v", timestamp=T0, **{"header.h": "x"})
     await shared.append(b"last")
@@ -103,7 +103,7 @@ async def test_an_entry_with_our_fields_is_the_record_they_say(shared: Shared) -
     assert found[1] == StoredRecord(shared.offset(entry_id), b"v", b"k", T0, (("h", b"x"),))
 
 
-async def test_an_entry_without_timestamp_is_as_old_as_its_id(shared: Shared) -> None:
+async def test_entry_without_timestamp_has_the_time_of_its_id(shared: Shared) -> None:
     entry_id = shared.add("*", value="v")
     (record,) = await shared.records()
 
@@ -111,7 +111,7 @@ async def test_an_entry_without_timestamp_is_as_old_as_its_id(shared: Shared) ->
 
 
 @pytest.mark.parametrize("nonsense", ["", "yesterday", "1e9", "+5", " 5", "9223372036854775808", "٣"])
-async def test_a_timestamp_that_is_no_number_does_not_count(shared: Shared, nonsense: str) -> None:
+async def test_timestamp_that_is_not_a_number_is_ignored(shared: Shared, nonsense: str) -> None:
     entry_id = shared.add("*", value="v", timestamp=nonsense)
     (record,) = await shared.records()
     time = int(entry_id.split(b"-")[0])
@@ -121,7 +121,7 @@ async def test_a_timestamp_that_is_no_number_does_not_count(shared: Shared, nons
     assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(record.offset, time)
 
 
-async def test_without_a_value_other_fields_are_json(shared: Shared) -> None:
+async def test_other_fields_become_a_json_value_without_a_value_field(shared: Shared) -> None:
     shared.add("*", key="k", name="Ada", city="London", **{"header.h": "x"})
     (record,) = await shared.records()
 
@@ -130,7 +130,7 @@ async def test_without_a_value_other_fields_are_json(shared: Shared) -> None:
     assert record.headers == (("h", b"x"),)
 
 
-async def test_without_a_value_and_other_fields_the_value_is_null(shared: Shared) -> None:
+async def test_value_is_null_without_a_value_field_and_other_fields(shared: Shared) -> None:
     shared.add("*", key="k", timestamp=T0)
     (record,) = await shared.records()
 
@@ -138,14 +138,14 @@ async def test_without_a_value_and_other_fields_the_value_is_null(shared: Shared
     assert record.key == b"k"
 
 
-async def test_bytes_that_are_no_text_still_make_json(shared: Shared) -> None:
+async def test_invalid_utf8_fields_become_json(shared: Shared) -> None:
     shared.add("*", name=b"\xff\xfe", quote='"\n')
     (record,) = await shared.records()
 
     assert json.loads(record.value or b"") == {"name": "\ufffd\ufffd", "quote": '"\n'}
 
 
-async def test_every_verb_sees_entries_added_by_hand(shared: Shared) -> None:
+async def test_every_operation_sees_manually_added_entries(shared: Shared) -> None:
     start = (await shared.storage.latest(TP)).log_start_offset
     await shared.append(b"a", b"b", timestamp=T0)
     entry_id = shared.add(shared.next_id(5), value="c", timestamp=T0 + 50)
@@ -162,7 +162,7 @@ async def test_every_verb_sees_entries_added_by_hand(shared: Shared) -> None:
     assert await shared.values() == [b"c"]
 
 
-async def test_appends_go_on_behind_entries_added_by_hand(shared: Shared) -> None:
+async def test_appends_continue_after_manually_added_entries(shared: Shared) -> None:
     await shared.append(b"0")
     for number in range(1, 20, 2):
         shared.add(shared.next_id(number % 3), value=str(number))
@@ -173,7 +173,7 @@ async def test_appends_go_on_behind_entries_added_by_hand(shared: Shared) -> Non
     assert [record.offset for record in found] == sorted({record.offset for record in found})
 
 
-async def test_idempotent_producers_do_not_mind_entries_added_by_hand(shared: Shared) -> None:
+async def test_manually_added_entries_do_not_affect_idempotent_producers(shared: Shared) -> None:
     first = await append(shared.storage, TP, numbered(3), producer=Producer(7))
     shared.add(shared.next_id(), value="x")
     again = await append(shared.storage, TP, numbered(3), producer=Producer(7))
@@ -184,7 +184,7 @@ async def test_idempotent_producers_do_not_mind_entries_added_by_hand(shared: Sh
     assert await shared.values() == [b"0", b"1", b"2", b"x", b"3", b"4", b"5"]
 
 
-async def test_thousands_of_entries_added_by_hand_are_accounted_for(shared: Shared) -> None:
+async def test_thousands_of_manually_added_entries_are_counted(shared: Shared) -> None:
     await shared.append(b"first")
     first = shared.offset(shared.next_id().encode())
     with shared.client.pipeline(transaction=False) as pipeline:
@@ -209,7 +209,7 @@ async def test_thousands_of_entries_added_by_hand_are_accounted_for(shared: Shar
         )
 
 
-async def test_large_entries_added_by_hand_are_read_in_pieces(shared: Shared) -> None:
+async def test_large_manually_added_entries_are_read_in_pieces(shared: Shared) -> None:
     for number in range(30):
         shared.client.xadd(KEY, {"value": bytes([number]) * 500_000}, shared.entry_id(1000 + number))
     found = await records_from(shared.storage, TP, max_bytes=1_000_000)
@@ -217,7 +217,7 @@ async def test_large_entries_added_by_hand_are_read_in_pieces(shared: Shared) ->
     assert [record.value for record in found] == [bytes([number]) * 500_000 for number in range(30)]
 
 
-async def test_ids_without_an_offset_are_skipped_and_said_once(
+async def test_ids_without_an_offset_are_skipped_and_logged_once(
     shared: Shared, caplog: pytest.LogCaptureFixture
 ) -> None:
     await shared.append(b"first")
@@ -234,7 +234,7 @@ async def test_ids_without_an_offset_are_skipped_and_said_once(
     assert shared.client.hget("{korvet:orders:0}:$state", "skipped") == b"2"
 
 
-async def test_only_ids_without_an_offset_are_an_empty_log(shared: Shared) -> None:
+async def test_stream_of_ids_without_an_offset_is_an_empty_log(shared: Shared) -> None:
     shared.add("5000-5000", value="has none")
     bounds = await shared.storage.latest(TP)
     earliest = await shared.storage.earliest(TP)
@@ -245,7 +245,7 @@ async def test_only_ids_without_an_offset_are_an_empty_log(shared: Shared) -> No
     assert await shared.storage.seek_max_ts(TP) is None
 
 
-async def test_an_id_beyond_all_offsets_leaves_what_is_there_readable(shared: Shared) -> None:
+async def test_id_beyond_all_offsets_does_not_stop_reads(shared: Shared) -> None:
     await shared.append(b"first")
     shared.add("18446744073709551615-0", value="nobody can follow")
     with pytest.raises(KafkaStorageError):
@@ -256,7 +256,7 @@ async def test_an_id_beyond_all_offsets_leaves_what_is_there_readable(shared: Sh
     assert await shared.values() == [b"first"]
 
 
-async def test_a_stream_that_was_there_first_is_adopted(
+async def test_existing_stream_is_adopted(
     redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
 ) -> None:
     is_dense = settings["offset.mapping"] == "dense"
@@ -273,7 +273,7 @@ async def test_a_stream_that_was_there_first_is_adopted(
         assert await shared.values() == [*(b"%d" % number for number in range(2500)), b"last"]
 
 
-async def test_an_emptied_stream_that_was_there_first_keeps_its_end(
+async def test_existing_empty_stream_keeps_its_end(
     redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
 ) -> None:
     client.xadd(KEY, {"value": "x"}, "9000-0")
@@ -291,7 +291,7 @@ async def test_an_emptied_stream_that_was_there_first_keeps_its_end(
 # --- Entries that others removed ------------------------------------------------------------------------------
 
 
-async def test_deleted_entries_are_passed_over(shared: Shared) -> None:
+async def test_deleted_entries_are_skipped(shared: Shared) -> None:
     offsets = [await shared.append(b"%d" % number, timestamp=T0 + number) for number in range(10)]
     for number in (0, 4, 9):
         shared.client.xdel(KEY, shared.entry_id(offsets[number]))
@@ -307,7 +307,7 @@ async def test_deleted_entries_are_passed_over(shared: Shared) -> None:
     assert await shared.values() == [*values, b"last"]
 
 
-async def test_trimmed_entries_are_gone_and_the_log_start_follows(shared: Shared) -> None:
+async def test_log_start_follows_externally_trimmed_entries(shared: Shared) -> None:
     for number in range(40):
         await shared.append(*[b"%d" % number + b"x" * 3000] * 3, timestamp=T0 + number)
     shared.client.xtrim(KEY, maxlen=10, approximate=False)
@@ -335,7 +335,7 @@ async def test_only_the_removal_of_the_first_entry_moves_the_log_start(shared: S
     assert await shared.storage.truncate_before(TP, offsets[2]) == offsets[3]
 
 
-async def test_a_state_of_an_earlier_version_keeps_its_log_start(shared: Shared) -> None:
+async def test_state_of_an_earlier_version_keeps_its_log_start(shared: Shared) -> None:
     offsets = [await shared.append(b"%d" % number) for number in range(4)]
     shared.client.hdel("{korvet:orders:0}:$state", "earliest", "first")
     before = await shared.storage.earliest(TP)
@@ -348,7 +348,7 @@ async def test_a_state_of_an_earlier_version_keeps_its_log_start(shared: Shared)
     assert await shared.values() == [b"1", b"2"]
 
 
-async def test_a_topic_of_an_earlier_version_begins_at_0(
+async def test_topic_of_an_earlier_version_starts_at_0(
     redis_server: RedisServer, client: redis.Redis, settings: dict[str, str]
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:
@@ -365,7 +365,7 @@ async def test_a_topic_of_an_earlier_version_begins_at_0(
     assert [bounds.log_start_offset, bounds.high_watermark, earliest.offset] == [0, 0, 0]
 
 
-async def test_entries_with_ids_before_the_creation_begin_an_empty_log(shared: Shared) -> None:
+async def test_entries_with_ids_before_the_topic_creation_start_an_empty_log(shared: Shared) -> None:
     await shared.storage.latest(TP)
     entry_id = shared.add("1000-0", value="v")
 
@@ -377,7 +377,7 @@ async def test_entries_with_ids_before_the_creation_begin_an_empty_log(shared: S
     assert await shared.values() == [b"v", b"w"]
 
 
-async def test_a_stream_deleted_by_hand_goes_on_behind_its_end(shared: Shared) -> None:
+async def test_manually_deleted_stream_continues_after_its_end(shared: Shared) -> None:
     last = await shared.append(b"0", b"1", timestamp=T0)
     shared.client.delete(KEY)
     gone = await shared.values()
@@ -391,7 +391,7 @@ async def test_a_stream_deleted_by_hand_goes_on_behind_its_end(shared: Shared) -
     assert await shared.storage.seek_ts(TP, 0) == OffsetAndTimestamp(again, T0)
 
 
-async def test_as_many_added_as_deleted_are_noticed(shared: Shared) -> None:
+async def test_equal_numbers_of_added_and_deleted_entries_are_detected(shared: Shared) -> None:
     """The length of the stream is then as expected."""
     offset = await shared.append(b"old", timestamp=T0)
     shared.client.xdel(KEY, shared.entry_id(offset))
@@ -401,7 +401,7 @@ async def test_as_many_added_as_deleted_are_noticed(shared: Shared) -> None:
     assert await shared.values() == [b"new", b"last"]
 
 
-async def test_an_entry_added_and_deleted_is_no_obstacle(shared: Shared) -> None:
+async def test_appends_continue_after_an_entry_was_added_and_deleted(shared: Shared) -> None:
     """Its ID is above all that is there; Redis refuses everything below."""
     await shared.append(b"first")
     entry_id = shared.add(shared.next_id(500_000), value="x")
@@ -413,7 +413,7 @@ async def test_an_entry_added_and_deleted_is_no_obstacle(shared: Shared) -> None
     assert await shared.values() == [b"first", b"a", b"b", b"c"]
 
 
-async def test_a_lost_state_is_made_anew(shared: Shared) -> None:
+async def test_lost_state_is_rebuilt(shared: Shared) -> None:
     await shared.append(b"0", b"1", timestamp=T0)
     for key in ("$state", "$index", "$summary", "$producers"):
         shared.client.delete(f"{{{KEY}}}:{key}")
@@ -424,7 +424,7 @@ async def test_a_lost_state_is_made_anew(shared: Shared) -> None:
     assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(found[2].offset, T0 + 1)
 
 
-async def test_a_server_emptied_by_hand_has_no_topics(shared: Shared) -> None:
+async def test_flushed_server_has_no_topics(shared: Shared) -> None:
     await shared.append(b"0")
     shared.client.flushall()
     results = await shared.storage.append({TP: batch(numbered(1))})

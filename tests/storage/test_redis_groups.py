@@ -114,7 +114,7 @@ async def store(redis_server: RedisServer, request: pytest.FixtureRequest) -> As
         yield Store(redis, catalogue, Groups(caller, keyspace, partitions), major, request.param)
 
 
-async def test_what_was_committed_comes_back(store: Store) -> None:
+async def test_committed_offset_is_read_back(store: Store) -> None:
     await store.create()
     await store.commit(44, "processed batch 123, \n äöü")
 
@@ -124,7 +124,7 @@ async def test_what_was_committed_comes_back(store: Store) -> None:
     assert await store.groups.committed("other", [TP]) == {}
 
 
-async def test_a_position_can_be_read_by_hand(store: Store) -> None:
+async def test_stored_offset_is_human_readable(store: Store) -> None:
     topic = await store.create()
     await store.commit(44, "note")
     value = cast(bytes, await store.redis.execute(b"HGET", GROUP, b"offset:orders:0"))
@@ -135,7 +135,7 @@ async def test_a_position_can_be_read_by_hand(store: Store) -> None:
     assert await store.redis.execute(b"SMEMBERS", b"korvet:$groups") == [b"billing"]
 
 
-async def test_all_positions_are_those_of_all_topics(store: Store) -> None:
+async def test_all_committed_offsets_include_all_topics(store: Store) -> None:
     await store.create("orders", 2)
     await store.create("payments", 1)
     tps = [TopicPartition("orders", 1), TopicPartition("payments", 0)]
@@ -144,7 +144,7 @@ async def test_all_positions_are_those_of_all_topics(store: Store) -> None:
     assert await store.groups.committed("billing") == {tp: OffsetAndMetadata(7) for tp in tps}
 
 
-async def test_an_unknown_partition_fails_alone(store: Store) -> None:
+async def test_unknown_partition_does_not_fail_other_partitions(store: Store) -> None:
     await store.create()
     unknown = [TopicPartition("orders", 1), TopicPartition("nowhere", 0)]
     results = await store.groups.ack("billing", dict.fromkeys([*unknown, TP], OffsetAndMetadata(1)))
@@ -157,7 +157,7 @@ async def test_an_unknown_partition_fails_alone(store: Store) -> None:
     assert await store.groups.committed("billing", [*unknown, TP]) == {TP: OffsetAndMetadata(1)}
 
 
-async def test_a_generation_left_behind_is_refused_and_moves_nothing(store: Store) -> None:
+async def test_old_generation_is_refused_without_a_change(store: Store) -> None:
     await store.create()
     await store.add(0, 1, 2)
     await store.commit(store.offset(2), generation_id=5)
@@ -169,7 +169,7 @@ async def test_a_generation_left_behind_is_refused_and_moves_nothing(store: Stor
     assert await store.info() == before
 
 
-async def test_same_and_later_generations_and_none_at_all_are_accepted(store: Store) -> None:
+async def test_same_later_and_missing_generations_are_accepted(store: Store) -> None:
     await store.create()
     for offset, generation_id in enumerate([5, 5, 6, -1]):
         await store.commit(offset, generation_id=generation_id)
@@ -221,7 +221,7 @@ async def test_a_deletion_delayed_in_the_network_does_not_remove_a_newer_commit(
     assert committed == {TP: OffsetAndMetadata(6)}
 
 
-async def test_another_broker_s_commit_is_accepted_whatever_its_connections(
+async def test_commit_of_another_broker_is_accepted_after_reconnections(
     redis_server: RedisServer,
 ) -> None:
     async with (
@@ -238,7 +238,7 @@ async def test_another_broker_s_commit_is_accepted_whatever_its_connections(
             assert await storage.committed("billing", [TP]) == {TP: OffsetAndMetadata(offset)}
 
 
-async def test_the_redis_group_stands_before_the_position(store: Store) -> None:
+async def test_redis_group_is_before_the_committed_offset(store: Store) -> None:
     await store.create()
     await store.add(*range(5))
     await store.commit(store.offset(3))
@@ -247,14 +247,14 @@ async def test_the_redis_group_stands_before_the_position(store: Store) -> None:
     assert (info[b"name"], info[b"last-delivered-id"]) == (b"billing", store.entry_id(2))
 
 
-async def test_a_position_of_nothing_consumed_is_the_very_beginning(store: Store) -> None:
+async def test_committed_offset_0_sets_the_redis_group_to_the_start(store: Store) -> None:
     await store.create()
     await store.commit(0)
 
     assert (await store.info())[b"last-delivered-id"] == b"0-0"
 
 
-async def test_the_redis_group_moves_back_with_the_position(store: Store) -> None:
+async def test_redis_group_moves_back_with_the_committed_offset(store: Store) -> None:
     await store.create()
     await store.add(*range(5))
     await store.commit(store.offset(4))
@@ -264,7 +264,7 @@ async def test_the_redis_group_moves_back_with_the_position(store: Store) -> Non
 
 
 @pytest.mark.parametrize("committed", [2, 3, 6, 7])
-async def test_the_redis_group_names_the_last_entry_before_the_committed_offset(
+async def test_redis_group_has_the_last_entry_before_the_committed_offset(
     store: Store, committed: int
 ) -> None:
     await store.create()
@@ -274,7 +274,7 @@ async def test_the_redis_group_names_the_last_entry_before_the_committed_offset(
     assert store.entry_id(1 if committed <= 6 else 6) == (await store.info())[b"last-delivered-id"]
 
 
-async def test_the_redis_group_names_the_entry_before_the_next_millisecond(store: Store) -> None:
+async def test_redis_group_has_the_entry_before_the_next_millisecond(store: Store) -> None:
     await store.create()
     await store.add(0, 1)
     await store.commit(7 if store.is_dense else 1001 << 10)
@@ -282,7 +282,7 @@ async def test_the_redis_group_names_the_entry_before_the_next_millisecond(store
     assert store.entry_id(1) == (await store.info())[b"last-delivered-id"]
 
 
-async def test_the_redis_group_names_an_entry_without_offset(store: Store) -> None:
+async def test_redis_group_may_have_an_entry_without_offset(store: Store) -> None:
     await store.create()
     await store.add(0)
     without = b"7-3" if store.is_dense else b"1000-5000"
@@ -292,7 +292,7 @@ async def test_the_redis_group_names_an_entry_without_offset(store: Store) -> No
     assert without == (await store.info())[b"last-delivered-id"]
 
 
-async def test_the_redis_group_names_no_entry_if_none_is_left_before_the_committed_offset(
+async def test_redis_group_has_no_entry_when_all_before_the_offset_are_trimmed(
     store: Store,
 ) -> None:
     await store.create()
@@ -303,7 +303,7 @@ async def test_the_redis_group_names_no_entry_if_none_is_left_before_the_committ
     assert store.entry_id(2) == (await store.info())[b"last-delivered-id"]
 
 
-async def test_a_commit_inside_a_batch_names_the_batch_before(store: Store) -> None:
+async def test_commit_inside_a_batch_sets_the_redis_group_to_the_batch_before(store: Store) -> None:
     await store.create()
     await store.add(0)
     batch = build_batch([(delta, 1, None, b"v", ()) for delta in range(3)])
@@ -314,7 +314,7 @@ async def test_a_commit_inside_a_batch_names_the_batch_before(store: Store) -> N
 
 
 @pytest.mark.parametrize("consumed", [0, 1, 250, 499, 500])
-async def test_lag_is_known_wherever_the_position_is(store: Store, consumed: int) -> None:
+async def test_lag_of_the_redis_group_is_exact_at_any_committed_offset(store: Store, consumed: int) -> None:
     await store.create()
     await store.redis.pipeline(
         [(b"XADD", STREAM, store.entry_id(number), b"value", b"v" * 1000) for number in range(500)]
@@ -325,7 +325,7 @@ async def test_lag_is_known_wherever_the_position_is(store: Store, consumed: int
     assert lag == (500 - consumed if store.major >= 7 else None)
 
 
-async def test_lag_stays_known_when_the_stream_was_trimmed_and_grows(store: Store) -> None:
+async def test_lag_of_the_redis_group_is_exact_after_trimming_and_appends(store: Store) -> None:
     await store.create()
     await store.add(*range(6))
     await store.commit(store.offset(4))
@@ -337,7 +337,7 @@ async def test_lag_stays_known_when_the_stream_was_trimmed_and_grows(store: Stor
     assert lag == (4 if store.major >= 7 else None)
 
 
-async def test_what_redis_consumers_had_pending_is_acknowledged_up_to_the_position(store: Store) -> None:
+async def test_pending_entries_are_acknowledged_up_to_the_committed_offset(store: Store) -> None:
     await store.create()
     total = 2500
     await store.redis.pipeline(
@@ -366,7 +366,7 @@ async def test_pending_entries_that_were_deleted_are_acknowledged_up_to_the_comm
     assert [1, store.entry_id(2), store.entry_id(2)] == pending[:3]
 
 
-async def test_a_group_of_redis_consumers_goes_on_behind_what_it_was_delivered(store: Store) -> None:
+async def test_committed_offset_of_a_redis_group_follows_its_delivered_entries(store: Store) -> None:
     await store.create()
     await store.add(*range(5))
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
@@ -389,7 +389,7 @@ async def test_a_pending_batch_is_read_again_from_its_first_record(store: Store)
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(first)}
 
 
-async def test_a_redis_group_that_read_nothing_stands_at_the_log_start(store: Store) -> None:
+async def test_redis_group_without_deliveries_starts_at_the_log_start(store: Store) -> None:
     await store.create()
     await store.add(*range(3))
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
@@ -397,7 +397,7 @@ async def test_a_redis_group_that_read_nothing_stands_at_the_log_start(store: St
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(0))}
 
 
-async def test_ids_without_an_offset_lead_to_the_next_that_has_one(store: Store) -> None:
+async def test_redis_group_at_an_id_without_offset_gets_the_next_offset(store: Store) -> None:
     await store.create()
     without = b"7-3" if store.is_dense else b"7-5000"
     await store.redis.execute(b"XADD", STREAM, without, b"value", b"v")
@@ -407,7 +407,7 @@ async def test_ids_without_an_offset_lead_to_the_next_that_has_one(store: Store)
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(expected)}
 
 
-async def test_a_forgotten_position_is_not_revived(store: Store) -> None:
+async def test_forgotten_offset_is_not_derived_from_the_redis_group(store: Store) -> None:
     await store.create("orders", 2)
     other = TopicPartition("orders", 1)
     await store.groups.ack("billing", dict.fromkeys([TP, other], OffsetAndMetadata(3)))
@@ -416,7 +416,7 @@ async def test_a_forgotten_position_is_not_revived(store: Store) -> None:
     assert await store.groups.committed("billing") == {other: OffsetAndMetadata(3)}
 
 
-async def test_a_forgotten_group_leaves_nothing_behind(store: Store) -> None:
+async def test_forgotten_group_leaves_no_keys(store: Store) -> None:
     await store.create("orders", 2)
     await store.commit(3, generation_id=9)
     await store.groups.forget("billing")
@@ -428,7 +428,7 @@ async def test_a_forgotten_group_leaves_nothing_behind(store: Store) -> None:
     assert await store.redis.execute(b"XINFO", b"GROUPS", STREAM) == []
 
 
-async def test_nothing_crosses_a_deletion_and_recreation(store: Store) -> None:
+async def test_recreated_topic_has_no_committed_offsets(store: Store) -> None:
     topic = await store.create()
     await store.commit(3, "old")
     await store.delete(topic)
@@ -437,7 +437,7 @@ async def test_nothing_crosses_a_deletion_and_recreation(store: Store) -> None:
     assert await store.groups.committed("billing", [TP]) == {}
 
 
-async def test_a_deleted_topics_positions_are_removed_but_not_those_of_its_successor(store: Store) -> None:
+async def test_offsets_of_a_deleted_topic_are_removed_but_not_of_the_recreated_one(store: Store) -> None:
     topic = await store.create("orders", 2)
     await store.groups.ack("billing", {TopicPartition("orders", 1): OffsetAndMetadata(3)})
     await store.commit(3)
@@ -451,7 +451,7 @@ async def test_a_deleted_topics_positions_are_removed_but_not_those_of_its_succe
     assert await store.groups.committed("billing") == {TP: OffsetAndMetadata(1, 0)}
 
 
-async def test_forgetting_a_large_topic_sends_little_for_each_group(store: Store) -> None:
+async def test_forget_of_a_large_topic_sends_few_bytes_for_each_group(store: Store) -> None:
     topic = await store.create("orders", 2_000)
     other = TopicPartition("orders", 1_999)
     for number in range(20):
@@ -475,7 +475,7 @@ async def test_a_group_without_offsets_does_not_list_the_other_groups(store: Sto
     assert b"xinfo" not in stats
 
 
-async def test_a_value_that_is_no_position_counts_as_none(store: Store) -> None:
+async def test_malformed_committed_offset_is_ignored(store: Store) -> None:
     await store.create()
     await store.redis.execute(b"HSET", GROUP, b"offset:orders:0", b"nonsense")
 

@@ -30,13 +30,13 @@ SAFE = {"maxmemory": "0", "maxmemory-policy": "noeviction"}
         (b"1000", b"allkeys-random", True),
     ],
 )
-def test_a_limit_and_a_policy_over_all_keys_evict(limit: bytes, policy: bytes, may_evict: bool) -> None:
+def test_maxmemory_with_an_allkeys_policy_is_eviction(limit: bytes, policy: bytes, may_evict: bool) -> None:
     found = eviction({b"maxmemory": limit, b"maxmemory_policy": policy})
 
     assert (found is not None) == may_evict
 
 
-def test_an_append_only_file_that_cannot_be_written_is_found() -> None:
+def test_failed_append_only_file_is_detected() -> None:
     assert failing_file({b"aof_enabled": b"1", b"aof_last_write_status": b"ok"}) is None
     assert failing_file({b"aof_enabled": b"0", b"aof_last_write_status": b"err"}) is None
     assert failing_file({b"aof_enabled": b"1", b"aof_last_write_status": b"err"}) is not None
@@ -60,7 +60,7 @@ async def check(storage: RedisStreamsStorage) -> None:
 
 
 @pytest.mark.servers
-async def test_a_server_that_may_evict_is_refused_unless_allowed(
+async def test_server_with_eviction_is_refused_unless_allowed(
     redis_server: RedisServer, settings: redis.Redis
 ) -> None:
     configure(settings, EVICTING)
@@ -74,7 +74,7 @@ async def test_a_server_that_may_evict_is_refused_unless_allowed(
 
 
 @pytest.mark.servers
-async def test_a_server_that_begins_to_evict_gets_no_more_records(
+async def test_appends_are_refused_when_eviction_is_enabled_later(
     redis_server: RedisServer, settings: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:
@@ -96,7 +96,7 @@ async def test_a_server_that_begins_to_evict_gets_no_more_records(
 
 
 @pytest.mark.servers
-async def test_evicted_keys_are_logged_although_the_policy_was_mended(
+async def test_evicted_keys_are_logged_after_the_policy_was_corrected(
     redis_server: RedisServer, settings: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:
@@ -115,7 +115,7 @@ async def test_evicted_keys_are_logged_although_the_policy_was_mended(
 
 
 @pytest.mark.servers
-async def test_an_emptied_server_is_logged_as_what_it_is(
+async def test_flushed_server_is_logged(
     redis_server: RedisServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_redis_storage(redis_server.url) as storage:

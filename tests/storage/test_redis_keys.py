@@ -15,7 +15,7 @@ def test_a_stream_is_named_after_its_partition() -> None:
     assert KEYS.stream(TopicPartition("orders.eu", 12)) == b"korvet:orders.eu:12"
 
 
-def test_a_partition_s_own_keys_carry_the_stream_s_name_as_hash_tag() -> None:
+def test_partition_keys_have_the_stream_name_as_hash_tag() -> None:
     keys = KEYS.partition(TopicPartition("orders", 0))
 
     assert keys.stream == b"korvet:orders:0"
@@ -24,14 +24,14 @@ def test_a_partition_s_own_keys_carry_the_stream_s_name_as_hash_tag() -> None:
 
 
 @pytest.mark.parametrize("topic", ["orders", "a.b_c-D", "0", "__x"])
-def test_a_partition_s_keys_share_a_slot(topic: str) -> None:
+def test_partition_keys_share_a_slot(topic: str) -> None:
     for partition in range(20):
         keys = KEYS.partition(TopicPartition(topic, partition))
 
         assert len({key_slot(key) for key in keys.all}) == 1
 
 
-def test_the_rights_document_s_patterns_cover_all_keys() -> None:
+def test_documented_key_patterns_cover_all_keys() -> None:
     partition = KEYS.partition(TopicPartition("orders", 0))
     keys = [*partition.all, KEYS.format, KEYS.topics, KEYS.changes, KEYS.groups]
     keys += [KEYS.group("billing"), KEYS.document("kind", "key"), KEYS.documents("kind")]
@@ -39,13 +39,13 @@ def test_the_rights_document_s_patterns_cover_all_keys() -> None:
     assert all(key.startswith((b"korvet:", b"{korvet:")) for key in keys)
 
 
-def test_documents_are_told_apart_whatever_their_names() -> None:
+def test_document_keys_are_unique() -> None:
     addresses = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b%3Ac"), ("", "a:b:c")]
 
     assert len({KEYS.document(kind, key) for kind, key in addresses}) == len(addresses)
 
 
-def test_a_topic_s_prefix_is_not_another_s() -> None:
+def test_stream_prefixes_of_topics_do_not_overlap() -> None:
     stream = KEYS.stream(TopicPartition("orders.eu", 0))
 
     assert stream.startswith(KEYS.stream_prefix("orders.eu"))

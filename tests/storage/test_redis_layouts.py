@@ -81,7 +81,9 @@ def data_of(found: Packed) -> list[bytes]:
         ([Record(b"v", timestamp=5), Record(b"w", timestamp=6)], b"v", [b"5", b"6", b"v", b"w"]),
     ],
 )
-def test_usual_records_are_columns(records: list[Record], shape: bytes, data: list[bytes]) -> None:
+def test_uniform_records_are_packed_as_columns(
+    records: list[Record], shape: bytes, data: list[bytes]
+) -> None:
     found = packed(records)
 
     assert shape_of(found) == shape
@@ -97,11 +99,11 @@ def test_usual_records_are_columns(records: list[Record], shape: bytes, data: li
         [Record(b"v", headers=(("h", b"x"),))],
     ],
 )
-def test_unusual_records_are_fields(records: list[Record]) -> None:
+def test_other_records_are_packed_as_fields(records: list[Record]) -> None:
     assert shape_of(packed(records)) == b"f"
 
 
-def test_fields_say_where_the_timestamp_is() -> None:
+def test_packed_fields_contain_the_timestamp_position() -> None:
     found = packed([Record(b"v", b"k", 5, (("h", b"x"), ("n", None)))])
 
     assert data_of(found) == [
@@ -116,7 +118,7 @@ def test_log_append_time_leaves_timestamps_to_the_script() -> None:
     assert data_of(found) == [b"v", b"w"]
 
 
-def test_a_batch_layout_s_batch_stays_as_it_is() -> None:
+def test_batch_layout_stores_the_batch_unchanged() -> None:
     sent = batch([Record(b"v")] * 3, codec=Codec.ZSTD)
     found = packed_batch(sent, TopicConfig(backend_settings={"storage.layout": "batch"}))
 
@@ -125,7 +127,7 @@ def test_a_batch_layout_s_batch_stays_as_it_is() -> None:
     assert pieces_of(found) == [Piece(3, sent.size + 6, T0)]
 
 
-def test_others_have_turns_while_a_large_batch_is_packed() -> None:
+def test_packing_a_large_batch_yields_between_slices() -> None:
     for records in ([Record(b"v")] * 5500, [Record(b"v", headers=(("a", b"b"),))] * 5500):
         turns = sum(1 for _ in pack_batch(batch(records), TopicConfig(), 1000, 1_000_000))
 
@@ -140,7 +142,7 @@ def test_a_producer_without_a_sequence_is_refused(layout: StorageLayout) -> None
         packed_batch(RecordBatch(raw), TopicConfig(backend_settings={"storage.layout": layout.value}))
 
 
-def test_one_header_too_many_is_refused() -> None:
+def test_too_many_headers_are_refused() -> None:
     packed([Record(headers=(("h", b""),) * 3)], max_headers=3)
     with pytest.raises(InvalidRecord, match=r"record\.max\.headers"):
         packed([Record(headers=(("h", b""),) * 4)], max_headers=3)
@@ -214,7 +216,7 @@ def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, bytes, bool]]:
 
 @pytest.mark.parametrize("mapper", [DenseOffsets(), TimestampOffsets(10), TimestampOffsets(1)], ids=repr)
 @given(records=stored_records(), codec=st.sampled_from(list(Codec)))
-def test_records_come_back_whatever_they_are(
+def test_records_survive_a_round_trip_through_entries(
     mapper: OffsetMapper, records: list[tuple[int, Record, bytes, bool]], codec: Codec
 ) -> None:
     entries = [
@@ -279,7 +281,7 @@ def test_entries_without_an_offset_are_counted() -> None:
     assert [record.offset for record in records_of(rebuilt)] == [6142, 6143, 6144]
 
 
-def test_a_nonsense_timestamp_is_each_entry_s_own_time() -> None:
+def test_malformed_timestamp_is_replaced_by_the_time_of_the_entry() -> None:
     entries = [(b"%d-0" % ms, [b"value", b"v", b"timestamp", b"soon"]) for ms in (5, 6, 9)]
     rebuilt = rebuild_records(entries, TimestampOffsets(10), FIRST_EPOCH, UNLIMITED, at_least_one=True)
 
@@ -300,7 +302,7 @@ def test_a_nonsense_timestamp_is_each_entry_s_own_time() -> None:
         ([b"", b""], None, b'{"":""}', ()),
     ],
 )
-def test_fields_of_others_make_a_record(
+def test_foreign_fields_become_a_record(
     fields: Fields, key: bytes | None, value: bytes | None, record_headers: Headers
 ) -> None:
     record = parse(fields, 77)
@@ -308,7 +310,7 @@ def test_fields_of_others_make_a_record(
     assert (record.timestamp, record.key, record.value, record.headers) == (77, key, value, record_headers)
 
 
-def test_whole_batches_are_stamped_and_stay_as_they_are() -> None:
+def test_whole_batches_are_stamped_and_otherwise_unchanged() -> None:
     mapper = DenseOffsets()
     sent = [
         bytes(build_batch([(n, T0, None, b"v", ()) for n in range(count)], codec=Codec.LZ4))
@@ -339,7 +341,7 @@ def test_log_append_time_is_stamped_on_whole_batches() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 60, b"x" * 100])
-def test_what_is_no_batch_is_somebody_else_s_entry(content: bytes) -> None:
+def test_malformed_batch_is_read_as_a_foreign_entry(content: bytes) -> None:
     mapper = DenseOffsets()
     entries = [entry_of(mapper, 5, [b"$batch", content, b"value", b"v"])]
     rebuilt = rebuild_batches(entries, mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True)
@@ -359,7 +361,7 @@ def test_whole_batches_stop_at_the_limit() -> None:
     assert sizes == [0, 1, 3, 3]
 
 
-def test_a_packed_batch_names_its_producer() -> None:
+def test_packed_batch_contains_its_producer() -> None:
     raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=2**31 - 1)
     found = packed_batch(RecordBatch(raw), TopicConfig())
 

@@ -68,7 +68,7 @@ async def serving(transport: Transport) -> AsyncIterator[Link]:
     link.fail_all()
 
 
-async def test_what_is_sent_in_one_turn_leaves_in_one_write() -> None:
+async def test_commands_of_one_scheduling_step_are_sent_in_one_write() -> None:
     async with served_link() as server:
         for number in range(3):
             server.send(b"GET", b"%d" % number)
@@ -76,7 +76,7 @@ async def test_what_is_sent_in_one_turn_leaves_in_one_write() -> None:
         assert await server.written() == b"".join(b"*2\r\n$3\r\nGET\r\n$1\r\n%d\r\n" % n for n in range(3))
 
 
-async def test_replies_belong_to_the_oldest_command_without_one() -> None:
+async def test_replies_are_matched_to_the_oldest_pending_command() -> None:
     async with served_link() as server:
         pending = [server.send(b"GET", b"a"), server.send(b"GET", b"b")]
         await server.answer(b"$1\r\n1\r\n$1\r\n2\r\n")
@@ -84,7 +84,7 @@ async def test_replies_belong_to_the_oldest_command_without_one() -> None:
         assert [await one.wait() for one in pending] == [b"1", b"2"]
 
 
-async def test_replies_may_arrive_byte_by_byte() -> None:
+async def test_replies_are_parsed_byte_by_byte() -> None:
     async with served_link() as server:
         pending = server.send(b"GET", b"a")
         for byte in b"*2\r\n$1\r\n1\r\n:17\r\n":
@@ -93,7 +93,7 @@ async def test_replies_may_arrive_byte_by_byte() -> None:
         assert await pending.wait() == [b"1", 17]
 
 
-async def test_a_cancelled_waiters_reply_is_thrown_away_in_its_turn() -> None:
+async def test_reply_of_a_cancelled_command_is_discarded() -> None:
     async with served_link() as server:
         first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
         await server.written()
@@ -117,7 +117,7 @@ async def test_a_command_cancelled_before_it_is_written_is_dropped() -> None:
         assert await third.wait() == b"third"
 
 
-async def test_a_link_that_has_nothing_to_do_keeps_no_reply() -> None:
+async def test_idle_link_keeps_no_replies() -> None:
     async with served_link() as server:
         first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
         await server.answer(b"+first\r\n+second\r\n")
@@ -129,7 +129,7 @@ async def test_a_link_that_has_nothing_to_do_keeps_no_reply() -> None:
         assert [each() for each in kept] == [None, None]
 
 
-async def test_where_nothing_is_under_way_a_command_leaves_at_once() -> None:
+async def test_command_is_sent_immediately_when_none_is_pending() -> None:
     async with link_on_a_socket() as (link, theirs):
         first, second = (Pending(pack((b"GET", key)), 0, 60.0) for key in (b"a", b"b"))
         link.enqueue(first)
@@ -142,7 +142,7 @@ async def test_where_nothing_is_under_way_a_command_leaves_at_once() -> None:
         assert [await first.wait(), await second.wait()] == [b"first", b"second"]
 
 
-async def test_what_does_not_leave_at_once_leaves_before_what_is_sent_later() -> None:
+async def test_partially_sent_command_is_completed_before_later_ones() -> None:
     async with link_on_a_socket() as (link, theirs):
         large = b"x" * 4_000_000  # more than the system takes at once
         commands = [(b"SET", b"a", memoryview(large)), (b"GET", b"a")]
@@ -182,7 +182,7 @@ async def test_several_commands_are_answered_together() -> None:
         assert [str(reply) for reply in cast(list[object], replies)] == ["b'PONG'", "ERR no"]
 
 
-async def test_announcements_of_resp3_are_passed_over() -> None:
+async def test_resp3_push_messages_are_ignored() -> None:
     async with served_link() as server:
         pending = server.send(b"GET", b"a")
         await server.answer(b">2\r\n+invalidate\r\n*1\r\n+a\r\n#f\r\n")
@@ -194,7 +194,7 @@ async def test_announcements_of_resp3_are_passed_over() -> None:
     "nonsense,cause",
     [(b"!bang\r\n", "Protocol error"), (b"+unasked\r\n", "spoke unasked"), (b"-ERR bye\r\n", "ERR bye")],
 )
-async def test_nonsense_ends_the_link_and_fails_who_waits(nonsense: bytes, cause: str) -> None:
+async def test_malformed_reply_ends_the_link_and_fails_pending_commands(nonsense: bytes, cause: str) -> None:
     async with served_link() as server:
         await server.answer(nonsense)
         late = server.send(b"GET", b"a")
@@ -205,7 +205,7 @@ async def test_nonsense_ends_the_link_and_fails_who_waits(nonsense: bytes, cause
     assert cause in server.link.cause
 
 
-async def test_what_was_written_has_an_unknown_outcome_and_what_was_not_has_none() -> None:
+async def test_outcome_of_written_commands_is_unknown_and_others_were_not_sent() -> None:
     async with served_link() as server:
         written = server.send(b"INCR", b"a")
         await server.written()
@@ -232,7 +232,7 @@ async def test_silence_ends_the_link_when_the_oldest_command_has_waited_too_long
         assert (silent_so_far, server.link.cause) == ("", "it does not answer")
 
 
-async def test_whatever_arrives_starts_the_limit_anew(autojump_clock: trio.testing.MockClock) -> None:
+async def test_received_bytes_restart_the_time_limit(autojump_clock: trio.testing.MockClock) -> None:
     async with served_link() as server:
         server.send(b"GET", b"a", limit_s=5.0)
         pending = server.send(b"GET", b"b", limit_s=5.0)
@@ -243,7 +243,7 @@ async def test_whatever_arrives_starts_the_limit_anew(autojump_clock: trio.testi
         assert (await pending.wait(), server.link.cause) == (b"2", "")
 
 
-async def test_an_idle_link_lives_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_idle_link_stays_open(autojump_clock: trio.testing.MockClock) -> None:
     async with served_link() as server:
         server.send(b"GET", b"a", limit_s=1.0)
         await server.answer(b"+1\r\n")
@@ -252,7 +252,7 @@ async def test_an_idle_link_lives_on(autojump_clock: trio.testing.MockClock) -> 
         assert server.link.cause == ""
 
 
-async def test_repr_states_the_state() -> None:
+async def test_repr_contains_the_state() -> None:
     async with served_link() as server:
         server.send(b"GET", b"a")
         await server.written()

@@ -45,7 +45,7 @@ def sent_bytes(client: redis.Redis) -> int:
 
 
 @pytest.mark.parametrize("size", [10_000, 100_000, 900_000])
-async def test_redis_sends_hardly_more_than_is_answered(
+async def test_redis_sends_little_more_than_is_returned(
     storage: Storage, client: redis.Redis, size: int
 ) -> None:
     await write(storage, [size] * (4 * MIB // size))
@@ -57,7 +57,7 @@ async def test_redis_sends_hardly_more_than_is_answered(
     assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
 
 
-async def test_a_read_fills_up_where_entries_become_smaller(storage: Storage, layout: str) -> None:
+async def test_read_fills_max_bytes_when_entries_become_smaller(storage: Storage, layout: str) -> None:
     await write(storage, [500_000, 500_000, *[100] * 500, 500_000])
     answered = await read(storage, TP, 0, max_bytes=1_020_000)
 
@@ -66,14 +66,14 @@ async def test_a_read_fills_up_where_entries_become_smaller(storage: Storage, la
     assert records > 2 + fitting / 2
 
 
-async def test_a_large_entry_among_small_ones_holds_up_nothing(storage: Storage) -> None:
+async def test_large_entries_among_small_ones_are_read(storage: Storage) -> None:
     sizes = [10, 900_000, *[10] * 300, 900_000, 900_000, 10]
     await write(storage, sizes)
     found = await records_from(storage, TP, 0, max_bytes=MIB)
     assert [len(record.value or b"") for record in found] == sizes
 
 
-async def test_what_is_behind_a_caught_up_reader_is_read_no_further_than_it_asked(
+async def test_read_of_a_caught_up_consumer_transfers_at_most_max_bytes(
     storage: Storage, client: redis.Redis
 ) -> None:
     await write(storage, [900_000])
@@ -86,7 +86,7 @@ async def test_what_is_behind_a_caught_up_reader_is_read_no_further_than_it_aske
     assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
 
 
-async def test_thousands_of_small_batches_are_answered_in_few_buffers(storage: Storage) -> None:
+async def test_thousands_of_small_batches_are_returned_in_few_buffers(storage: Storage) -> None:
     await write(storage, [100] * 3000)
     answered = await read(storage, TP, 0, max_bytes=MIB)
 

@@ -40,7 +40,7 @@ def parsed(data: bytes) -> object:
     ),
     st.booleans(),
 )
-def test_packs_what_a_server_would_read_back(arguments: list[Argument], with_view: bool) -> None:
+def test_packed_commands_are_parsed_as_sent(arguments: list[Argument], with_view: bool) -> None:
     if with_view:
         arguments = [*arguments, memoryview(b"v" * (UNCOPIED_BYTES + 1)), memoryview(b"short"), b"end"]
     packed = b"".join(pack(arguments))
@@ -51,7 +51,7 @@ def test_packs_what_a_server_would_read_back(arguments: list[Argument], with_vie
     assert [as_bytes(argument) for argument in arguments] == parsed(packed)
 
 
-def test_a_command_can_be_put_together_from_packed_parts() -> None:
+def test_command_is_built_from_packed_parts() -> None:
     view = memoryview(b"v" * UNCOPIED_BYTES)
     column = [b"", b"x", b"y" * 2000]
     buffers = command_of(
@@ -61,7 +61,7 @@ def test_a_command_can_be_put_together_from_packed_parts() -> None:
     assert parsed(b"".join(buffers)) == [b"XADD", b"key", b"1", bytes(view), *column]
 
 
-def test_passes_a_large_memoryview_on_as_the_buffer_it_is() -> None:
+def test_large_memoryview_is_not_copied() -> None:
     view = memoryview(bytearray(UNCOPIED_BYTES))
     buffers = pack((b"SET", b"key", view))
 
@@ -93,7 +93,7 @@ def test_error_replies_become_exceptions(line: str, expected: type[Exception]) -
     assert expected is type(reply_error(line))
 
 
-def test_exceptions_are_derived_as_the_redis_packages_are() -> None:
+def test_exceptions_have_the_bases_of_redis_py() -> None:
     ours = {name: each for name, each in vars(redis_errors).items() if isinstance(each, type)}
     theirs = {name: getattr(exceptions, name.replace("RedisConnection", "Connection")) for name in ours}
 
@@ -106,17 +106,17 @@ def test_error_code_is_the_first_word() -> None:
     assert error_code(reply_error("BUSYGROUP Consumer Group name already exists")) == "BUSYGROUP"
 
 
-def test_only_what_may_pass_by_itself_is_temporary() -> None:
+def test_only_transient_errors_are_temporary() -> None:
     lines = ["OOM x", "READONLY x", "LOADING x", "MISCONF x", "NOAUTH x", "NOPERM x", "ERR x", "WRONGTYPE x"]
 
     assert [is_temporary(reply_error(line)) for line in lines] == [True] * 4 + [False] * 4
 
 
-def test_maps_read_the_same_in_both_protocols() -> None:
+def test_maps_are_parsed_equally_in_both_protocols() -> None:
     assert as_map([b"a", 1, b"b", 2]) == as_map({b"a": 1, b"b": 2}) == {b"a": 1, b"b": 2}
     assert as_map(None) == {}
 
 
-def test_streams_read_the_same_in_both_protocols() -> None:
+def test_streams_are_parsed_equally_in_both_protocols() -> None:
     assert as_pairs([[b"a", [1]]]) == as_pairs({b"a": [1]}) == [(b"a", [1])]
     assert as_pairs(None) == []

@@ -34,7 +34,7 @@ async def topic(storage: Storage, request: pytest.FixtureRequest) -> Topic:
     return await storage.create_topic("orders", 1, {"storage.layout": request.param, "retention.ms": "-1"})
 
 
-async def test_old_records_go_when_a_young_one_joins_them(storage: Storage, topic: Topic) -> None:
+async def test_old_records_are_removed_when_a_young_one_is_appended(storage: Storage, topic: Topic) -> None:
     """Even a few: in one piece of the log, they would remain as long as young records are added to it."""
     await append(storage, TP, numbered(3))
     await storage.alter_topic(topic, settings={**topic.settings, "retention.ms": HOUR_MS})
@@ -44,7 +44,7 @@ async def test_old_records_go_when_a_young_one_joins_them(storage: Storage, topi
     assert (await storage.latest(TP)).log_start_offset <= young.base_offset
 
 
-async def test_lowered_retention_is_applied_to_all_there_is(
+async def test_lowered_retention_applies_to_existing_records(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     for _ in range(20):
@@ -63,7 +63,7 @@ async def test_lowered_retention_is_applied_to_all_there_is(
     assert client.xlen(f"{{{KEY}}}:$index") < 10
 
 
-async def test_nothing_is_made_for_a_partition_that_nobody_wrote_to(
+async def test_maintenance_creates_no_keys_for_an_unused_partition(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     """Otherwise the workers would fill Redis with the states of partitions that are never used."""
@@ -75,7 +75,7 @@ async def test_nothing_is_made_for_a_partition_that_nobody_wrote_to(
     assert [key for key in client.scan_iter() if b"orders" in key] == []
 
 
-async def test_trimming_keeps_index_and_stream_in_step(
+async def test_trimming_keeps_index_and_stream_consistent(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     await storage.alter_topic(topic, settings={**topic.settings, "retention.bytes": "300000"})
@@ -94,7 +94,7 @@ def id_of(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
 
 
-async def test_expired_producers_are_forgotten_as_new_ones_come(
+async def test_expired_producers_are_removed_as_new_ones_are_added(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1
@@ -104,7 +104,7 @@ async def test_expired_producers_are_forgotten_as_new_ones_come(
     assert client.hlen(f"{{{KEY}}}:$producers") < 200
 
 
-async def test_brokers_of_long_ago_are_forgotten(
+async def test_outdated_brokers_are_removed(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     assert topic.partitions == 1

@@ -114,7 +114,7 @@ async def compact(storage: Storage, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_the_documented_rights_are_enough(
+async def test_documented_rights_are_sufficient(
     redis_server: RedisServer, client: redis.Redis, layout: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     allow(client, documented_rights())
@@ -128,7 +128,7 @@ async def test_the_documented_rights_are_enough(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-async def test_none_of_them_is_idle(redis_server: RedisServer, client: redis.Redis) -> None:
+async def test_every_documented_right_is_used(redis_server: RedisServer, client: redis.Redis) -> None:
     allow(client, documented_rights())
     client.config_resetstat()
     client.xadd("korvet:orders:0", {"value": "there before"})
@@ -150,7 +150,7 @@ async def test_none_of_them_is_idle(redis_server: RedisServer, client: redis.Red
     assert rights <= used
 
 
-async def test_other_keys_stay_out_of_reach(redis_server: RedisServer, client: redis.Redis) -> None:
+async def test_keys_outside_the_namespace_are_denied(redis_server: RedisServer, client: redis.Redis) -> None:
     allow(client, documented_rights())
     with redis.Redis.from_url(url_of(redis_server)) as restricted:
         for key in ("somebody", "korvetx", "{other:a:0}:$state"):
@@ -164,7 +164,7 @@ async def create_and_append(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("missing", ["+xtrim", "+hdel", "+unlink", "+hset"])
-async def test_a_missing_right_never_leaves_half_an_append(
+async def test_missing_right_leaves_no_partial_append(
     redis_server: RedisServer, client: redis.Redis, missing: str
 ) -> None:
     rights = documented_rights()
@@ -177,7 +177,7 @@ async def test_a_missing_right_never_leaves_half_an_append(
         assert not client.exists("korvet:orders:0")
 
 
-async def test_a_user_who_may_do_nothing_is_told_so_in_one_line(
+async def test_user_without_rights_is_refused_in_one_line(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     allow(client, [])
@@ -189,7 +189,7 @@ async def test_a_user_who_may_do_nothing_is_told_so_in_one_line(
     assert PASSWORD not in str(refused.value)
 
 
-async def test_a_user_who_may_not_interrupt_has_everything_too(
+async def test_user_without_client_unblock_can_do_everything(
     redis_server: RedisServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     allow(client, [right for right in documented_rights() if right not in ("+client|id", "+client|unblock")])
@@ -201,7 +201,7 @@ async def test_a_user_who_may_not_interrupt_has_everything_too(
 
 
 @pytest.mark.parametrize("right", ["+xread", "+xrevrange", "+script|load", "+set"])
-async def test_a_user_who_may_too_little_is_told_at_the_start(
+async def test_user_with_a_missing_right_is_refused_at_the_start(
     redis_server: RedisServer, client: redis.Redis, right: str
 ) -> None:
     allow(client, [each for each in documented_rights() if each != right])
@@ -210,7 +210,7 @@ async def test_a_user_who_may_too_little_is_told_at_the_start(
             pass
 
 
-async def test_without_wait_nothing_is_written_that_no_replica_could_confirm(
+async def test_acks_all_is_refused_before_writing_without_the_wait_right(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     allow(client, documented_rights())

@@ -40,7 +40,7 @@ appends = st.lists(st.tuples(st.lists(times, min_size=1, max_size=12), sizes), m
 @given(appends, st.data())
 @pytest.mark.parametrize("mapping", ["timestamp", "dense"])
 @pytest.mark.parametrize("layout", ["record", "batch"])
-def test_times_are_found_as_if_every_record_were_looked_at(
+def test_seek_ts_finds_the_same_record_as_a_full_scan(
     redis_server: RedisServer,
     layout: str,
     mapping: str,
@@ -104,7 +104,9 @@ def first_at(records: list[StoredRecord], timestamp: int) -> OffsetAndTimestamp 
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_retention_leaves_an_index_of_what_is_left(redis_server: RedisServer, layout: str) -> None:
+async def test_index_matches_the_remaining_records_after_retention(
+    redis_server: RedisServer, layout: str
+) -> None:
     chance = random.Random(layout)
     defaults = StorageDefaults(retention_check_interval_ms=0)
     async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
@@ -129,7 +131,7 @@ async def test_retention_leaves_an_index_of_what_is_left(redis_server: RedisServ
 @pytest.mark.slow
 @on(VALKEY)
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_a_million_records_are_searched_about_as_fast_as_a_tenth_of_them(
+async def test_seek_ts_in_a_million_records_is_about_as_fast_as_in_a_tenth(
     redis_server: RedisServer, layout: str
 ) -> None:
     """Also where the first record says 2100."""

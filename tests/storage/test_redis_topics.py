@@ -42,7 +42,7 @@ async def storage(redis_server: RedisServer) -> AsyncIterator[Storage]:
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_nothing_crosses_while_a_topic_is_deleted_and_created_under_appends(
+async def test_recreated_topics_get_no_records_of_concurrent_appends_to_old_ones(
     redis_server: RedisServer, client: redis.Redis, layout: str
 ) -> None:
     """Each append carries the topic id that its broker had when the append began."""
@@ -79,7 +79,7 @@ async def test_nothing_crosses_while_a_topic_is_deleted_and_created_under_append
         assert not client.exists("korvet:orders:0", STATE)
 
 
-async def test_deleting_a_topic_leaves_no_key_of_its_own(storage: Storage, client: redis.Redis) -> None:
+async def test_deleted_topic_leaves_no_keys(storage: Storage, client: redis.Redis) -> None:
     count = 2 * DROPPED_AT_ONCE + 1
     topic = await storage.create_topic("orders", count, {})
     for number in range(count):
@@ -113,7 +113,7 @@ async def test_leftovers_of_an_unfinished_deletion_are_not_adopted(
     assert len(await records_from(storage, TP)) == 1
 
 
-async def test_an_old_broker_does_not_make_a_deleted_topic_s_state_again(
+async def test_broker_with_an_outdated_catalogue_does_not_recreate_state(
     storage: Storage, client: redis.Redis
 ) -> None:
     await storage.create_topic("orders", 1, {})
@@ -126,7 +126,7 @@ async def test_an_old_broker_does_not_make_a_deleted_topic_s_state_again(
     assert not client.exists("korvet:orders:0", STATE)
 
 
-async def test_a_later_topic_s_partition_is_not_taken_over_by_an_earlier_one(
+async def test_partition_of_a_recreated_topic_is_not_taken_over_by_the_old_one(
     storage: Storage, client: redis.Redis
 ) -> None:
     """The old topic stands for that of a broker that read the catalogue just before the topic was deleted."""
@@ -154,7 +154,9 @@ async def new_broker(client: redis.Redis) -> AsyncIterator[Storage]:
 # --- Other brokers --------------------------------------------------------------------------------------------
 
 
-async def test_altered_settings_reach_another_broker_by_signal(storage: Storage, client: redis.Redis) -> None:
+async def test_altered_settings_are_announced_to_another_broker(
+    storage: Storage, client: redis.Redis
+) -> None:
     topic = await storage.create_topic("orders", 1, {})
     async with new_broker(client) as other:
         await append(other, TP, numbered(1))
@@ -183,7 +185,7 @@ async def test_a_newer_keyspace_is_refused(
     assert client.get("korvet:$format") == stored.encode()
 
 
-async def test_a_keyspace_says_its_format_from_the_first_day(
+async def test_keyspace_has_a_format_version_from_the_start(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     async with open_redis_storage(redis_server.url):
@@ -192,7 +194,7 @@ async def test_a_keyspace_says_its_format_from_the_first_day(
         assert client.keys("*") == [b"korvet:$format"]
 
 
-async def test_namespaces_do_not_see_each_other(redis_server: RedisServer, client: redis.Redis) -> None:
+async def test_namespaces_are_independent(redis_server: RedisServer, client: redis.Redis) -> None:
     async with (
         open_redis_storage(redis_server.url) as one,
         open_redis_storage(redis_server.url, namespace="other") as other,
@@ -208,7 +210,7 @@ async def test_namespaces_do_not_see_each_other(redis_server: RedisServer, clien
     assert all(key.startswith((b"korvet:", b"other:", b"{korvet:", b"{other:")) for key in client.keys("*"))
 
 
-async def test_the_start_line_names_server_and_durability(redis_server: RedisServer) -> None:
+async def test_description_contains_server_and_durability(redis_server: RedisServer) -> None:
     async with open_redis_storage(redis_server.url) as storage:
         name = "Valkey" if redis_server.kind.id.startswith("valkey") else "Redis"
 
@@ -218,7 +220,7 @@ async def test_the_start_line_names_server_and_durability(redis_server: RedisSer
 
 
 @pytest.mark.parametrize("url", ["redis://localhost:1/x/y", "unix://", "redis://localhost?db=many"])
-async def test_a_bad_url_is_one_line(url: str) -> None:
+async def test_invalid_url_is_refused_in_one_line(url: str) -> None:
     with pytest.raises(StorageUsageError) as refused:
         async with open_redis_storage(url):
             pass
@@ -226,7 +228,7 @@ async def test_a_bad_url_is_one_line(url: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-async def test_a_wrong_password_is_one_line(new_server: object) -> None:
+async def test_wrong_password_is_refused_in_one_line(new_server: object) -> None:
     server = new_server(tcp=True, options={"requirepass": "right"})  # type: ignore[operator]
     url = server.tcp_url.replace("redis://", "redis://:wrong@")
     with pytest.raises(StorageUsageError) as refused:
@@ -252,7 +254,9 @@ def save(client: redis.Redis) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_lost_records_begin_a_leader_epoch(storage: Storage, client: redis.Redis, layout: str) -> None:
+async def test_lost_records_start_a_new_leader_epoch(
+    storage: Storage, client: redis.Redis, layout: str
+) -> None:
     await storage.create_topic("orders", 1, {**DENSE, "storage.layout": layout})
     await append(storage, TP, numbered(5))
     saved = save(client)
@@ -272,7 +276,7 @@ async def test_lost_records_begin_a_leader_epoch(storage: Storage, client: redis
     assert (await storage.earliest(TP)).leader_epoch == 0
 
 
-async def test_an_append_notices_lost_records_too(storage: Storage, client: redis.Redis) -> None:
+async def test_append_detects_lost_records(storage: Storage, client: redis.Redis) -> None:
     await storage.create_topic("orders", 1, DENSE)
     await append(storage, TP, numbered(5))
     saved = save(client)
@@ -285,7 +289,7 @@ async def test_an_append_notices_lost_records_too(storage: Storage, client: redi
     assert [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)] == [(0, 0), (5, 1)]
 
 
-async def test_two_brokers_that_notice_the_same_loss_begin_one_epoch(
+async def test_two_brokers_that_detect_the_same_loss_start_one_epoch(
     storage: Storage, client: redis.Redis
 ) -> None:
     await storage.create_topic("orders", 1, DENSE)
@@ -300,7 +304,7 @@ async def test_two_brokers_that_notice_the_same_loss_begin_one_epoch(
     assert epochs == [1, 1, 1, 1]
 
 
-async def test_a_topic_that_is_gone_after_a_loss_is_unknown(storage: Storage, client: redis.Redis) -> None:
+async def test_topic_lost_with_the_records_is_unknown(storage: Storage, client: redis.Redis) -> None:
     topic: Topic = await storage.create_topic("orders", 1, {})
     await append(storage, TP, numbered(5))
     client.flushall()

@@ -45,7 +45,7 @@ async def test_all_buffers_arrive_in_order_and_then_the_end(
 
 
 @pytest.mark.parametrize("pair", [plain, streams])
-async def test_closing_ends_whoever_waits(pair: Callable[[], tuple[Transport, Transport]]) -> None:
+async def test_close_ends_a_pending_receive(pair: Callable[[], tuple[Transport, Transport]]) -> None:
     ours, theirs = pair()
 
     async def receive() -> None:
@@ -60,7 +60,7 @@ async def test_closing_ends_whoever_waits(pair: Callable[[], tuple[Transport, Tr
 
 
 @pytest.mark.parametrize("sent", range(7))
-def test_goes_on_after_a_partial_write(sent: int) -> None:
+def test_unsent_returns_the_rest_after_a_partial_write(sent: int) -> None:
     rest = unsent([b"ab", b"c", b"def"], sent)
 
     assert b"".join(rest) == b"abcdef"[sent:]

@@ -94,7 +94,7 @@ async def is_set_soon(event: trio.Event) -> bool:
     return event.is_set()
 
 
-async def test_an_entry_added_by_hand_wakes_who_waits(watching: Watching) -> None:
+async def test_manually_added_entry_wakes_a_watcher(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a", b"b"]) as watch:
             watching.watcher.note(b"a", b"0-0")
@@ -114,7 +114,7 @@ async def test_growth_between_reading_and_waiting_is_not_missed(watching: Watchi
             await watch.wait()
 
 
-async def test_growth_is_not_missed_where_nobody_told_of_a_read(watching: Watching) -> None:
+async def test_growth_is_not_missed_without_a_noted_read(watching: Watching) -> None:
     await watching.add(b"a")
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
@@ -128,14 +128,14 @@ async def test_growth_is_not_missed_where_nobody_told_of_a_read(watching: Watchi
             assert (was_over, await is_set_soon(over)) == (False, True)
 
 
-async def test_growth_through_this_broker_wakes_at_once(watching: Watching) -> None:
+async def test_growth_by_this_broker_wakes_watchers_immediately(watching: Watching) -> None:
     with watching.watcher.watch([b"a"]) as watch:
         watching.watcher.grew(b"a", b"5-0")
         with trio.fail_after(0.01):
             await watch.wait()
 
 
-async def test_own_growth_is_not_told_again_by_the_server(watching: Watching) -> None:
+async def test_own_growth_is_not_reported_again_by_redis(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"0-0")
@@ -150,7 +150,7 @@ async def test_own_growth_is_not_told_again_by_the_server(watching: Watching) ->
             assert (was_over, await is_set_soon(again)) == (False, True)
 
 
-async def test_who_waits_again_before_the_server_tells_of_own_growth_stays_covered(
+async def test_watcher_waiting_again_before_the_echo_of_own_growth_is_woken(
     watching: Watching,
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -168,7 +168,7 @@ async def test_who_waits_again_before_the_server_tells_of_own_growth_stays_cover
             assert (was_over, await is_set_soon(again)) == (False, True)
 
 
-async def test_a_stream_added_while_the_server_blocks_is_covered_too(watching: Watching) -> None:
+async def test_stream_added_during_a_blocking_xread_is_watched(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as first, watching.watcher.watch([b"b"]) as second:
             watching.watcher.note(b"a", b"0-0")
@@ -183,7 +183,7 @@ async def test_a_stream_added_while_the_server_blocks_is_covered_too(watching: W
             assert (second_woken, first_woken, await is_set_soon(first_over)) == (True, False, True)
 
 
-async def test_polls_that_follow_each_other_cost_no_command(watching: Watching) -> None:
+async def test_consecutive_polls_send_no_command(watching: Watching) -> None:
     keys = [b"stream:%d" % number for number in range(1000)]
 
     async def poll(key: bytes, limit_s: float) -> None:
@@ -205,7 +205,7 @@ async def test_polls_that_follow_each_other_cost_no_command(watching: Watching) 
     assert await watching.reads() == before
 
 
-async def test_a_stream_that_grows_without_waiters_leaves_the_xread(watching: Watching) -> None:
+async def test_growing_stream_without_watchers_is_removed_from_xread(watching: Watching) -> None:
     with watching.watcher.watch([b"a"]) as watch:
         watching.watcher.note(b"a", b"0-0")
         with trio.move_on_after(0.05):
@@ -222,7 +222,7 @@ async def test_a_stream_that_grows_without_waiters_leaves_the_xread(watching: Wa
 
 
 @pytest.mark.parametrize("are_deserted", [True, False])
-async def test_streams_that_nobody_comes_back_to_leave_together(
+async def test_abandoned_streams_are_removed_together(
     watching: Watching, monkeypatch: pytest.MonkeyPatch, are_deserted: bool
 ) -> None:
     monkeypatch.setattr(redis_watch, "DESERTED_AFTER_S", -1.0 if are_deserted else 60.0)
@@ -238,7 +238,7 @@ async def test_streams_that_nobody_comes_back_to_leave_together(
     assert watching.watcher.watched() == ([] if are_deserted else [key for key in keys if key != keys[7]])
 
 
-async def test_a_reader_who_saw_less_than_another_is_woken(watching: Watching) -> None:
+async def test_reader_behind_another_reader_is_woken(watching: Watching) -> None:
     with watching.watcher.watch([b"a"]) as watch:
         watching.watcher.note(b"a", b"5-0")
         watching.watcher.note(b"a", b"6-0")
@@ -246,7 +246,7 @@ async def test_a_reader_who_saw_less_than_another_is_woken(watching: Watching) -
             await watch.wait()
 
 
-async def test_a_stream_that_lost_its_end_is_watched_from_where_it_ends_now(watching: Watching) -> None:
+async def test_stream_that_lost_entries_is_watched_from_its_new_end(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"9-0")
@@ -260,7 +260,7 @@ async def test_a_stream_that_lost_its_end_is_watched_from_where_it_ends_now(watc
             assert (was_over, await is_set_soon(again)) == (False, True)
 
 
-async def test_forgotten_streams_wake_their_waiters(watching: Watching) -> None:
+async def test_forgotten_streams_wake_their_watchers(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"9-0")
@@ -270,7 +270,7 @@ async def test_forgotten_streams_wake_their_waiters(watching: Watching) -> None:
             assert await is_set_soon(over)
 
 
-async def test_changes_are_told_each_in_its_turn(watching: Watching) -> None:
+async def test_changes_are_reported_in_order(watching: Watching) -> None:
     for number in range(3):
         await watching.redis.execute(b"XADD", CHANGES, b"*", b"topic", number)
     await settled()
@@ -278,7 +278,7 @@ async def test_changes_are_told_each_in_its_turn(watching: Watching) -> None:
     assert watching.changes == [None, {b"topic": b"0"}, {b"topic": b"1"}, {b"topic": b"2"}]
 
 
-async def test_changes_before_the_start_are_not_told(redis_server: RedisServer) -> None:
+async def test_changes_before_the_start_are_not_reported(redis_server: RedisServer) -> None:
     with redis_server.client() as client:
         client.xadd(CHANGES, {"topic": "old"})
     async with watching_on(redis_server.url) as watching:
@@ -287,7 +287,7 @@ async def test_changes_before_the_start_are_not_told(redis_server: RedisServer) 
         assert watching.changes == [None]
 
 
-async def test_a_key_that_is_no_stream_spoils_only_its_own_watch(watching: Watching) -> None:
+async def test_key_that_is_not_a_stream_affects_only_its_own_watch(watching: Watching) -> None:
     await watching.redis.execute(b"SET", b"bad", b"text")
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"bad"]) as bad, watching.watcher.watch([b"good"]) as good:
@@ -300,7 +300,7 @@ async def test_a_key_that_is_no_stream_spoils_only_its_own_watch(watching: Watch
             assert (bad_over.is_set(), was_over, await is_set_soon(good_over)) == (True, False, True)
 
 
-async def test_everybody_is_woken_after_a_lost_connection(durable_server: RedisServer) -> None:
+async def test_all_watchers_are_woken_after_a_lost_connection(durable_server: RedisServer) -> None:
     async with watching_on(durable_server.url) as watching, trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"0-0")
@@ -328,7 +328,7 @@ async def test_a_killed_client_is_replaced(watching: Watching) -> None:
             assert await is_set_soon(over)
 
 
-async def test_without_the_right_to_unblock_waiters_are_woken_a_little_later(new_server: StartServer) -> None:
+async def test_watchers_are_woken_without_the_right_to_unblock(new_server: StartServer) -> None:
     server = new_server()
     with server.client() as admin:
         admin.execute_command(
@@ -360,7 +360,7 @@ async def test_without_the_right_to_unblock_waiters_are_woken_a_little_later(new
             assert await is_set_soon(over)
 
 
-async def test_growth_of_many_streams_wakes_everybody_who_waits(watching: Watching) -> None:
+async def test_growth_of_many_streams_wakes_all_watchers(watching: Watching) -> None:
     keys = [b"stream:%d" % number for number in range(300)]
     woken: list[bytes] = []
 

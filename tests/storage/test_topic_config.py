@@ -15,11 +15,11 @@ DEFAULTS = TopicConfig(
 )
 
 
-def test_without_settings_the_defaults_hold() -> None:
+def test_defaults_apply_without_settings() -> None:
     assert topic_config({}, DEFAULTS) == DEFAULTS
 
 
-def test_every_setting_that_storage_obeys_is_read() -> None:
+def test_every_storage_setting_is_parsed() -> None:
     settings = {
         "storage.layout": "record",
         "offset.mapping": "dense",
@@ -42,7 +42,7 @@ def test_every_setting_that_storage_obeys_is_read() -> None:
     )
 
 
-def test_settings_that_mean_nothing_to_storage_are_passed_over() -> None:
+def test_other_settings_are_ignored() -> None:
     assert topic_config({"segment.bytes": "17", "no.such": "thing"}, DEFAULTS) == DEFAULTS
 
 
@@ -59,7 +59,7 @@ def test_settings_that_mean_nothing_to_storage_are_passed_over() -> None:
         ({"local.retention.ms": "17"}, 1234),
     ],
 )
-def test_retention_is_what_storage_may_delete_by(settings: dict[str, str], retention_ms: int) -> None:
+def test_retention_is_unlimited_under_the_compact_policy(settings: dict[str, str], retention_ms: int) -> None:
     assert topic_config(settings, DEFAULTS).retention_ms == retention_ms
 
 
@@ -67,12 +67,12 @@ def test_retention_is_what_storage_may_delete_by(settings: dict[str, str], reten
     "name, value",
     [("retention.ms", "a week"), ("offset.mapping", "sparse"), ("message.timestamp.type", "createtime")],
 )
-def test_nonsense_is_named(name: str, value: str) -> None:
+def test_invalid_settings_are_reported_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=name):
         topic_config({name: value}, DEFAULTS)
 
 
-def test_the_fixed_settings_are_filled_in_where_they_were_left_out() -> None:
+def test_missing_fixed_settings_get_their_defaults() -> None:
     settings = with_fixed_settings({"offset.mapping": "dense", "retention.ms": "5"}, DEFAULTS)
 
     assert settings == {
