@@ -96,7 +96,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_ends_the_connection_with_one_line_and_nobody_else_notices(
+async def test_malformed_request_ends_only_its_connection_and_logs_one_line(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as server, connect(server) as hostile, connect(server) as bystander:
@@ -112,7 +112,7 @@ async def test_ends_the_connection_with_one_line_and_nobody_else_notices(
 
 
 @pytest.mark.parametrize("sent", [1, 3, 4, 5, 20])
-async def test_a_client_that_goes_in_the_middle_of_a_request_is_one_line(
+async def test_client_that_disconnects_during_a_request_is_logged_in_one_line(
     sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as server:
@@ -125,7 +125,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_request_is_one_line(
         assert f"{name}: connection closed: it went in the middle of a request" == record.getMessage()
 
 
-async def test_names_that_clients_make_up_write_no_lines_of_their_own(
+async def test_client_supplied_names_cannot_inject_log_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as server, connect(server) as hostile:
@@ -141,7 +141,7 @@ async def test_names_that_clients_make_up_write_no_lines_of_their_own(
         assert "\n" not in record.getMessage()
 
 
-async def test_what_came_before_the_bad_bytes_is_answered() -> None:
+async def test_requests_before_malformed_bytes_are_answered() -> None:
     async with serving() as server, connect(server) as client:
         await client.send(client.frame_of(METADATA, 12) * 3 + HOSTILE["negative size"])
 
@@ -253,7 +253,7 @@ def altered(offset: int, value: bytes, *, crc: bool = True) -> bytearray:
         "random",
     ],
 )
-async def test_bad_batches_get_an_error_and_the_connection_lives_on(
+async def test_malformed_batches_get_an_error_and_the_connection_stays_open(
     batch: bytes, error: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -297,7 +297,7 @@ async def test_decompression_bombs_take_bounded_memory(codec: Codec) -> None:
     assert peak < len(packed) + 300_000_000
 
 
-async def test_searching_a_log_with_a_bomb_in_it_answers_all_the_same() -> None:
+async def test_list_offsets_answers_for_a_log_with_a_decompression_bomb() -> None:
     broker = await new_broker()
     await create(broker)
     stored = await answered(broker, produce(bomb(Codec.ZSTD, 400_000_000)), 9)
@@ -315,7 +315,7 @@ async def test_searching_a_log_with_a_bomb_in_it_answers_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "a/b", "{a}", "$a", "a\x00", "x" * 250, "🙂"])
-async def test_bad_names_of_topics_get_an_error(name: str) -> None:
+async def test_invalid_topic_names_get_an_error(name: str) -> None:
     async with serving() as server, connect(server) as client:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
 
@@ -445,15 +445,15 @@ def message_of(api: Api, version: int, random: Random) -> object:
 
 @given(st.sampled_from(API_AND_VERSION), st.integers(0, 2**32))
 @EXAMPLES
-def test_every_request_that_can_be_read_is_answered_or_ends_its_connection(
-    which: tuple[Api, int], seed: int
-) -> None:
+def test_every_decoded_request_is_answered_or_ends_its_connection(which: tuple[Api, int], seed: int) -> None:
     run(request_bytes(message_of(*which, Random(seed)), which[1]))
 
 
 @given(st.sampled_from(API_AND_VERSION), st.integers(0, 2**32), st.data())
 @EXAMPLES
-def test_requests_with_wrong_bytes_do_no_harm(which: tuple[Api, int], seed: int, data: st.DataObject) -> None:
+def test_damaged_requests_are_answered_or_end_their_connection(
+    which: tuple[Api, int], seed: int, data: st.DataObject
+) -> None:
     body = bytearray(request_bytes(message_of(*which, Random(seed)), which[1])[4:])
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(body)))
@@ -471,14 +471,16 @@ def test_requests_with_wrong_bytes_do_no_harm(which: tuple[Api, int], seed: int,
 
 @given(st.binary(max_size=300), st.sampled_from(API_AND_VERSION))
 @EXAMPLES
-def test_random_bytes_behind_a_header_do_no_harm(data: bytes, which: tuple[Api, int]) -> None:
+def test_random_bytes_after_a_header_are_answered_or_end_their_connection(
+    data: bytes, which: tuple[Api, int]
+) -> None:
     api, version = which
     run(frame(header(api.key, version), data) + data)
 
 
 @given(st.lists(st.tuples(st.sampled_from(API_AND_VERSION), st.integers(0, 2**32)), min_size=2, max_size=12))
 @settings(max_examples=100, deadline=None)
-def test_requests_after_each_other_are_answered_one_by_one(asked: list[tuple[tuple[Api, int], int]]) -> None:
+def test_consecutive_requests_are_answered_in_turn(asked: list[tuple[tuple[Api, int], int]]) -> None:
     """None of them is lost, whatever the ones before did, as long as none ends the connection."""
 
     async def main() -> None:

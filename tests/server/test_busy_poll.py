@@ -51,7 +51,7 @@ async def keeping(*, counts_those_that_waited: bool = False) -> AsyncIterator[Vi
         nursery.cancel_scope.cancel()
 
 
-async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(clock: Clock) -> None:
+async def test_event_loop_polls_for_a_short_time_after_the_last_response(clock: Clock) -> None:
     async with keeping() as kept:
         kept.answered(clock.now, clock.now, has_waited=False)
         for _ in range(3):
@@ -67,7 +67,7 @@ async def test_it_keeps_the_event_loop_awake_for_a_moment_after_the_last_answer(
         assert 0 == await times_run(clock, 10)
 
 
-async def test_where_requests_take_their_time_it_does_nothing(clock: Clock) -> None:
+async def test_slow_requests_do_not_start_polling(clock: Clock) -> None:
     async with keeping() as kept:
         for _ in range(3):
             kept.answered(clock.now, clock.now + 0.001, has_waited=False)
@@ -76,9 +76,7 @@ async def test_where_requests_take_their_time_it_does_nothing(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_an_answer_that_waited_counts_where_nobody_else_was_waited_for(
-    clock: Clock, counts: bool
-) -> None:
+async def test_response_that_waited_counts_when_configured(clock: Clock, counts: bool) -> None:
     """Such as a long poll that the request before has ended."""
     async with keeping(counts_those_that_waited=counts) as kept:
         kept.answered(clock.now, clock.now, has_waited=False)

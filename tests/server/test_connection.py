@@ -45,25 +45,25 @@ def overdue(connection: ServedConnection, now: float, *, is_memory_scarce: bool 
     return connection.overdue(now, patience)
 
 
-async def test_is_idle_when_nothing_was_asked_for_too_long(connection: ServedConnection) -> None:
+async def test_connection_without_requests_becomes_idle(connection: ServedConnection) -> None:
     assert "" == overdue(connection, 1060)
     assert "idle for 61 s" == overdue(connection, 1061)
 
 
-async def test_is_not_idle_while_it_is_worked_for(connection: ServedConnection) -> None:
+async def test_connection_with_a_pending_request_is_not_idle(connection: ServedConnection) -> None:
     connection._taken = 1
 
     assert "" == overdue(connection, 1e9)
 
 
-async def test_is_idle_when_it_takes_nothing_of_its_answer(connection: ServedConnection) -> None:
+async def test_connection_that_does_not_read_its_response_becomes_idle(connection: ServedConnection) -> None:
     connection._taken = 1
     connection._is_sending = True
 
     assert "idle for 61 s" == overdue(connection, 1061)
 
 
-async def test_a_request_that_has_begun_must_arrive_at_a_rate(connection: ServedConnection) -> None:
+async def test_partial_request_must_arrive_at_a_minimum_rate(connection: ServedConnection) -> None:
     connection.connection.receive_data(b"\0\0\x10\0")
     assert ["", ""] == [overdue(connection, now) for now in (1000, 1010)]
     connection.connection.receive_data(bytes(1000))
@@ -72,7 +72,7 @@ async def test_a_request_that_has_begun_must_arrive_at_a_rate(connection: Served
     assert "900 bytes of its request arrived in 11 s" == overdue(connection, 1022)
 
 
-async def test_the_rate_is_that_of_one_request(connection: ServedConnection) -> None:
+async def test_arrival_rate_is_measured_for_each_request(connection: ServedConnection) -> None:
     connection.connection.receive_data(b"\0")
     overdue(connection, 1000)
     connection._taken = connection._answered = 1
@@ -80,7 +80,7 @@ async def test_the_rate_is_that_of_one_request(connection: ServedConnection) -> 
     assert "0 bytes of its request arrived in 11 s" == overdue(connection, 1022)
 
 
-async def test_time_in_which_the_broker_does_not_read_does_not_count(connection: ServedConnection) -> None:
+async def test_time_while_the_broker_does_not_read_is_not_counted(connection: ServedConnection) -> None:
     connection.connection.receive_data(b"\0")
     overdue(connection, 1000)
     connection._is_waiting_for_room = True
@@ -90,7 +90,7 @@ async def test_time_in_which_the_broker_does_not_read_does_not_count(connection:
     assert ["", ""] == [overdue(connection, now) for now in (1101, 1110)]
 
 
-async def test_a_large_request_must_be_complete_in_time_while_others_wait_for_memory(
+async def test_large_request_must_arrive_in_time_while_memory_is_scarce(
     connection: ServedConnection,
 ) -> None:
     connection.connection.receive_data(b"\0\x10\0\0" + bytes(70_000))
@@ -103,13 +103,13 @@ async def test_a_large_request_must_be_complete_in_time_while_others_wait_for_me
     assert said == overdue(connection, 1011, is_memory_scarce=True)
 
 
-async def test_says_its_state(connection: ServedConnection) -> None:
+async def test_repr_contains_request_counts(connection: ServedConnection) -> None:
     connection._taken = 2
 
     assert "<ServedConnection peer requests=2 answered=0>" == repr(connection)
 
 
-async def test_what_is_sent_is_let_go_of_as_it_goes(connection: ServedConnection) -> None:
+async def test_sent_buffers_are_released_while_sending(connection: ServedConnection) -> None:
     ours, theirs = trio.socket.socketpair()
     connection.sock = socket.socket(fileno=ours.detach())
     connection.sock.setblocking(False)
@@ -131,7 +131,7 @@ async def test_what_is_sent_is_let_go_of_as_it_goes(connection: ServedConnection
     assert [b"", b"", b""] == buffers
 
 
-def test_no_more_is_sent_in_one_turn_than_others_can_wait_for() -> None:
+def test_portion_limits_the_bytes_and_buffers_sent_at_a_time() -> None:
     small, large = b"s" * 10, b"l" * BYTES_AT_ONCE
 
     assert [small, small] == portion([small, small], 0)
@@ -141,7 +141,7 @@ def test_no_more_is_sent_in_one_turn_than_others_can_wait_for() -> None:
     assert BUFFERS_AT_ONCE == len(portion([small] * 5000, 0))
 
 
-async def test_staying_awake_is_worth_it_behind_what_waited_for_records_in_this_process() -> None:
+async def test_long_polls_count_for_busy_polling_only_with_local_storage() -> None:
     storage = MemoryStorage()
     broker = await open_broker(storage, Config())
     counts = []
@@ -151,7 +151,7 @@ async def test_staying_awake_is_worth_it_behind_what_waited_for_records_in_this_
     assert [True, False] == counts
 
 
-async def test_watched_tells_each_wait_and_returns_the_result(autojump_clock: MockClock) -> None:
+async def test_watched_reports_each_wait_and_returns_the_result(autojump_clock: MockClock) -> None:
     told = []
 
     async def work() -> str:
@@ -165,14 +165,14 @@ async def test_watched_tells_each_wait_and_returns_the_result(autojump_clock: Mo
     assert ["begun", "waits", "slept", "waits"] == told
 
 
-async def test_watched_tells_nothing_of_work_that_does_not_wait() -> None:
+async def test_watched_reports_no_wait_when_work_does_not_wait() -> None:
     async def work() -> str:
         return "result"
 
     assert "result" == await watched(work(), pytest.fail)
 
 
-async def test_watched_passes_errors_and_cancellation_on(autojump_clock: MockClock) -> None:
+async def test_watched_propagates_errors_and_cancellation(autojump_clock: MockClock) -> None:
     ended = []
 
     async def fail() -> None:

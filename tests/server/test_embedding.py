@@ -15,7 +15,7 @@ from korvet.server.listeners import ListenError
 from korvet.storage.memory import MemoryStorage
 
 
-async def test_a_broker_serves_until_its_block_ends() -> None:
+async def test_broker_serves_until_its_block_ends() -> None:
     async with korvet.open_server() as server:
         host, port = server.bootstrap_servers.split(":")
         await trio.to_thread.run_sync(create_topic, int(port), "orders")
@@ -24,7 +24,7 @@ async def test_a_broker_serves_until_its_block_ends() -> None:
         await trio.open_tcp_stream(host, int(port))
 
 
-async def test_a_storage_of_the_caller_is_used_and_stays_open() -> None:
+async def test_given_storage_is_used_and_stays_open() -> None:
     storage = MemoryStorage()
     for name in ("orders", "payments"):
         async with korvet.open_server(storage=storage) as server:
@@ -34,7 +34,7 @@ async def test_a_storage_of_the_caller_is_used_and_stays_open() -> None:
     assert {"orders", "payments"} == {*await storage.topics()}
 
 
-async def test_brokers_run_side_by_side_with_settings_of_their_own() -> None:
+async def test_brokers_run_side_by_side_with_different_settings() -> None:
     config = Config(listeners=(Listener("PLAINTEXT", "127.0.0.1", 0),), num_partitions=7)
     async with korvet.open_server(config) as one, korvet.open_server(config) as other:
         assert one.bootstrap_servers != other.bootstrap_servers
@@ -50,7 +50,7 @@ async def fail_beside_a_broker(ports: list[int]) -> None:
         raise ZeroDivisionError
 
 
-async def test_an_error_in_the_block_ends_the_broker_and_is_raised_as_it_is() -> None:
+async def test_error_in_the_block_ends_the_broker_and_is_raised_unwrapped() -> None:
     ports: list[int] = []
     with pytest.raises(ZeroDivisionError):
         await fail_beside_a_broker(ports)
@@ -58,7 +58,7 @@ async def test_an_error_in_the_block_ends_the_broker_and_is_raised_as_it_is() ->
         await trio.open_tcp_stream("localhost", ports[0])
 
 
-def test_a_thread_other_than_the_main_one_may_run_a_broker_and_signals_stay_as_they_are() -> None:
+def test_broker_runs_in_any_thread_without_signal_handlers() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     seen: list[str] = []
 

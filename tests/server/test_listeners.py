@@ -27,7 +27,7 @@ def hosts(bound: BoundListener) -> list[str]:
     return [sock.getsockname()[0] for sock in bound.sockets]
 
 
-def test_localhost_is_loopback_of_both_families_at_one_port() -> None:
+def test_localhost_is_bound_for_both_families_at_one_port() -> None:
     with opened(("localhost", 0)) as (bound,):
         assert ["127.0.0.1", "::1"] == hosts(bound)
         assert {bound.listener.port} == {sock.getsockname()[1] for sock in bound.sockets}
@@ -35,25 +35,25 @@ def test_localhost_is_loopback_of_both_families_at_one_port() -> None:
         assert Listener("L0", "localhost", bound.listener.port) == bound.advertised
 
 
-def test_no_host_is_every_address_and_clients_are_told_the_machines_name() -> None:
+def test_empty_host_binds_every_address_and_advertises_the_host_name() -> None:
     with opened(("", 0)) as (bound,):
         assert ["0.0.0.0", "::"] == hosts(bound)
         assert not bound.is_loopback
         assert Listener("L0", socket.gethostname(), bound.listener.port) == bound.advertised
 
 
-def test_several_listeners_have_their_own_ports() -> None:
+def test_several_listeners_are_bound_separately() -> None:
     with opened(("127.0.0.1", 0), ("::1", 0)) as bound:
         assert [["127.0.0.1"], ["::1"]] == [hosts(each) for each in bound]
 
 
-def test_clients_are_told_what_is_advertised_and_the_port_where_that_says_none() -> None:
+def test_advertised_listener_without_port_gets_the_bound_port() -> None:
     told = (Listener("L0", "broker.example", 0),)
     with opened(("127.0.0.1", 0), advertised_listeners=told) as (bound,):
         assert Listener("L0", "broker.example", bound.listener.port) == bound.advertised
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_port_in_use_is_reported() -> None:
     with opened(("127.0.0.1", 0)) as (taken,):
         port = taken.listener.port
         with (
@@ -70,7 +70,7 @@ def test_a_port_in_use_in_one_family_is_in_use() -> None:
             pass
 
 
-def test_leaves_nothing_open_when_one_listener_cannot_be_had() -> None:
+def test_all_sockets_are_closed_when_one_listener_fails() -> None:
     with opened(("127.0.0.1", 0)) as (taken,), socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
@@ -81,7 +81,7 @@ def test_leaves_nothing_open_when_one_listener_cannot_be_had() -> None:
             assert free == bound.listener.port
 
 
-def test_a_host_nobody_knows_is_one_line() -> None:
+def test_unknown_host_is_reported_in_one_line() -> None:
     with (
         pytest.raises(ListenError, match=r"cannot listen on nobody\.invalid:0"),
         opened(("nobody.invalid", 0)),
@@ -89,7 +89,7 @@ def test_a_host_nobody_knows_is_one_line() -> None:
         pass
 
 
-def test_a_family_that_this_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_address_family_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     bind = listeners._bind
 
     def without_ipv6(host: str, family: socket.AddressFamily, *rest: Any, **options: Any) -> socket.socket:
@@ -108,9 +108,9 @@ def test_a_family_that_this_machine_lacks_is_left_out(monkeypatch: pytest.Monkey
     "host, expected",
     [("localhost", True), ("127.0.0.9", True), ("::1", True), ("", False), ("10.0.0.1", False), ("x", False)],
 )
-def test_knows_loopback(host: str, expected: bool) -> None:
+def test_is_loopback(host: str, expected: bool) -> None:
     assert expected == is_loopback(host)
 
 
-def test_names_peers_as_logs_do() -> None:
+def test_peer_names_contain_host_and_port() -> None:
     assert ["1.2.3.4:5", "[::1]:6"] == [peer_name(("1.2.3.4", 5)), peer_name(("::1", 6))]

@@ -9,7 +9,7 @@ import pytest
 from korvet.server.log_limit import LogLimit
 
 
-def test_further_warnings_are_counted_until_the_period_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_warnings_are_counted_until_the_period_ends(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 1000.0
     limit = LogLimit(logging.getLogger("korvet.test"), lines=2, period_s=60, clock=lambda: now_s)
     for number in range(5):

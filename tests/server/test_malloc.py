@@ -7,7 +7,7 @@ import sys
 from korvet.server.malloc import WORTH_BYTES, Heap, keep_what_is_free, trim
 
 
-async def test_memory_is_given_back_once_much_less_is_in_use_than_there_was() -> None:
+async def test_free_memory_is_trimmed_when_use_has_dropped_far_below_its_peak() -> None:
     trimmed: list[bool] = []
     heap = Heap(lambda: trimmed.append(True))
     times = []
@@ -18,7 +18,7 @@ async def test_memory_is_given_back_once_much_less_is_in_use_than_there_was() ->
     assert [0, 0, 0, 1, 1, 2] == times
 
 
-async def test_little_is_left_where_it_is() -> None:
+async def test_little_free_memory_is_not_trimmed() -> None:
     heap = Heap(lambda: 1 / 0)
     await heap.look(WORTH_BYTES - 1)
     await heap.look(0)
@@ -47,7 +47,7 @@ print(full, free, resident_mb())
 
 if platform.libc_ver()[0] == "glibc":  # a skip would fail the run
 
-    def test_what_is_freed_is_kept_until_it_is_given_back() -> None:
+    def test_freed_memory_is_kept_until_it_is_trimmed() -> None:
         def sizes(*arguments: str) -> list[float]:
             run = subprocess.run(
                 [sys.executable, "-c", FREED_AT_ONCE, *arguments], capture_output=True, text=True, check=True
@@ -62,6 +62,6 @@ if platform.libc_ver()[0] == "glibc":  # a skip would fail the run
         assert free < full - 50  # otherwise configuring glibc would not be necessary
 
 
-def test_there_is_something_to_call_on_every_system() -> None:
+def test_trimming_functions_exist_on_every_system() -> None:
     keep_what_is_free()
     trim()

@@ -77,14 +77,14 @@ def records(response: Any) -> bytes:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_listens_on_loopback_of_both_families_at_one_port(host: str) -> None:
+async def test_server_listens_on_loopback_of_both_families(host: str) -> None:
     async with serving() as server, connect(server, host) as client:
         response = await client.ask(API_VERSIONS, 3)
 
         assert ErrorCode.NONE == response.error_code
 
 
-async def test_listens_at_several_addresses_and_tells_each_ones_own() -> None:
+async def test_clients_of_each_listener_get_its_advertised_address() -> None:
     listeners = (Listener("A", "127.0.0.1", 0), Listener("B", "::1", 0))
     told = (Listener("B", "outside.example", 1234),)
     async with serving(listeners=listeners, advertised_listeners=told) as server:
@@ -97,7 +97,7 @@ async def test_listens_at_several_addresses_and_tells_each_ones_own() -> None:
         assert [("127.0.0.1", port_of(server)), ("outside.example", 1234)] == addresses
 
 
-async def test_answers_in_the_order_of_the_requests() -> None:
+async def test_responses_are_sent_in_request_order() -> None:
     async with serving() as server, connect(server) as client:
         asked = [(API_VERSIONS, 3), (METADATA, 12), (produce(), 9), (METADATA, 1), (produce(), 3)] * 20
         await client.send(b"".join(client.frame_of(request, version) for request, version in asked))
@@ -108,7 +108,7 @@ async def test_answers_in_the_order_of_the_requests() -> None:
         assert list(range(40)) == [base_offset(each) for _, each in answers if hasattr(each, "responses")]
 
 
-async def test_takes_requests_byte_by_byte() -> None:
+async def test_requests_are_read_byte_by_byte() -> None:
     async with serving(storage=await with_topic()) as server, connect(server) as client:
         client.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in client.frame_of(produce(), 9):
@@ -117,7 +117,7 @@ async def test_takes_requests_byte_by_byte() -> None:
         assert 0 == base_offset((await client.answer(ProduceRequest, 9))[1])
 
 
-async def test_takes_large_requests_and_gives_them_back() -> None:
+async def test_large_records_are_produced_and_fetched() -> None:
     large = build_batch([(0, 1, None, os.urandom(3_000_000), ())])
     async with (
         serving(storage=await with_topic(), message_max_bytes=10_000_000) as server,
@@ -130,7 +130,7 @@ async def test_takes_large_requests_and_gives_them_back() -> None:
         assert bytes(large)[17:] == records((await client.answer(FetchRequest, 12))[1])[17:]
 
 
-async def test_answers_of_thousands_of_buffers_arrive_whole() -> None:
+async def test_responses_of_thousands_of_buffers_arrive_completely() -> None:
     large = build_batch([(0, 1, None, os.urandom(10_000), ())])
     storage = await with_topic()
     async with serving(storage=storage) as server, connect(server) as client:
@@ -143,7 +143,7 @@ async def test_answers_of_thousands_of_buffers_arrive_whole() -> None:
         assert 2500 * len(large) == len(records(await client.ask(fetch(), 12)))
 
 
-async def test_acks_0_gets_no_answer_and_the_next_request_does() -> None:
+async def test_acks_0_gets_no_response_and_the_next_request_does() -> None:
     async with serving(storage=await with_topic()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(acks=0), 9))
 
@@ -162,7 +162,7 @@ async def test_unknown_versions_of_api_versions_are_answered_in_version_0() -> N
         ]
 
 
-async def test_old_produce_requests_are_refused_and_the_connection_lives_on() -> None:
+async def test_old_produce_requests_are_refused_and_the_connection_stays_open() -> None:
     async with serving(storage=await with_topic()) as server, connect(server) as client:
         refused = await client.ask(produce(), 2)
         taken = await client.ask(produce(), 3)
@@ -204,7 +204,7 @@ class SlowStorage:
         return Shim(self.storage, append=self.append)
 
 
-async def test_a_produce_begins_once_the_one_before_is_settled() -> None:
+async def test_produces_overlap_once_the_order_of_the_first_is_settled() -> None:
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9) * 2)
@@ -217,7 +217,7 @@ async def test_a_produce_begins_once_the_one_before_is_settled() -> None:
         assert [0, 1] == [base_offset((await client.answer(ProduceRequest, 9))[1]) for _ in range(2)]
 
 
-async def test_a_produce_that_is_not_settled_holds_up_the_next() -> None:
+async def test_produce_waits_until_the_order_of_the_previous_one_is_settled() -> None:
     slow = SlowStorage(await with_topic(), settles=False)
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9) * 2)
@@ -239,7 +239,7 @@ async def test_a_produce_that_is_not_settled_holds_up_the_next() -> None:
         (SMALL_PRODUCES_BYTES // 3, PRODUCES_AT_ONCE),
     ],
 )
-async def test_only_so_many_produces_are_worked_on_at_once(record_bytes: int, at_once: int) -> None:
+async def test_concurrent_produces_of_a_connection_are_limited(record_bytes: int, at_once: int) -> None:
     slow = SlowStorage(await with_topic())
     count = at_once + 7
     request = produce(build_batch([(0, 0, None, bytes(record_bytes), ())]))
@@ -257,7 +257,7 @@ async def test_only_so_many_produces_are_worked_on_at_once(record_bytes: int, at
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
 
 
-async def test_where_many_are_worked_on_each_connection_has_to_do_with_fewer(
+async def test_concurrent_produces_of_a_connection_are_reduced_under_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("korvet.server.connection.ALL_PRODUCES_AT_ONCE", 2 * PRODUCES_AT_ONCE)
@@ -290,7 +290,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[ServedConnection]:
     return begun
 
 
-async def test_a_client_that_sends_one_produce_at_a_time_is_served_by_one_task(
+async def test_sequential_produces_are_served_by_one_task(
     tasks: list[ServedConnection],
 ) -> None:
     slow = SlowStorage(await with_topic())
@@ -305,7 +305,7 @@ async def test_a_client_that_sends_one_produce_at_a_time_is_served_by_one_task(
     assert 1 == len(tasks)
 
 
-async def test_whoever_stays_awake_is_told_which_answers_needed_no_waiting(
+async def test_busy_polling_is_notified_which_responses_waited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[bool] = []
@@ -329,7 +329,7 @@ async def test_whoever_stays_awake_is_told_which_answers_needed_no_waiting(
         assert [False, True, False] == answers
 
 
-async def test_overlapping_produces_are_served_by_few_tasks_that_end_with_the_client(
+async def test_overlapping_produces_use_few_tasks_that_end_with_the_connection(
     tasks: list[ServedConnection],
 ) -> None:
     slow = SlowStorage(await with_topic())
@@ -348,7 +348,7 @@ async def test_overlapping_produces_are_served_by_few_tasks_that_end_with_the_cl
         assert 3 <= len(tasks) <= 4
 
 
-async def test_other_requests_wait_for_the_produces_before_them() -> None:
+async def test_other_requests_wait_for_preceding_produces() -> None:
     slow = SlowStorage(await with_topic())
     looked = []
     storage = slow.shim()
@@ -371,7 +371,7 @@ async def test_other_requests_wait_for_the_produces_before_them() -> None:
     assert [0, 0, 2] == looked
 
 
-async def test_produces_under_way_are_answered_when_bad_bytes_follow() -> None:
+async def test_pending_produces_are_answered_when_malformed_bytes_follow() -> None:
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9) * 2 + b"\xff" * 8)
@@ -384,7 +384,7 @@ async def test_produces_under_way_are_answered_when_bad_bytes_follow() -> None:
         await client.closed()
 
 
-async def test_a_connection_ends_when_one_of_its_produces_fails_unexpectedly(
+async def test_connection_ends_when_a_produce_fails_unexpectedly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slow = SlowStorage(await with_topic())
@@ -408,7 +408,7 @@ async def test_a_connection_ends_when_one_of_its_produces_fails_unexpectedly(
 # --- Limits -----------------------------------------------------------------------------------------------
 
 
-async def test_further_clients_wait_while_there_are_max_connections() -> None:
+async def test_new_clients_wait_while_max_connections_is_reached() -> None:
     async with serving(max_connections=2) as server, connect(server) as first, connect(server) as second:
         await first.ask(API_VERSIONS, 3)
         await second.ask(API_VERSIONS, 3)
@@ -444,7 +444,7 @@ async def test_large_requests_wait_for_memory_in_turn() -> None:
         assert 0 == server._budget.taken
 
 
-async def test_a_share_is_given_back_by_those_who_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_connections_release_their_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[ByteBudget] = []
     begin = Shared.__init__
 
@@ -480,14 +480,14 @@ async def test_idle_connections_are_closed() -> None:
         await client.closed()
 
 
-async def test_requests_that_stand_still_are_given_up() -> None:
+async def test_stalled_requests_time_out() -> None:
     async with serving(request_timeout_ms=1, sweep_interval_s=0.01) as server, connect(server) as client:
         await client.ask(API_VERSIONS, 3)
         await client.send(client.frame_of(API_VERSIONS, 3)[:10])
         await client.closed()
 
 
-async def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
+async def test_client_that_does_not_read_does_not_delay_other_clients() -> None:
     large = build_batch([(0, 1, None, os.urandom(900_000), ())])
     storage = await with_topic()
     async with serving(storage=storage) as server, connect(server) as slow, connect(server) as quick:
@@ -508,7 +508,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["alone", "with a request behind it"])
-async def test_a_fetch_does_not_wait_for_a_client_that_went(behind: bool) -> None:
+async def test_waiting_fetch_ends_when_its_client_disconnects(behind: bool) -> None:
     async with serving(storage=await with_topic(), sweep_interval_s=0.01) as server:
         async with connect(server) as client:
             frames = client.frame_of(fetch(), 12)
@@ -519,7 +519,7 @@ async def test_a_fetch_does_not_wait_for_a_client_that_went(behind: bool) -> Non
         await seen(server).until(lambda: seen(server).connections == 0)
 
 
-async def test_a_fetch_does_not_wait_for_a_client_that_crashed_nor_is_it_told_of(
+async def test_waiting_fetch_of_a_crashed_client_ends_without_a_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -535,7 +535,7 @@ async def test_a_fetch_does_not_wait_for_a_client_that_crashed_nor_is_it_told_of
     assert not [record for record in caplog.records if "unanswered" in record.getMessage()]
 
 
-async def test_a_client_that_closed_one_direction_gets_its_answers() -> None:
+async def test_client_that_half_closed_gets_its_responses() -> None:
     async with serving(storage=await with_topic()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9))
         await client.stream.send_eof()
@@ -544,7 +544,9 @@ async def test_a_client_that_closed_one_direction_gets_its_answers() -> None:
         await client.closed()
 
 
-async def test_a_bug_is_logged_and_ends_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_exception_is_logged_and_ends_only_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     storage = await with_topic()
 
     async def topic(name: str) -> Any:
@@ -567,7 +569,7 @@ async def test_a_bug_is_logged_and_ends_its_connection_alone(caplog: pytest.LogC
         assert record.exc_info is not None
 
 
-async def test_a_produce_without_acks_that_fails_closes_its_connection(
+async def test_failed_produce_with_acks_0_closes_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as server, connect(server) as client:
@@ -596,7 +598,7 @@ class Listening:
         return self.sock.fileno()
 
 
-async def test_goes_on_accepting_after_errors(
+async def test_accept_continues_after_errors(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     troubles = [
@@ -620,7 +622,7 @@ async def test_goes_on_accepting_after_errors(
 # --- The end ----------------------------------------------------------------------------------------------
 
 
-async def test_draining_answers_parked_fetches_and_ends_idle_connections() -> None:
+async def test_drain_answers_parked_fetches_and_ends_idle_connections() -> None:
     async with (
         serving(storage=await with_topic()) as server,
         connect(server) as idle,
@@ -637,7 +639,7 @@ async def test_draining_answers_parked_fetches_and_ends_idle_connections() -> No
         await waiting.closed()
 
 
-async def test_draining_finishes_what_was_accepted_and_accepts_nothing_more() -> None:
+async def test_drain_finishes_accepted_requests_and_closes_listeners() -> None:
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9) * 3)
@@ -653,7 +655,7 @@ async def test_draining_finishes_what_was_accepted_and_accepts_nothing_more() ->
         await client.closed()
 
 
-async def test_draining_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
+async def test_drain_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim(), shutdown_deadline_ms=10) as server, connect(server) as client:
@@ -667,7 +669,7 @@ async def test_draining_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -
         ]
 
 
-async def test_the_second_stop_ends_at_once() -> None:
+async def test_second_stop_ends_immediately() -> None:
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim(), shutdown_deadline_ms=60_000) as server, connect(server) as client:
         await client.send(client.frame_of(produce(), 9))
@@ -679,7 +681,7 @@ async def test_the_second_stop_ends_at_once() -> None:
         await client.closed()
 
 
-async def test_being_cancelled_drains() -> None:
+async def test_cancellation_drains_the_server() -> None:
     slow = SlowStorage(await with_topic())
     config = Config(listeners=LOOPBACK, shutdown_deadline_ms=5000)
     broker = await open_broker(slow.shim(), config)
@@ -699,7 +701,7 @@ async def test_being_cancelled_drains() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signals_end_a_run(number: signal.Signals) -> None:
+async def test_signals_end_the_server(number: signal.Signals) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             server: Server = await nursery.start(run, Config(listeners=LOOPBACK))
@@ -709,7 +711,7 @@ async def test_signals_end_a_run(number: signal.Signals) -> None:
                 await client.closed()
 
 
-async def test_a_port_in_use_is_one_line() -> None:
+async def test_port_in_use_is_reported() -> None:
     async with serving() as server:
         config = Config(listeners=(Listener("PLAINTEXT", "localhost", port_of(server)),))
 
@@ -725,7 +727,7 @@ async def lines(**settings: Any) -> list[str]:
         return start_lines(server)
 
 
-async def test_the_first_line_says_who_where_and_what_it_promises() -> None:
+async def test_first_log_line_contains_version_address_and_durability() -> None:
     async with serving() as server:
         (line,) = start_lines(server)
 
@@ -735,7 +737,7 @@ async def test_the_first_line_says_who_where_and_what_it_promises() -> None:
         assert "forgotten" in line
 
 
-async def test_warns_of_listening_where_others_reach_it() -> None:
+async def test_listening_beyond_loopback_logs_a_warning() -> None:
     everywhere = (Listener("PLAINTEXT", "", 0),)
 
     _, warning = await lines(listeners=everywhere)
@@ -743,7 +745,7 @@ async def test_warns_of_listening_where_others_reach_it() -> None:
     assert "no authentication" in warning
 
 
-async def test_warns_of_telling_others_to_connect_to_themselves() -> None:
+async def test_advertising_localhost_beyond_loopback_logs_a_warning() -> None:
     everywhere = (Listener("PLAINTEXT", "", 0),)
     told = (Listener("PLAINTEXT", "localhost", 0),)
 
@@ -752,14 +754,14 @@ async def test_warns_of_telling_others_to_connect_to_themselves() -> None:
     assert "only right on this machine; set advertised.listeners" in warning
 
 
-async def test_names_every_listener_when_there_are_several() -> None:
+async def test_first_log_line_contains_every_listener() -> None:
     first, *_ = await lines(listeners=(Listener("A", "127.0.0.1", 0), Listener("B", "localhost", 0)))
 
     assert "A://127.0.0.1:" in first
     assert "B://localhost:" in first
 
 
-async def test_warns_of_names_that_mean_nothing_even_here(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unresolvable_advertised_host_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     listeners = (Listener("A", "localhost", 0), Listener("B", "127.0.0.1", 0))
     told = (Listener("B", "nobody.invalid", 9092),)
     async with serving(listeners=listeners, advertised_listeners=told) as server:
