@@ -260,10 +260,9 @@ class RedisStreamsStorage(Storage):
         state = await self._reader.state(tp)
         if not 0 <= leader_epoch <= state.leader_epoch:
             return EpochEnd(-1, -1)
-        ends = [each.start_offset for each in state.epochs[1:]] + [state.next_offset]
-        known = [(each, end) for each, end in zip(state.epochs, ends, strict=True)]
-        epoch, end = max(each for each in known if each[0].leader_epoch <= leader_epoch)
-        return EpochEnd(epoch.leader_epoch, end)
+        starts = [*(each.start_offset for each in state.epochs), state.next_offset]
+        earlier = [each.leader_epoch for each in state.epochs if each.leader_epoch <= leader_epoch]
+        return EpochEnd(earlier[-1] if earlier else leader_epoch, starts[len(earlier)])
 
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
         partition = await self._partitions.find(tp)

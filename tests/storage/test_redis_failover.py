@@ -1,15 +1,19 @@
-"""A replica that lagged becomes the primary: the store has gone back in time, with the numbers that it counts."""
+"""The numbers of a store that went back in time, with a promoted replica that lagged or an older append-only file."""
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from korvet.broker.producer_ids import ProducerIds
-from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, TopicPartition
+from korvet.protocol.errors import KafkaStorageError
+from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetadata, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import append, numbered
+from korvet.testing.records import append, batch, numbered, read, records_from
 from tests.servers import RedisServer, ServerPair
 
 pytestmark = pytest.mark.servers
@@ -58,6 +62,7 @@ async def test_producer_ids_are_not_reused_by_a_promoted_replica(replica_pair: S
 
 
 TP = TopicPartition("orders", 0)
+DENSE = {"offset.mapping": "dense"}
 
 
 def created_topics(server: RedisServer) -> object:
@@ -85,8 +90,118 @@ async def test_offsets_are_reused_after_a_failover_only_under_dense_mapping(
         assert again.base_offset > lost.base_offset + 2
     else:
         assert again.base_offset == lost.base_offset
-    # This process has not seen the lost records, so nothing raises the leader epoch.
-    assert bounds.leader_epoch == 0
+    # The process that reads the bounds has not seen the lost records.
+    assert bounds.leader_epoch == 1
+
+
+async def epochs_of(server: RedisServer) -> list[int]:
+    """Return the leader epochs of a consumer's read, an append, and the log's bounds, each asked of a new broker."""
+    epochs = []
+    for ask in (read_at_the_end, append_one, bounds_of):
+        async with open_redis_storage(server.url) as storage:
+            epochs.append(await ask(storage))
+    return epochs
+
+
+async def read_at_the_end(storage: Storage) -> int:
+    end = (await storage.latest(TP)).high_watermark
+    return (await read(storage, TP, end)).offsets.leader_epoch
+
+
+async def append_one(storage: Storage) -> int:
+    await append(storage, TP, numbered(1))
+    return await bounds_of(storage)
+
+
+async def bounds_of(storage: Storage) -> int:
+    return (await storage.latest(TP)).leader_epoch
+
+
+@pytest.mark.parametrize("first", [bounds_of, append_one], ids=["read", "append"])
+async def test_an_older_append_only_file_raises_the_leader_epoch(
+    durable_server: RedisServer, tmp_path: Path, first: Callable[[Storage], Awaitable[int]]
+) -> None:
+    async with open_redis_storage(durable_server.url) as storage:
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(3))
+        shutil.copytree(durable_server.folder, tmp_path / "older", ignore=shutil.ignore_patterns("s"))
+        await append(storage, TP, numbered(3))
+    durable_server.kill()
+    shutil.copytree(tmp_path / "older", durable_server.folder, dirs_exist_ok=True)
+    durable_server.start()
+    async with open_redis_storage(durable_server.url) as storage:
+        epoch = await first(storage)
+        end = await storage.epoch_end(TP, 0)
+
+    assert epoch == 1
+    assert end == EpochEnd(0, 3)
+
+
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+async def test_a_restarted_server_raises_the_leader_epoch_once(
+    durable_server: RedisServer, mapping: str
+) -> None:
+    async with open_redis_storage(durable_server.url) as storage:
+        await storage.create_topic("orders", 1, {"offset.mapping": mapping})
+        appended = await append(storage, TP, numbered(3))
+        before = await bounds_of(storage)
+    durable_server.kill()
+    durable_server.start()
+    after = await epochs_of(durable_server)
+    async with open_redis_storage(durable_server.url) as storage:
+        end = await storage.epoch_end(TP, 0)
+
+    assert before == 0
+    assert after == [1, 1, 1]
+    assert end == EpochEnd(0, appended.base_offset + 3)
+
+
+async def test_leader_epochs_without_records_are_not_stored(durable_server: RedisServer) -> None:
+    async with open_redis_storage(durable_server.url) as storage:
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(3))
+    ends = []
+    for _ in range(3):
+        durable_server.kill()
+        durable_server.start()
+        async with open_redis_storage(durable_server.url) as storage:
+            await bounds_of(storage)
+            ends.append(await storage.epoch_end(TP, 1))
+    with durable_server.client() as client:
+        stored = client.hget("{korvet:orders:0}:$state", "epochs")
+    async with open_redis_storage(durable_server.url) as storage:
+        await storage.truncate_before(TP, 3)
+    durable_server.kill()
+    durable_server.start()
+    async with open_redis_storage(durable_server.url) as storage:
+        only = await bounds_of(storage)
+        unstored = await storage.epoch_end(TP, 0)
+
+    assert stored == b"0:1-0 3:4-0"
+    assert ends == [EpochEnd(1, 3), EpochEnd(0, 3), EpochEnd(0, 3)]
+    assert (only, unstored) == (4, EpochEnd(0, 3))
+
+
+async def test_a_full_server_that_was_restarted_is_read_and_its_leader_epoch_raised_later(
+    durable_server: RedisServer,
+) -> None:
+    async with open_redis_storage(durable_server.url) as storage:
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(3))
+    durable_server.kill()
+    durable_server.start()
+    async with open_redis_storage(durable_server.url) as storage:
+        with durable_server.client() as client:
+            client.config_set("maxmemory", "1")
+            records = await records_from(storage, TP, 0)
+            full = await bounds_of(storage)
+            refused = (await storage.append({TP: batch(numbered(1))}))[TP]
+            client.config_set("maxmemory", "0")
+        roomy = await bounds_of(storage)
+
+    assert [record.value for record in records] == [b"0", b"1", b"2"]
+    assert isinstance(refused, KafkaStorageError)
+    assert (full, roomy) == (0, 1)
 
 
 async def test_topic_numbers_repeat_after_a_failover_and_topic_ids_do_not(replica_pair: ServerPair) -> None:

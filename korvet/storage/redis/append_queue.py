@@ -247,16 +247,20 @@ class AppendQueue:
         """Send the call; the connection passes the answer to `_answered`."""
         redis, waiting = self.context.redis, self.context.waiting_connections
         try:
-            call.connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
-            call.connection.send_packed(self._command(call), notify=partial(self._answered, call))
+            connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
+            call.connection = connection
+            connection.send_packed(
+                self._command(call, connection.run_id), notify=partial(self._answered, call)
+            )
         except NotConnected as error:
             self._not_sent(call, error)
 
-    def _command(self, call: Call) -> list[Buffer]:
+    def _command(self, call: Call, run_id: bytes) -> list[Buffer]:
         config = call.tickets[0].config
         partition = self.partition
         arguments = [
             *partition.arguments(
+                run_id,
                 self.context.writer_id,
                 call.number,
                 partition.defaults.producer_id_expiration_ms,

@@ -48,6 +48,7 @@ STATE_TRIMMED = b"trimmed"  # the part of these bytes that was removed
 STATE_LARGEST = b"largest"  # bytes of the largest entry ever added
 STATE_SKIPPED = b"skipped"  # number of entries ever added whose IDs have no offset
 STATE_EPOCHS = b"epochs"  # leader epochs, each with its first ID: "0:0-0 1:1763666000123-7"
+STATE_SERVER = b"server"  # the `run_id` of the server process in which the leader epoch began
 STATE_CLEANED = b"cleaned"  # ends and times of compactions (`korvet.storage.compaction.Cleaned`)
 STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to the end of the compacted part, counted as `bytes` is
 STATE_COMPACTION = b"compaction"  # the token of the running compaction, or of one whose broker died

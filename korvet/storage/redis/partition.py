@@ -18,6 +18,7 @@ from korvet.storage.redis.keys import (
     STATE_LARGEST,
     STATE_LENGTH,
     STATE_NEXT,
+    STATE_SERVER,
     STATE_START,
     STATE_TOPIC,
     STATE_TRIMMED,
@@ -41,6 +42,7 @@ class PartitionState(NamedTuple):
     epochs: Sequence[Epoch]
     is_settled: bool  # the stream is as long as korvet's scripts left it
     size: int  # bytes of the present entries; trimmed bytes are counted in whole chunks of the index
+    server: bytes | None  # the `run_id` of the server process in which the leader epoch began
 
     @property
     def leader_epoch(self) -> int:
@@ -123,10 +125,10 @@ class Partition:
             self.defaults.retention_check_interval_ms,
         )
 
-    def arguments(self, *own: Argument) -> tuple[Argument, ...]:
-        """Return the arguments of a partition script: the common ones, then its own."""
+    def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
+        """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
         known = b"" if self.known is None else self.known.argument()
-        return (*self._head, known, *own)
+        return (*self._head, b"%b %b" % (run_id, known), *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
@@ -145,6 +147,7 @@ class Partition:
                 STATE_LARGEST,
                 STATE_EPOCHS,
                 STATE_EARLIEST,
+                STATE_SERVER,
             ),
             (b"XLEN", self.keys.stream),
         )
@@ -156,7 +159,7 @@ class Partition:
         """
         if fields[0] != self.topic_id:
             return None
-        *required, earliest = fields
+        *required, earliest, server = fields
         if None in required:
             raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
@@ -172,6 +175,7 @@ class Partition:
             self.epochs(epochs),
             length == int(expected),
             there,
+            server,
         )
 
     def bound(self, entry_id: bytes) -> int:
@@ -201,9 +205,14 @@ class Partition:
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
 
-    def has_lost(self, state: PartitionState) -> bool:
-        """Return True if Redis has lost acknowledged records of the present leader epoch."""
+    def may_have_lost(self, state: PartitionState, run_id: bytes) -> bool:
+        """Return True if the server with that `run_id` may have lost acknowledged records of the present leader epoch.
+
+        Every server process but the one in which that epoch began may have lost some.
+        """
         known = self.known
+        if run_id not in (b"", state.server):
+            return True
         return (
             known is not None
             and known.leader_epoch == state.leader_epoch

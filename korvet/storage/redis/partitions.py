@@ -89,12 +89,18 @@ class Partitions:
             answer = cast(
                 Answer,
                 await self.redis.run(
-                    script, (*partition.keys.all, *more_keys), partition.arguments(*own), repeatable=True
+                    script,
+                    (*partition.keys.all, *more_keys),
+                    self._arguments(partition, *own),
+                    repeatable=True,
                 ),
             )
             if not await self.prepare(partition, answer[0]):
                 return answer
         raise KafkaStorageError(f"{partition.tp} does not come to rest")
+
+    def _arguments(self, partition: Partition, *own: Argument) -> tuple[Argument, ...]:
+        return partition.arguments(self.redis.connection.run_id, *own)
 
     async def prepare(self, partition: Partition, status: bytes) -> bool:
         """Create or settle the state if the script's status requires it; return True if the script must be repeated."""
@@ -120,7 +126,7 @@ class Partitions:
         """Create a partition's state. Raise UnknownTopicOrPartition if the topic is not in the catalogue any more."""
         await self._check_catalogued(partition)
         forgotten = await self.catalogue.forgotten_ms()
-        arguments = partition.arguments(partition.created, forgotten, partition.created_ms)
+        arguments = self._arguments(partition, partition.created, forgotten, partition.created_ms)
         answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
         try:
             if answer[0] == b"deleted":
@@ -142,7 +148,7 @@ class Partitions:
         while status == b"rescan":
             (status,) = cast(
                 Answer,
-                await self.redis.run(SETTLE, partition.keys.all, partition.arguments(), repeatable=True),
+                await self.redis.run(SETTLE, partition.keys.all, self._arguments(partition), repeatable=True),
             )
         if status != b"ok" and not await self.prepare(partition, status):
             raise KafkaStorageError(f"{partition.tp} cannot be settled")

@@ -311,7 +311,7 @@ class Reader:
                 raise self.partitions.damaged(partition) from None
             if state is None:
                 await self.partitions.revive(partition)
-            elif self._is_settled(partition, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
+            elif self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
                 partition.note(state.leader_epoch, state.next_id)
                 self.ends_at(partition.keys.stream, state.next_id)
                 return state, before_end(state, entries)
@@ -336,9 +336,8 @@ class Reader:
                 return executed
         raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
 
-    @staticmethod
-    def _is_settled(partition: Partition, state: PartitionState, entries: Sequence[Entry]) -> bool:
-        if not state.is_settled or partition.has_lost(state):
+    def _is_settled(self, read: PartitionRead, state: PartitionState, entries: Sequence[Entry]) -> bool:
+        if not state.is_settled or read.partition.may_have_lost(state, self.redis.connection.run_id):
             return False
         return not entries or is_before(entries[-1][0], state.next_id)
 

@@ -112,6 +112,8 @@ class RedisConnection:
         self.address = address
         #: Number of sockets opened so far, which is the number of the present socket.
         self.number = 0
+        #: The `run_id` of the server process that was connected last; empty if the Redis user may not send INFO.
+        self.run_id = b""
         self._announce = announce
         self._link: Link | None = None
         self._cause = "not yet connected"
@@ -314,6 +316,7 @@ class RedisConnection:
             logger.info("connected to Redis at %s", self.address.description)
         self._link = link
         self.number += 1
+        self.run_id = link.run_id
         self._connected.set()
 
     def _unuse(self, cause: str) -> None:

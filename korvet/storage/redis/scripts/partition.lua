@@ -2,8 +2,9 @@
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
---         2 sequence mask       5 retention.ms, or -1         8 what the caller knows: "epoch next-id", or ""
---         3 highest ms          6 retention.bytes, or -1      9 … the script's own arguments
+--         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id": the server, "" if unknown,
+--         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""
+--                                                           9 … the script's own arguments
 --
 -- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
 -- their two numbers (ms, seq): offset + 1 under a mask of m is (ms, seq + 1), or (ms + 1, 0) after seq m. Dense offsets
@@ -19,7 +20,7 @@ local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
 local stream, state_key, index, summary, producers_key = unpack(KEYS)
-local topic_id, layout, known = ARGV[1], ARGV[4], ARGV[8]
+local topic_id, layout = ARGV[1], ARGV[4]
 local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -113,7 +114,7 @@ local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
-    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', other or 'topic')
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
@@ -121,7 +122,7 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    earliest = f[18] or f[3], first = f[19] or '', other = f[20], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', server = f[20], other = f[21], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
@@ -337,15 +338,31 @@ local function adopt(s, limit)
   return false
 end
 
--- If the broker has seen acknowledged records of this epoch that are gone, Redis has come back with an older state.
--- Later records belong to a new leader epoch, so that clients detect the truncation.
-local function notice_loss(s)
-  if known == '' then return end
-  local epoch, id = match(known, '^(%d+) (%S+)$')
-  if tonumber(epoch) == tonumber(epoch_of(s)) and is_before(s.ms, s.seq, pair_of(id)) then
-    s.epochs = format('%s %d:%s', s.epochs, epoch + 1, id_of(s.ms, s.seq))
-    s.dirty, s.has_lost = true, true
+-- Return the leader epochs with another one that begins at the end, without those that have no records.
+local function with_new_epoch(s)
+  local epochs, next_id, last = {}, id_of(s.ms, s.seq), nil
+  for epoch, first in string.gmatch(s.epochs, '(%d+):(%d+%-%d+)') do
+    if not is_id_before(s.start, first) then epochs = {} end -- the records of earlier epochs were removed
+    if first ~= next_id then epochs[#epochs + 1] = epoch .. ':' .. first end
+    last = epoch
   end
+  epochs[#epochs + 1] = format('%d:%s', last + 1, next_id)
+  return table.concat(epochs, ' ')
+end
+
+-- Redis may have come back with an older state: the caller has seen acknowledged records of this epoch that are gone, or
+-- the epoch began in another server process. Later records then belong to a new leader epoch, so that clients detect the
+-- truncation. Without a loss they find that nothing was truncated.
+local function notice_loss(s)
+  local run_id, epoch, id = match(ARGV[8], '^(%S*) (%d*) ?(%S*)$')
+  s.has_lost = epoch == epoch_of(s) and is_before(s.ms, s.seq, pair_of(id))
+  local is_elsewhere = run_id ~= '' and run_id ~= s.server
+  local epochs = (s.has_lost or is_elsewhere and s.server) and with_new_epoch(s) or s.epochs
+  if is_elsewhere then
+    local reply = pcall('HSET', state_key, 'server', run_id, 'epochs', epochs)
+    if type(reply) == 'table' and reply.err then return end -- Redis is full: a later call begins the epoch
+  end
+  s.epochs, s.dirty = epochs, s.dirty or s.has_lost
 end
 
 -- Bring the state up to date with the stream; return false if that takes more than one call.
