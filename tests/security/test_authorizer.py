@@ -143,7 +143,21 @@ def test_new_acls_replace_cached_decisions() -> None:
         ([acl(principal="User:*")], True),
         ([acl(host="10.0.0.2")], False),
     ],
-    ids=str,
+    ids=[
+        "no ACL",
+        "the operation",
+        "all operations",
+        "another operation",
+        "allowed and denied",
+        "every resource denied",
+        "a prefix of it denied",
+        "a longer prefix denied",
+        "a prefix allowed, one of it denied",
+        "every resource allowed, one denied",
+        "another principal",
+        "every principal",
+        "another host",
+    ],
 )
 def test_an_operation_on_any_resource_needs_an_allowed_pattern_that_is_not_denied(
     acls: Sequence[Acl], expected: bool
@@ -234,7 +248,19 @@ def test_a_decision_among_ten_thousand_acls_takes_microseconds() -> None:
         (AclFilter(permission=DENY), set()),
         (AclFilter(resource_type=CLUSTER), set()),
     ],
-    ids=str,
+    ids=[
+        "everything",
+        "a name",
+        "what applies to a name",
+        "what applies to another name",
+        "prefixes",
+        "a literal name that is a prefix",
+        "another operation",
+        "another principal",
+        "another host",
+        "denials",
+        "another type",
+    ],
 )
 def test_a_filter_selects_acls(selection: AclFilter, expected: set[str]) -> None:
     acls = [acl(), acl(name="ord", pattern=PREFIXED), acl(name="*")]
