@@ -340,7 +340,7 @@ def versions(request: type[object], first: int = 0, last: int = 32767) -> Iterab
 def _key(request: type[object]) -> int:
     key = schema_of(request).key
     if key is None:
-        raise TypeError(f"{request.__name__} is no request")
+        raise TypeError(f"{request.__name__} is not a request")
     return key
 
 

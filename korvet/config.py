@@ -113,7 +113,7 @@ def one_of(*values: str) -> Kind[str]:
 
     def parse(value: Any) -> str:
         if value not in values:
-            raise ValueError(f"{value!r} is none of them")
+            raise ValueError(f"{value!r} is not one of them")
         return str(value)
 
     return Kind("string", ", ".join(values), parse)
@@ -124,7 +124,7 @@ def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
 
     def parse(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(f"{value!r} is not of that form")
+            raise ValueError(f"{value!r} does not have that form")
         return value
 
     return Kind("string", accepted, parse)
@@ -137,7 +137,7 @@ def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{value!r} is no list")  # noqa: TRY004  all faults of a value are ValueErrors
+            raise ValueError(f"{value!r} is not a list")  # noqa: TRY004  all faults of a value are ValueErrors
         return tuple(kind.parse(part) for part in value)
 
     return Kind("list", f"a list of: {kind.accepted}", parse)
@@ -186,10 +186,12 @@ class Listener:
 def _parse_listener(value: Any) -> Listener:
     match = LISTENER.fullmatch(str(value))
     if match is None or not _is_address(match):
-        raise ValueError(f"{value!r} is no address")
+        raise ValueError(f"{value!r} is not an address")
     name = (match["name"] or "").upper()
     if name in SECURE_NAMES:
-        raise ValueError(f"{value!r} asks for {name}, which is not served: clients would speak in the clear")
+        raise ValueError(
+            f"{value!r} requires {name}, which korvet does not serve: clients would send plain text"
+        )
     return Listener(name, match["ipv6"] or match["host"], int(match["port"] or DEFAULT_PORT))
 
 
@@ -266,225 +268,238 @@ class Config:
     storage: str = _setting(
         text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH"),
         "memory://",
-        "where records are kept; memory:// forgets everything when the broker ends",
+        "storage backend of records; memory:// loses all records when the broker ends",
         aliases=("storage.url",),
     )
     listeners: tuple[Listener, ...] = _setting(
         LISTENERS,
         (Listener("PLAINTEXT", "localhost", 9092),),
-        "where to listen; localhost is loopback on IPv4 and IPv6, :PORT is every address, port 0 any free one",
+        "addresses to listen on; localhost is loopback on IPv4 and IPv6, :PORT all addresses, port 0 any free port",
     )
     advertised_listeners: tuple[Listener, ...] = _setting(
         LISTENERS,
         (),
-        "what clients are told to connect to, for the listener of the same name; its own address where nothing"
-        " is said",
+        "addresses that clients connect to, for the listener of the same name; default: the listener's own address",
     )
-    node_id: int = _setting(
-        integer(at_least=0), 1, "this broker's id, as clients see it", aliases=("broker.id",)
+    node_id: int = _setting(integer(at_least=0), 1, "id of this broker", aliases=("broker.id",))
+    broker_rack: str | None = _setting(
+        optional(text("any text")), None, "rack of this broker, returned to clients"
     )
-    broker_rack: str | None = _setting(optional(text("any text")), None, "the rack clients are told")
     processes: int = _setting(
         integer(at_least=1, at_most=64),
         1,
-        "processes that serve as one broker, on the same ports and from the same Redis; memory:// has one",
+        "processes that serve as one broker, on the same ports and the same Redis; memory:// supports only 1",
     )
 
     # Topics
     auto_create_topics_enable: bool = _setting(
         boolean(),
         default=True,
-        description="create a topic when a client asks for one that is not there, and allows it",
+        description="create a topic that does not exist when a client requests its metadata and allows it",
     )
-    delete_topic_enable: bool = _setting(boolean(), default=True, description="let clients delete topics")
+    delete_topic_enable: bool = _setting(
+        boolean(), default=True, description="allow clients to delete topics"
+    )
     num_partitions: int = _setting(
-        integer(at_least=1), 1, "partitions of a topic that is created without saying how many"
+        integer(at_least=1), 1, "partitions of a new topic if the request does not state a number"
     )
     max_partitions: int = _setting(
         integer(at_least=1),
         10_000,
-        "partitions a topic may have at most; a request may add as many, or 10,000 if that is more",
+        "maximum number of partitions of a topic; one request may add as many, but at least 10,000",
     )
     max_broker_partitions: int = _setting(
-        integer(at_least=1), 200_000, "partitions that all topics together may have at most"
+        integer(at_least=1), 200_000, "maximum number of partitions of all topics"
     )
     default_replication_factor: int = _setting(
-        integer(at_least=1, at_most=32767), 1, "replication factor where none is given; it is reported as 1"
+        integer(at_least=1, at_most=32767),
+        1,
+        "replication factor of a new topic if the request states none; it is reported as 1",
     )
     replication_factor_policy: str = _setting(
         one_of("lenient", "strict"),
         "lenient",
-        "lenient accepts any replication factor and reports 1, since Redis is what replicates;"
-        " strict refuses all but 1",
+        "lenient accepts any replication factor and reports 1, because Redis replicates; strict accepts only 1",
     )
     storage_layout: str = _setting(
         one_of("record", "batch"),
         "record",
-        "how new topics are kept in Redis: a stream entry per record, or per record batch",
+        "layout of new topics in Redis: a stream entry for each record, or for each record batch",
     )
     offset_mapping: str | None = _setting(
         optional(one_of("timestamp", "dense")),
         None,
-        "how new topics count offsets: after the clock, or 0, 1, 2, …; when not set, timestamp on Redis and"
-        " dense in memory",
+        "offsets of new topics: by the clock (timestamp), or 0, 1, 2, … (dense); default: timestamp on Redis, dense"
+        " in memory",
     )
     offset_sequence_bits: int = _setting(
-        integer(at_least=1, at_most=16), 10, "bits of a timestamp offset that count within a millisecond"
+        integer(at_least=1, at_most=16),
+        10,
+        "bits of a timestamp offset that number the records of one millisecond",
     )
 
     # Defaults of topics
     log_retention_ms: int | None = _setting(
-        optional(long(at_least=-1)), None, "how long records are kept; -1 for ever", unit="ms"
+        optional(long(at_least=-1)), None, "retention time of records; -1 is unlimited", unit="ms"
     )
     log_retention_minutes: int | None = _setting(
-        optional(integer(at_least=-1)), None, "the same in minutes, where log.retention.ms is not set"
+        optional(integer(at_least=-1)), None, "the same in minutes, if log.retention.ms is not set"
     )
     log_retention_hours: int = _setting(
-        integer(at_least=-1), 168, "the same in hours, where neither of the others is set"
+        integer(at_least=-1), 168, "the same in hours, if neither of the others is set"
     )
     log_retention_bytes: int = _setting(
-        long(at_least=-1), -1, "how much a partition keeps; -1 without limit", unit="bytes"
+        long(at_least=-1),
+        -1,
+        "maximum size of a partition before its oldest records are removed; -1 is unlimited",
+        unit="bytes",
     )
     log_retention_check_interval_ms: int = _ms(
-        300_000, "how long a record is kept at the least, and how often retention is looked after", at_least=1
+        300_000, "minimum time that a record is kept, and interval of retention checks", at_least=1
     )
     lake_url: str | None = _setting(
         optional(text("a path, file:///path or s3://bucket/prefix")),
         None,
-        "where `korvet lake archive` puts tables; topics with remote.storage.enable=true need it",
+        "location of the tables of `korvet lake archive`; topics with remote.storage.enable=true require it",
     )
     remote_log_manager_task_interval_ms: int = _ms(
-        30_000, "how often the broker looks what of such topics is archived by now", at_least=1
+        30_000, "interval at which the broker reads the archived offsets of such topics", at_least=1
     )
     log_cleaner_backoff_ms: int = _ms(
-        15_000, "how often topics with cleanup.policy=compact are looked at", at_least=1
+        15_000, "interval at which topics with cleanup.policy=compact are checked", at_least=1
     )
     log_cleaner_dedupe_buffer_size: int = _bytes(
         134_217_728,
-        "memory for the keys of a partition that is compacted, about 200 bytes each; for more keys than fit it is"
-        " gone over several times",
+        "memory for the keys of a partition during compaction, about 200 bytes each; if they do not fit, compaction"
+        " reads the partition several times",
         at_least=1_048_576,
     )
     compression_type: str = _setting(
         one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
-        "codec of batches that the broker builds itself; producer is as they came",
+        "codec of batches that the broker builds itself; producer leaves batches as they were sent",
     )
     log_message_timestamp_type: str = _setting(
-        one_of("CreateTime", "LogAppendTime"), "CreateTime", "whose time a record bears"
+        one_of("CreateTime", "LogAppendTime"),
+        "CreateTime",
+        "source of a record's timestamp: its producer, or the time of its append",
     )
     log_message_timestamp_before_max_ms: int = _ms(
-        MAX_LONG, "how far a producer's timestamp may lie in the past"
+        MAX_LONG, "maximum distance of a producer's timestamp in the past"
     )
     log_message_timestamp_after_max_ms: int = _ms(
-        MAX_LONG, "how far a producer's timestamp may lie in the future"
+        MAX_LONG, "maximum distance of a producer's timestamp in the future"
     )
-    message_max_bytes: int = _bytes(1_048_588, "largest record batch, as the producer compressed it")
+    message_max_bytes: int = _bytes(
+        1_048_588, "maximum size of a record batch, as the producer compressed it"
+    )
     min_insync_replicas: int = _setting(
-        integer(at_least=1), 1, "copies, this one included, that acks=all waits for"
+        integer(at_least=1), 1, "number of copies that acks=all requires, the primary included"
     )
 
     # Producers and groups
     producer_id_expiration_ms: int = _ms(
-        86_400_000, "how long an idempotent producer that sends nothing is remembered", at_least=1
+        86_400_000, "time after which the state of an inactive idempotent producer is removed", at_least=1
     )
     group_initial_rebalance_delay_ms: int = _setting(
         integer(at_least=0),
         3000,
-        "how long the first members of an empty group wait for others before they share its partitions",
+        "time for which an empty group waits for more members after the first one joins",
         unit="ms",
     )
     group_min_session_timeout_ms: int = _setting(
-        integer(at_least=1), 6000, "shortest session a member may ask for", unit="ms"
+        integer(at_least=1), 6000, "minimum session timeout of a member", unit="ms"
     )
     group_max_session_timeout_ms: int = _setting(
-        integer(at_least=1), 1_800_000, "longest session a member may ask for", unit="ms"
+        integer(at_least=1), 1_800_000, "maximum session timeout of a member", unit="ms"
     )
-    group_max_size: int = _setting(integer(at_least=1), MAX_INT, "members that a group may have")
+    group_max_size: int = _setting(integer(at_least=1), MAX_INT, "maximum number of members of a group")
     group_max_metadata_bytes: int = _bytes(
         1_048_576,
-        "most that a member may send about itself, names and ids included, and that it may be assigned",
+        "maximum size of a member's metadata, names and ids included, and of its assignment",
         at_least=1,
     )
     offsets_retention_minutes: int = _setting(
         integer(at_least=1),
         7 * 24 * 60,
-        "how long positions are kept once a group is empty, or no longer subscribes to their topic",
+        "time after which committed offsets expire once the group is empty or no longer subscribes to their topic",
     )
     offsets_retention_check_interval_ms: int = _ms(
-        600_000, "how often positions are looked through for expired ones", at_least=1
+        600_000, "interval of checks for expired committed offsets", at_least=1
     )
-    offset_metadata_max_bytes: int = _bytes(4096, "longest text that may be committed with an offset")
+    offset_metadata_max_bytes: int = _bytes(4096, "maximum size of the metadata of a committed offset")
     list_offsets_unknown: str = _setting(
         one_of("kafka", "zero"),
         "kafka",
-        "what a search by time answers when it finds nothing: kafka is offset -1, zero is offset 0",
+        "offset that ListOffsets returns if no record has the time: -1 (kafka) or 0 (zero)",
     )
 
     # Limits
-    socket_request_max_bytes: int = _bytes(104_857_600, "largest request", at_least=1)
+    socket_request_max_bytes: int = _bytes(104_857_600, "maximum size of a request", at_least=1)
     socket_request_min_bytes_per_second: int = _bytes(
         1024,
-        "least rate at which a request may arrive, counted over request.timeout.ms; slower clients are disconnected",
+        "minimum rate at which a request must arrive, measured over request.timeout.ms; slower connections are closed",
     )
     queued_max_request_bytes: int = _setting(
         long(at_least=-1),
         268_435_456,
-        "received bytes of requests that are incomplete or worked on, all together, before further ones of more than"
-        " 64 kB wait; -1 without limit",
+        "total received bytes of unanswered requests, above which further requests of more than 64 kB wait; -1 is"
+        " unlimited",
         unit="bytes",
     )
     queued_max_response_bytes: int = _setting(
         long(at_least=-1),
         268_435_456,
-        "records in answers that are read or sent, all together; the less is left, the smaller answers are; -1 without"
-        " limit",
+        "total size of the records in responses that are not sent yet; the less is left, the smaller responses are; -1"
+        " is unlimited",
         unit="bytes",
     )
-    fetch_max_bytes: int = _bytes(57_671_680, "largest answer to a fetch", at_least=1024)
+    fetch_max_bytes: int = _bytes(57_671_680, "maximum size of a Fetch response", at_least=1024)
     batch_max_records: int = _setting(
-        integer(at_least=1), 1_000_000, "records in a batch; producers send larger ones again in parts"
+        integer(at_least=1), 1_000_000, "maximum number of records in a batch; producers split larger ones"
     )
     # 3,000 headers are 6,000 fields and values. Lua's unpack is limited to about 8,000.
     record_max_headers: int = _setting(
-        integer(at_least=0, at_most=3_000), 1_000, "headers of a record in the record layout on Redis"
+        integer(at_least=0, at_most=3_000),
+        1_000,
+        "maximum number of headers of a record in the record layout on Redis",
     )
     record_max_batch_records: int = _setting(
         integer(at_least=1),
         150_000,
-        "records in a batch in the record layout on Redis, which does nothing else while it stores one",
+        "maximum number of records in a batch in the record layout; Redis executes nothing else while it stores one",
     )
     max_connections: int = _setting(
-        integer(at_least=1), 10_000, "connections served at once; further ones wait to be accepted"
+        integer(at_least=1), 10_000, "maximum number of connections; further ones wait to be accepted"
     )
     connections_max_idle_ms: int = _ms(
-        600_000, "how long a connection may stay without a request", at_least=1
+        600_000, "time after which a connection without requests is closed", at_least=1
     )
     request_timeout_ms: int = _ms(
         30_000,
-        "time after which a request that has begun to arrive must be complete, or arrive at the least rate",
+        "time after which a request must be complete, or arrive at the minimum rate",
         at_least=1,
     )
     shutdown_deadline_ms: int = _ms(
-        10_000, "how long requests that were accepted may take when the broker is told to end"
+        10_000, "maximum time for accepted requests to finish when the broker is stopped"
     )
     socket_send_buffer_bytes: int = _bytes(
         4_194_304,
-        "the system's buffer for a connection's answers; -1 is the system's own choice",
+        "size of a socket's send buffer (SO_SNDBUF); -1 is the system's default",
         at_least=-1,
     )
     socket_receive_buffer_bytes: int = _bytes(
-        4_194_304, "the same for requests; the system may allow less", at_least=-1
+        4_194_304, "size of a socket's receive buffer (SO_RCVBUF); -1 is the system's default", at_least=-1
     )
     socket_listen_backlog_size: int = _setting(
-        integer(at_least=1), 1024, "connections that may wait to be accepted"
+        integer(at_least=1), 1024, "maximum number of connections that wait to be accepted"
     )
 
     # Kinds of storage
     memory_max_bytes: int | None = _setting(
         optional(long(at_least=1)),
         None,
-        "most that memory:// may hold; when not set, 1 GiB, or half of the machine's memory where that is less",
+        "maximum size of memory://; default: 1 GiB, or half of the machine's memory if that is less",
         unit="bytes",
     )
     redis_allow_eviction: bool = _setting(
@@ -495,10 +510,12 @@ class Config:
     embedded_appendfsync: str = _setting(
         one_of("always", "everysec", "no"),
         "everysec",
-        "when embedded storage forces what it wrote to the disk; always survives a power cut, and is slow",
+        "when embedded storage syncs its file to disk; always survives a power failure, and is slow",
     )
     embedded_server: str | None = _setting(
-        optional(text("a path")), None, "the valkey-server or redis-server that embedded storage starts"
+        optional(text("a path")),
+        None,
+        "path of the valkey-server or redis-server that embedded storage starts",
     )
 
     _sources: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
@@ -528,7 +545,7 @@ class Config:
 
     def advertised(self, listener: Listener) -> Listener | None:
         """Return the configured advertised listener of `listener`, or None."""
-        return next((told for told in self.advertised_listeners if told.name == listener.name), None)
+        return next((other for other in self.advertised_listeners if other.name == listener.name), None)
 
 
 def _milliseconds(value: int, unit_ms: int) -> int:
@@ -538,13 +555,13 @@ def _milliseconds(value: int, unit_ms: int) -> int:
 def _contradictions(config: Config) -> Iterator[str]:
     """Yield a line for each contradiction between settings that are valid separately."""
     if not config.listeners:
-        yield f"$.listeners: there is none; accepted: {LISTENERS.accepted}"
+        yield f"$.listeners: the list is empty; accepted: {LISTENERS.accepted}"
     names = [listener.name for listener in config.listeners]
-    for told in config.advertised_listeners:
-        if told.name not in names:
-            yield f"$.advertised.listeners: there is no listener {told.name}; accepted: {', '.join(names)}"
-        if told.is_wildcard:
-            yield f"$.advertised.listeners: no client can connect to {told}; accepted: an address, not all of them"
+    for advertised in config.advertised_listeners:
+        if advertised.name not in names:
+            yield f"$.advertised.listeners: there is no listener {advertised.name}; accepted: {', '.join(names)}"
+        if advertised.is_wildcard:
+            yield f"$.advertised.listeners: clients cannot connect to {advertised}; accepted: a single address"
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         yield (
             "$.group.min.session.timeout.ms: it is above group.max.session.timeout.ms; accepted: at most"
@@ -554,8 +571,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
     if config.processes > 1 and config.storage.startswith("memory:"):
         yield (
-            f"$.processes: {config.processes} processes cannot share what one of them has in memory; accepted: 1, or"
-            " storage that they can share: redis://…, rediss://…, unix://PATH, embedded:PATH"
+            f"$.processes: {config.processes} processes cannot share the memory of one of them; accepted: 1, or shared"
+            " storage: redis://…, rediss://…, unix://PATH, embedded:PATH"
         )
 
 
@@ -647,7 +664,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
 def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else "; `korvet serve --settings` prints them all"
-    return f"$.{name}: there is no such setting (from {source}){hint}"
+    return f"$.{name}: unknown setting (from {source}){hint}"
 
 
 def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors: list[str]) -> Config:

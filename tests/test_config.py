@@ -105,15 +105,15 @@ def test_all_faults_are_reported_with_path_source_and_accepted_values(file: Path
     )
 
     assert [
-        f"$.num.partitons: there is no such setting (from {file}); did you mean num.partitions?",
-        "$.max.x: there is no such setting (from command line); `korvet serve --settings` prints them all",
+        f"$.num.partitons: unknown setting (from {file}); did you mean num.partitions?",
+        "$.max.x: unknown setting (from command line); `korvet serve --settings` prints them all",
         (
-            "$.listeners: 'no where' is no address (from command line); accepted: HOST:PORT, HOST, :PORT,"
+            "$.listeners: 'no where' is not an address (from command line); accepted: HOST:PORT, HOST, :PORT,"
             " [IPV6]:PORT or NAME://HOST:PORT, separated by commas"
         ),
         "$.num.partitions: 0 is out of range (from KORVET_NUM_PARTITIONS); accepted: a whole number, at least 1",
         (
-            f"$.compression.type: 'brotli' is none of them (from {file}); accepted: producer, uncompressed, gzip,"
+            f"$.compression.type: 'brotli' is not one of them (from {file}); accepted: producer, uncompressed, gzip,"
             " snappy, lz4, zstd"
         ),
     ] == told
@@ -168,7 +168,7 @@ def test_invalid_addresses_are_refused(text: str) -> None:
 
 
 def test_unsupported_listener_protocol_is_refused_with_the_reason() -> None:
-    assert "SASL_SSL, which is not served" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
+    assert "SASL_SSL, which korvet does not serve" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
 
 
 @pytest.mark.parametrize(

@@ -7,55 +7,55 @@ from collections.abc import Mapping
 from korvet.broker.topics import TopicSetting
 
 HELP: Mapping[str, str] = {
-    "cleanup.policy": "What becomes of old records: delete drops them by retention.ms and retention.bytes,"
-    " compact keeps the last one of each key, compact,delete does both.",
-    "compression.gzip.level": "Level of compression where compression.type is gzip; -1 is gzip's own choice.",
-    "compression.lz4.level": "Level of compression where compression.type is lz4.",
-    "compression.type": "Codec of batches that the broker builds itself, as it does in the record layout;"
-    " producer leaves these uncompressed, and all others as they came.",
-    "compression.zstd.level": "Level of compression where compression.type is zstd.",
-    "delete.retention.ms": "How long a record without value, which marks its key as deleted, stays in a compacted"
-    " topic, from when compaction first met it.",
-    "file.delete.delay.ms": "How long a deleted file stays on the disk.",
-    "flush.messages": "Number of records after which the log is forced to the disk.",
-    "flush.ms": "Time after which the log is forced to the disk.",
+    "cleanup.policy": "How old records are removed: delete removes them by retention.ms and retention.bytes, compact"
+    " keeps the last record of each key, compact,delete does both.",
+    "compression.gzip.level": "Compression level if compression.type is gzip; -1 is gzip's default.",
+    "compression.lz4.level": "Compression level if compression.type is lz4.",
+    "compression.type": "Codec of batches that the broker builds itself, as it does in the record layout; producer"
+    " leaves these uncompressed, and all others as they were sent.",
+    "compression.zstd.level": "Compression level if compression.type is zstd.",
+    "delete.retention.ms": "Time for which a tombstone (a record without a value) stays in a compacted topic after"
+    " its first compaction.",
+    "file.delete.delay.ms": "Time before a deleted file is removed from the file system.",
+    "flush.messages": "Number of records after which the log is flushed to disk.",
+    "flush.ms": "Time after which the log is flushed to disk.",
     "follower.replication.throttled.replicas": "Replicas whose replication is throttled at the follower.",
-    "index.interval.bytes": "How many bytes lie between two entries of the offset index.",
+    "index.interval.bytes": "Bytes between two entries of the offset index.",
     "leader.replication.throttled.replicas": "Replicas whose replication is throttled at the leader.",
-    "local.retention.bytes": "How much of an archived partition is kept here; -2 is retention.bytes.",
-    "local.retention.ms": "How long records that are archived are kept here; -2 is retention.ms.",
-    "max.compaction.lag.ms": "How old a record may become before its partition is compacted, however little of that is"
-    " new.",
-    "max.message.bytes": "Largest record batch that is taken, as the producer compressed it.",
-    "message.downconversion.enable": "Whether batches are converted for consumers from before 2017.",
-    "message.format.version": "Format of records; it is always the one of Kafka 3.0.",
-    "message.timestamp.after.max.ms": "How far a producer's timestamp may lie in the future.",
-    "message.timestamp.before.max.ms": "How far a producer's timestamp may lie in the past.",
-    "message.timestamp.difference.max.ms": "How far a producer's timestamp may lie in the past or the future;"
-    " the other two settings are clearer.",
-    "message.timestamp.type": "Whose time a record bears: the producer's (CreateTime), or that of its append"
+    "local.retention.bytes": "Maximum size of the local part of an archived partition; -2 uses retention.bytes.",
+    "local.retention.ms": "Time for which archived records are kept in the local log; -2 uses retention.ms.",
+    "max.compaction.lag.ms": "Maximum age of a record before its partition is compacted, whatever the share of new"
+    " records.",
+    "max.message.bytes": "Maximum size of a record batch, as the producer compressed it.",
+    "message.downconversion.enable": "Convert batches to old formats for consumers from before 2017.",
+    "message.format.version": "Format of records; it is always that of Kafka 3.0.",
+    "message.timestamp.after.max.ms": "Maximum distance of a producer's timestamp in the future.",
+    "message.timestamp.before.max.ms": "Maximum distance of a producer's timestamp in the past.",
+    "message.timestamp.difference.max.ms": "Maximum distance of a producer's timestamp in the past or the future."
+    " Deprecated: use message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+    "message.timestamp.type": "Source of a record's timestamp: its producer (CreateTime) or the time of its append"
     " (LogAppendTime).",
-    "min.cleanable.dirty.ratio": "Share of a partition's bytes that may be new since it was compacted, before it is"
+    "min.cleanable.dirty.ratio": "Minimum share of bytes appended since the last compaction from which a partition is"
     " compacted again.",
-    "min.compaction.lag.ms": "How old a record has to be before it, and what lies behind it, is compacted.",
-    "min.insync.replicas": "Copies, the one written to included, that acks=all waits for.",
-    "offset.mapping": "How offsets are counted: after the clock (timestamp), or 0, 1, 2, … (dense)."
+    "min.compaction.lag.ms": "Minimum age of a record before it and all later records are compacted.",
+    "min.insync.replicas": "Number of copies that acks=all requires, the primary included.",
+    "offset.mapping": "How offsets are assigned: by the clock (timestamp), or 0, 1, 2, … (dense)."
     " Fixed when the topic is created.",
-    "offset.sequence.bits": "Bits of a timestamp offset that count within a millisecond."
+    "offset.sequence.bits": "Bits of a timestamp offset that number the records of one millisecond."
     " Fixed when the topic is created.",
-    "preallocate": "Whether files are created with their full size.",
-    "remote.log.copy.disable": "Whether an archived topic stops being archived.",
-    "remote.log.delete.on.disable": "Whether the archive is deleted when archiving is switched off.",
-    "remote.storage.enable": "Whether records are archived.",
-    "retention.bytes": "How much a partition keeps before its oldest records are dropped; -1 without limit.",
-    "retention.ms": "How long records are kept before they are dropped; -1 for ever.",
-    "segment.bytes": "Largest file of a log.",
-    "segment.index.bytes": "Largest index of a file.",
-    "segment.jitter.ms": "How much earlier than segment.ms a new file may be begun.",
-    "segment.ms": "Time after which a new file is begun.",
-    "storage.layout": "How records are kept in Redis: a stream entry for each record, or for each batch."
+    "preallocate": "Create files with their full size.",
+    "remote.log.copy.disable": "Stop archiving an archived topic.",
+    "remote.log.delete.on.disable": "Delete the archive when archiving is disabled.",
+    "remote.storage.enable": "Archive the topic's records.",
+    "retention.bytes": "Maximum size of a partition before its oldest records are removed; -1 is unlimited.",
+    "retention.ms": "Time for which records are kept; -1 is unlimited.",
+    "segment.bytes": "Maximum size of a file of the log.",
+    "segment.index.bytes": "Maximum size of the index of a file.",
+    "segment.jitter.ms": "Maximum random time subtracted from segment.ms.",
+    "segment.ms": "Time after which a new file is started.",
+    "storage.layout": "Layout of records in Redis: a stream entry for each record, or for each record batch."
     " Fixed when the topic is created.",
-    "unclean.leader.election.enable": "Whether a replica that lacks records may become leader.",
+    "unclean.leader.election.enable": "Allow a replica that lacks records to become leader.",
 }
 
 
@@ -63,4 +63,4 @@ def documentation_of(setting: TopicSetting) -> str:
     """Return a setting's documentation, with a note if the setting has no effect in korvet."""
     if setting.enforced:
         return HELP[setting.name]
-    return f"{HELP[setting.name]} Stored and shown, and without effect here."
+    return f"{HELP[setting.name]} korvet stores and returns it, but it has no effect."

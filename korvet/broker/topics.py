@@ -303,7 +303,7 @@ def validate_together(settings: Mapping[str, str], config: Config) -> None:
         )
     if is_archived and config.lake_url is None:
         raise InvalidConfig(
-            "remote.storage.enable=true needs the broker's setting lake.url, which says where tables are; accepted "
+            "remote.storage.enable=true needs the broker's setting lake.url, the location of the tables; accepted "
             "without it: false"
         )
 

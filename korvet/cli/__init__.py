@@ -29,7 +29,7 @@ COMMANDS = {
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
-    "lake": "Archive topics to lake tables, and look after the tables.",
+    "lake": "Archive topics to lake tables, and maintain the tables.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",
 }
 
@@ -120,7 +120,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     """Return the exit status and the message for an error."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "korvet"
-        return 2, f"{command}: {error.format_message()} ({command} --help says what there is.)"
+        return 2, f"{command}: {error.format_message()} (See {command} --help.)"
     if isinstance(error, click.ClickException):
         return error.exit_code, f"korvet: {error.format_message()}"
     if isinstance(error, OSError):
@@ -147,7 +147,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"
     fault = f"{type(error).__name__}: {error}".strip()
-    return 1, f"korvet: {fault} (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)"
+    return 1, f"korvet: {fault} (an error in korvet; KORVET_TRACEBACK=1 prints the traceback)"
 
 
 def describe_os_error(error: OSError) -> str:

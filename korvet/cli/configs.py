@@ -23,11 +23,11 @@ def command() -> None:
 
 @command.command("list")
 @RESOURCE
-@click.option("--set-only", is_flag=True, help="Only those that somebody has set.")
+@click.option("--set-only", is_flag=True, help="Only settings that are not at their default.")
 @bootstrap_servers
 @as_json
 def list_settings(resource: str, set_only: bool, servers: str, as_json: bool) -> None:
-    """List the settings of a topic, or of a broker: value, and where it is from."""
+    """List the settings of a topic or a broker, with the value and source of each."""
     settings = described(servers, resource)
     chosen = [each for each in settings if not set_only or each.source != "default"]
     if as_json:
@@ -42,7 +42,7 @@ def list_settings(resource: str, set_only: bool, servers: str, as_json: bool) ->
 @bootstrap_servers
 @as_json
 def get(resource: str, names: tuple[str, ...], servers: str, as_json: bool) -> None:
-    """Print the values of some settings, one to a line, in the order asked for."""
+    """Print the values of settings, one on each line, in the order of the arguments."""
     settings = {each.name: each for each in described(servers, resource, names)}
     missing = [name for name in names if name not in settings]
     if missing:
@@ -57,14 +57,20 @@ def get(resource: str, names: tuple[str, ...], servers: str, as_json: bool) -> N
 @command.command("set")
 @RESOURCE
 @click.argument("texts", metavar="[NAME=VALUE]…", nargs=-1)
-@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Back to the default; may be repeated.")
+@click.option(
+    "--unset", "unset", metavar="NAME", multiple=True, help="Reset to the default; may be repeated."
+)
 @click.option(
     "--append", "appended", metavar="NAME=VALUE", multiple=True, help="Add to a list; may be repeated."
 )
 @click.option(
-    "--subtract", "subtracted", metavar="NAME=VALUE", multiple=True, help="Take from a list; may be repeated."
+    "--subtract",
+    "subtracted",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Remove from a list; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Only ask whether it would be accepted.")
+@click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @bootstrap_servers
 def set_settings(
     resource: str,
@@ -75,7 +81,7 @@ def set_settings(
     dry_run: bool,
     servers: str,
 ) -> None:
-    """Alter settings: all that are named, or none when one of them is refused."""
+    """Alter settings: all of them, or none if one is refused."""
     from korvet.client.administration import APPEND, DELETE, SET, SUBTRACT
 
     changes: dict[str, tuple[int, str | None]] = {}
@@ -125,7 +131,7 @@ def parse_resource(text: str) -> Resource:
         return Resource(TOPIC, text)
     node_id = text.removeprefix(BROKER_PREFIX)
     if not node_id.isdecimal():
-        raise click.BadParameter(f"{node_id!r} is no broker's id.", param_hint="TOPIC|broker:ID")
+        raise click.BadParameter(f"{node_id!r} is not a broker id.", param_hint="TOPIC|broker:ID")
     return Resource(BROKER, node_id)
 
 
@@ -149,5 +155,5 @@ def printable(setting: DescribedSetting) -> dict[str, object]:
 
 def value_of(setting: DescribedSetting) -> str:
     if setting.value is None:
-        return "(not told)" if setting.sensitive else "(not set)"
+        return "(hidden)" if setting.sensitive else "(not set)"
     return setting.value

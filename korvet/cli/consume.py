@@ -28,12 +28,16 @@ Format = Callable[["ConsumedRecord"], bytes]
 )
 @click.option("--time", "time_text", metavar="TIME", help=f"From the first record at or after {EXAMPLES}.")
 @partition_numbers
-@click.option("-f", "--follow", is_flag=True, help="Wait for more at the end.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option(
-    "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="At most so many records."
+    "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="Maximum number of records."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--key-separator", metavar="TEXT", help="In text: print the key, this, and the value.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="In text: separator between key and value, which are both printed.",
+)
 @bootstrap_servers
 def command(
     topic: str,
@@ -48,9 +52,9 @@ def command(
 ) -> None:
     """Read the records of a topic.
 
-    Prints what is there, and ends; with --follow it goes on. In text a line is a record's value. In JSON it is an
-    object with topic, partition, offset, timestamp, key, value and headers; bytes that are no text are
-    {"base64": "…"}.
+    Prints the records of the topic and ends; with --follow it waits for more. In text a line is a record's value. In
+    JSON it is an object with topic, partition, offset, timestamp, key, value and headers; bytes that are not UTF-8
+    are {"base64": "…"}.
     """
     if time_text is not None and start != "start":
         raise click.UsageError("--from and --time exclude each other.")

@@ -88,9 +88,9 @@ def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], servers: str, a
 
 @command.command("describe")
 @click.argument("names", metavar="[GROUP]…", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every group there is.")
-@click.option("--members", is_flag=True, help="The members and what is assigned to them.")
-@click.option("--state", is_flag=True, help="The state, the coordinator and the number of members.")
+@click.option("--all", "everything", is_flag=True, help="All groups.")
+@click.option("--members", is_flag=True, help="Show the members and their assignments.")
+@click.option("--state", is_flag=True, help="Show the state, the coordinator and the number of members.")
 @bootstrap_servers
 @as_json
 def describe(
@@ -238,17 +238,21 @@ def dashed(row: dict[str, Any]) -> dict[str, Any]:
     multiple=True,
     help="A topic, or some of its partitions; may be repeated.",
 )
-@click.option("--all-topics", is_flag=True, help="Every partition the group has a position in.")
+@click.option("--all-topics", is_flag=True, help="All partitions with a committed offset.")
 @click.option("--to-earliest", is_flag=True, help="To the start of the log.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
-@click.option("--to-current", is_flag=True, help="To where it stands, or behind the last record.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log.")
+@click.option(
+    "--to-current", is_flag=True, help="To the committed offset, or the end of the log if there is none."
+)
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To an offset.")
-@click.option("--shift-by", type=int, metavar="NUMBER", help="So many offsets on, or back where negative.")
+@click.option(
+    "--shift-by", type=int, metavar="NUMBER", help="By a number of offsets, negative for backwards."
+)
 @click.option(
     "--to-datetime", "--to-time", "time_text", metavar="TIME",
     help=f"To the first record at or after a time, such as {EXAMPLES}.",
 )  # fmt: skip
-@click.option("--execute", is_flag=True, help="Do it; otherwise it is only shown.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets; default: only show them.")
 @bootstrap_servers
 @as_json
 def reset_offsets(
@@ -317,7 +321,7 @@ def only_one(*targets: Target | None) -> Target:
 
 @command.command("delete")
 @click.argument("names", metavar="GROUP…", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @bootstrap_servers
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:
     """Delete groups that have no members, with all their offsets.

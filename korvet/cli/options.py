@@ -57,7 +57,7 @@ _bootstrap_servers = click.option(
     show_default=True,
     envvar="KORVET_BOOTSTRAP_SERVERS",
     show_envvar=True,
-    help="Some of the brokers of the cluster.",
+    help="Some brokers of the cluster.",
 )
 
 
@@ -69,7 +69,7 @@ _timeout = click.option(
     show_default=True,
     callback=_keep_timeout,
     expose_value=False,
-    help="How long to wait for each answer of a broker.",
+    help="Time limit of each request to a broker.",
 )
 
 

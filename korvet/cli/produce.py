@@ -34,7 +34,7 @@ Parse = Callable[[bytes], "Record"]
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-", required=False)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--key-separator", metavar="TEXT", help="In text: what stands between key and value.")
+@click.option("--key-separator", metavar="TEXT", help="In text: separator between key and value.")
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True)
 @click.option(
     "--compression",

@@ -40,9 +40,9 @@ USED_MOST = (
 )
 
 STORAGES = [
-    ("memory://", "nothing to set up; forgets everything when it ends"),
+    ("memory://", "no set-up; loses all records when the broker ends"),
     ("embedded:FOLDER", "a private Valkey or Redis that keeps its data in FOLDER"),
-    ("redis://USER:PASSWORD@HOST:PORT/DB", "a Redis or Valkey of yours; rediss:// with TLS"),
+    ("redis://USER:PASSWORD@HOST:PORT/DB", "a Redis or Valkey server; rediss:// with TLS"),
     ("unix://PATH", "the same through its Unix socket"),
 ]
 
@@ -96,17 +96,19 @@ def default_of(setting: Setting) -> str:
 
 
 @click.command(cls=ServeCommand)
-@click.option("--storage", metavar="URL", help="Where records are kept. [memory://]")
+@click.option("--storage", metavar="URL", help="Storage backend. [memory://]")
 @click.option(
     "--listeners",
     metavar="HOST:PORT,…",
-    help="Where to listen. [localhost:9092, on IPv4 and IPv6; :9092 is every address]",
+    help="Addresses to listen on. [localhost:9092, on IPv4 and IPv6; :9092 is all addresses]",
 )
 @click.option(
     "--config", "file", envvar="KORVET_CONFIG", metavar="FILE", type=click.Path(path_type=Path),
-    help="Settings from a TOML file.",
+    help="Read settings from a TOML file.",
 )  # fmt: skip
-@click.option("--processes", metavar="N", help="How many processes serve, as one broker, from one Redis. [1]")
+@click.option(
+    "--processes", metavar="N", help="Number of processes that serve as one broker on one Redis. [1]"
+)
 @click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
@@ -121,9 +123,9 @@ def command(
 ) -> None:
     """Start a broker.
 
-    Without options it serves from memory on port 9092 of this machine, and forgets everything when it ends.
-    Ctrl-C, SIGTERM, or closing its terminal ends it once the requests it has accepted are answered. A second Ctrl-C
-    or SIGTERM ends it immediately.
+    Without options the broker stores records in memory, listens on port 9092 of this machine, and loses all records
+    when it ends. Ctrl-C, SIGTERM, or closing the terminal ends the broker after it has answered the requests that it
+    accepted. A second Ctrl-C or SIGTERM ends it immediately.
     """
     import trio
 

@@ -25,7 +25,7 @@ def parse_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time. Times are written as {EXAMPLES}.") from None
+        raise click.BadParameter(f"{text!r} is not a time. Accepted: {EXAMPLES}.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

@@ -85,7 +85,7 @@ def create(
 @bootstrap_servers
 @as_json
 def describe(names: tuple[str, ...], servers: str, as_json: bool) -> None:
-    """Show the partitions of topics: who leads them, their first offset and their next."""
+    """Show the partitions of topics, with their leader, first offset and next offset."""
 
     async def descriptions(client: Client) -> list[dict[str, Any]]:
         return [await description(client, await client.topic(name)) for name in names]
@@ -147,8 +147,10 @@ def joined(ids: list[int]) -> str:
     help="So many in all; never fewer than there are.",
 )
 @click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated.")
-@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Back to the default; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only ask whether it would be accepted.")
+@click.option(
+    "--unset", "unset", metavar="NAME", multiple=True, help="Reset to the default; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @bootstrap_servers
 def alter(
     name: str,
@@ -158,7 +160,7 @@ def alter(
     dry_run: bool,
     servers: str,
 ) -> None:
-    """Give a topic other settings, or more partitions.
+    """Alter the settings of a topic, or add partitions.
 
     Both are asked about before either is done.
     """
@@ -198,7 +200,7 @@ async def altered(
 
 @command.command("delete")
 @click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @bootstrap_servers
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:
     """Delete topics and all their records."""

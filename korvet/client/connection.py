@@ -55,7 +55,7 @@ def parse_address(text: str) -> Address:
         host, port = text.strip(), str(DEFAULT_PORT)
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and bare == host):
-        raise ValueError(f"{text!r} is no broker address; host:port is, or [::1]:port")
+        raise ValueError(f"{text!r} is not a broker address; accepted: host:port, [::1]:port")
     return Address(bare, int(port))
 
 

@@ -63,7 +63,7 @@ def parse_login_module(text: str) -> LoginModule:
 
 
 ACCEPTED_LOGIN = (
-    "is no login module; accepted is "
+    "is not a login module; accepted: "
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…"; '
     "(or scram.ScramLoginModule), with the semicolon"
 )

@@ -65,7 +65,7 @@ class ScramClient:
         if "e" in values:
             raise _fault(f"the broker says {values['e']}")
         if not hmac.compare_digest(_binary(values.get("v", "")), self._signature):
-            raise _fault("the broker does not know the password")
+            raise _fault("the broker's signature does not match the password")
 
     def _first_bare(self) -> str:
         username = self.username.replace("=", "=3D").replace(",", "=2C")
@@ -77,7 +77,7 @@ def _values(message: bytes) -> dict[str, str]:
     try:
         pairs = [pair.partition("=") for pair in message.decode().split(",")]
     except UnicodeDecodeError:
-        raise _fault("the broker's message is no text") from None
+        raise _fault("the broker's message is not UTF-8") from None
     return {name: value for name, _, value in pairs}
 
 
@@ -85,7 +85,7 @@ def _binary(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise _fault("the broker's message is no base64") from None
+        raise _fault("the broker's message is not base64") from None
 
 
 def _fault(what: str) -> SaslAuthenticationFailed:

@@ -107,7 +107,7 @@ def explain(error: BaseException) -> str:
         )
     reason = found.reason or ""
     if reason in NO_TLS:
-        return "it does not speak TLS there (security.protocol=PLAINTEXT and SASL_PLAINTEXT do without)"
+        return "the listener does not use TLS (security.protocol=PLAINTEXT and SASL_PLAINTEXT connect without TLS)"
     if reason in WITHOUT_CERTIFICATE:
         return (
             "it requires a client certificate (ssl.keystore.location names a PEM file with one, and its key)"

@@ -69,8 +69,8 @@ def counted_stretches(table: LakeTable, partition: int, missing: Stretch) -> lis
     Reads offsets only if the snapshot has files with names of other writers. A range whose records were all erased has
     no offsets to find, and needs no file: another writer's OPTIMIZE drops empty files.
     """
-    told = table.ranges_of(partition).told
-    ranges = [each for each in told if each.start < missing.end and missing.start < each.end]
+    items = table.ranges_of(partition).items
+    ranges = [each for each in items if each.start < missing.end and missing.start < each.end]
     if not table.index.foreign:
         return [Stretch(each.start, each.end) for each in ranges if each.count == 0]
     first = min([missing.start, *(each.start for each in ranges)])

@@ -26,8 +26,8 @@ from korvet.lake.file_reading import erased_from, row_groups
 from korvet.lake.file_writing import FileWriter, sync_folders
 from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_path, united
 from korvet.lake.parallel import results
-from korvet.lake.range_checksums import ANEW, Told, summed
-from korvet.lake.record_checksum import Tally
+from korvet.lake.range_checksums import REPLACED, RangeChecksum, summed
+from korvet.lake.record_checksum import RecordChecksum
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
@@ -253,8 +253,8 @@ class Compaction:
     def _commit(self, several: Sequence[Joined]) -> None:
         gone = [file for joined in several for file in joined.group.files]
         new = [file for joined in several for file in joined.files]
-        told = {ANEW: [joined.told.to_list() for joined in several]}
-        self.table = replace(self.table, gone, new, data_change=False, told=lambda _: told)
+        commit_info = {REPLACED: [joined.recorded.to_list() for joined in several]}
+        self.table = replace(self.table, gone, new, data_change=False, commit_info=lambda _: commit_info)
         self.done.files_before += len(gone)
         self.done.files_after += len(new)
         self.done.bytes_before += sum(file.size for file in gone)
@@ -267,7 +267,7 @@ class Joined:
 
     group: Group
     files: list[DataFile]
-    told: Told
+    recorded: RangeChecksum
 
 
 def _joined_or_damaged(table: LakeTable, group: Group) -> Joined | DamagedFile:
@@ -279,26 +279,30 @@ def _joined_or_damaged(table: LakeTable, group: Group) -> Joined | DamagedFile:
 
 def _joined(table: LakeTable, group: Group) -> Joined:
     """Write a group's files. Raises DamagedFile, Unreachable, and FileNotFoundError if a vacuum removed an input."""
-    tally = Tally(group.partition)
+    checksum = RecordChecksum(group.partition)
     filesystem = table.location.filesystem()
     files = []
     for number, chunk in enumerate(group.chunks, 1):
         erased = sum(file.held.erased for file in chunk if file.held is not None)
         held = FileRange(group.partition, group.start, group.end, number, len(group.chunks), erased)
-        files.append(_written(table, chunk, held, tally, filesystem))
+        files.append(_written(table, chunk, held, checksum, filesystem))
     sync_folders(table.location, files)
-    told = Told(group.partition, group.start, group.end, tally.count, tally.checksum)
+    recorded = RangeChecksum(group.partition, group.start, group.end, checksum.count, checksum.checksum)
     expected = expectation(table, group.partition, group.start, group.end)
-    if expected is not None and expected != told:
+    if expected is not None and expected != recorded:
         raise DamagedFile(
             f"{table.location}: offsets {group.start} to {group.end - 1} of partition {group.partition} are not the "
-            "records that were committed, so their files stay as they are; korvet lake audit --checksums says more."
+            "committed records, so their files are left unchanged; korvet lake audit --checksums reports details."
         )
-    return Joined(group, files, told)
+    return Joined(group, files, recorded)
 
 
 def _written(
-    table: LakeTable, chunk: Sequence[TableFile], held: FileRange, tally: Tally, filesystem: pafs.FileSystem
+    table: LakeTable,
+    chunk: Sequence[TableFile],
+    held: FileRange,
+    checksum: RecordChecksum,
+    filesystem: pafs.FileSystem,
 ) -> DataFile:
     path = file_path(held, chunk[0].date)
     erased = united(erased_from(table, file, filesystem) for file in chunk)
@@ -306,16 +310,16 @@ def _written(
     with FileWriter.open(table.location, path, chunk[0].date, filesystem=filesystem) as writer:
         for file in chunk:
             for rows in row_groups(table, file, filesystem):
-                last = tally.add_in_order(rows, last, f"{table.location}/{file.path}")
+                last = checksum.add_in_order(rows, last, f"{table.location}/{file.path}")
                 writer.write(rows)
         return writer.close({ERASED: erased_text(erased)} if held.erased else None)
 
 
-def expectation(table: LakeTable, partition: int, start: int, end: int) -> Told | None:
+def expectation(table: LakeTable, partition: int, start: int, end: int) -> RangeChecksum | None:
     """Return the recorded count and checksum of [start, end), or None if the log no longer covers all of it."""
     inside = table.ranges_of(partition).within(start, end)
-    told = [Stretch(each.start, each.end) for each in inside]
-    told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
-    if without(Stretch(max(start, table.start(partition) or 0), end), told):
+    recorded = [Stretch(each.start, each.end) for each in inside]
+    recorded += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
+    if without(Stretch(max(start, table.start(partition) or 0), end), recorded):
         return None
     return summed(partition, start, end, inside)

@@ -98,7 +98,7 @@ class DeltaLog:
             yield from self._lines(f"{self.folder}/{version:020d}.json", kind)
         except FileNotFoundError:
             raise Unreachable(
-                f"{self.location}: version {version} has gone from the table's log meanwhile; try again."
+                f"{self.location}: version {version} was removed from the table's log during the read; try again."
             ) from None
 
     def _lines(self, path: str, kind: str) -> Iterator[dict[str, Any]]:

@@ -25,10 +25,10 @@ from attrs import define, evolve, field, frozen
 
 from korvet.lake.errors import CommitConflict, DamagedFile
 from korvet.lake.file_reading import by_partition, erased_from, row_groups
-from korvet.lake.file_writing import FileWriter, UInt64s, mixes, sync_folders
+from korvet.lake.file_writing import FileWriter, UInt64s, record_checksums, sync_folders
 from korvet.lake.files import ERASED, DataFile, erased_text, file_path, file_range, foreign_path, united
 from korvet.lake.parallel import results
-from korvet.lake.range_checksums import ANEW, without_records
+from korvet.lake.range_checksums import REPLACED, without_records
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.schema import Int64s
 from korvet.lake.table import LakeTable, store_errors
@@ -46,7 +46,7 @@ class Place:
 
     partition: int
     offsets: Int64s
-    mixes: UInt64s
+    record_checksums: UInt64s
 
 
 @define
@@ -158,7 +158,10 @@ class Erasure:
             for partition, theirs in by_partition(some):
                 found.setdefault(partition, []).append(theirs)
         whole = {partition: pa.concat_tables(several) for partition, several in sorted(found.items())}
-        return [Place(partition, rows["offset"].to_numpy(), mixes(rows)) for partition, rows in whole.items()]
+        return [
+            Place(partition, rows["offset"].to_numpy(), record_checksums(rows))
+            for partition, rows in whole.items()
+        ]
 
     def _written(self, file: TableFile, places: Sequence[Place]) -> DataFile:
         """Write the file that replaces `file`, without such records."""
@@ -180,19 +183,19 @@ class Erasure:
     def _commit(self, waiting: Sequence[tuple[TableFile, DataFile, list[Place]]]) -> None:
         every = [place for _, _, places in waiting for place in places]
 
-        def told(table: LakeTable) -> Mapping[str, Any]:
+        def commit_info(table: LakeTable) -> Mapping[str, Any]:
             by_partition: dict[int, list[Place]] = {}
             for place in every:
                 by_partition.setdefault(place.partition, []).append(place)
-            anew = []
+            recomputed = []
             for partition, places in by_partition.items():
                 offsets = np.concatenate([place.offsets for place in places])
-                gone = np.concatenate([place.mixes for place in places])
-                anew += without_records(table.ranges_of(partition), offsets, gone)
-            return {ANEW: [each.to_list() for each in anew]}
+                gone = np.concatenate([place.record_checksums for place in places])
+                recomputed += without_records(table.ranges_of(partition), offsets, gone)
+            return {REPLACED: [each.to_list() for each in recomputed]}
 
         gone, new = [file for file, _, _ in waiting], [file for _, file, _ in waiting]
-        self.table = replace(self.table, gone, new, data_change=True, told=told)
+        self.table = replace(self.table, gone, new, data_change=True, commit_info=commit_info)
         self._clean.update(file.path for file in new)
         self.done.files += len(gone)
         self.done.add(every)
@@ -275,10 +278,10 @@ def old_files(
     files = {info.path.removeprefix(table.location.path).lstrip("/"): info.size for info in infos}
     beside = [(path, size) for path, size in files.items() if path not in there and not path.startswith("_")]
 
-    def looked_into(file: tuple[str, int]) -> OldFile | None:
+    def inspected(file: tuple[str, int]) -> OldFile | None:
         return _old_file(table, keys, filesystem, *file)
 
-    for (_, size), found in results(looked_into, beside):
+    for (_, size), found in results(inspected, beside):
         on_progress(size)
         if found is not None:
             yield found

@@ -40,8 +40,8 @@ class DecodedErasure:
 
     def is_ours(self) -> bool:
         """Return True if this is a typed or dlq table of the topic. Raises LakeError."""
-        told = self._opened().metadata().configuration
-        return told.get(KIND) in PLACES and told.get(TOPIC) == self.topic
+        properties = self._opened().metadata().configuration
+        return properties.get(KIND) in PLACES and properties.get(TOPIC) == self.topic
 
     def find(self) -> int:
         """Return the number of rows to erase. Raises LakeError."""
@@ -108,8 +108,8 @@ class DecodedErasure:
         return partitions, offsets
 
     def _columns(self, delta: DeltaTable) -> tuple[str, str]:
-        told: Mapping[str, Any] = delta.metadata().configuration
-        return PLACES[told[KIND]]
+        properties: Mapping[str, Any] = delta.metadata().configuration
+        return PLACES[properties[KIND]]
 
     def _predicates(self, delta: DeltaTable, found: Mapping[int, Int64s]) -> Iterator[tuple[str, int]]:
         """Yield predicates for at most PLACES_AT_ONCE offsets of a partition, each with the rows that it selects."""

@@ -196,21 +196,22 @@ def rows_of_a_group(rows: pa.Table) -> int:
 def checksum(rows: pa.Table) -> int:
     """Return a checksum of the records that does not depend on their order or on the split into files.
 
-    It is the sum (modulo 2^64) of `mixes` over the rows. The bytes of keys and values are covered by page checksums.
+    It is the sum (modulo 2^64) of `record_checksums` over the rows. Page checksums cover the bytes of keys and
+    values.
     """
-    return int(np.sum(mixes(rows), dtype=np.uint64))
+    return int(np.sum(record_checksums(rows), dtype=np.uint64))
 
 
-def mixes(rows: pa.Table) -> UInt64s:
+def record_checksums(rows: pa.Table) -> UInt64s:
     """Return the record checksums: a hash of each row's offset, timestamp_ms, and lengths of key and value."""
-    mixed = _mix(_numbers(rows, "offset").astype(np.uint64))
-    mixed = _mix(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
+    mixed = _mixed_bits(_numbers(rows, "offset").astype(np.uint64))
+    mixed = _mixed_bits(mixed ^ _numbers(rows, "timestamp_ms").astype(np.uint64))
     for name in ("key", "value"):
-        mixed = _mix(mixed ^ field_sizes(rows.column(name)).astype(np.uint64))
+        mixed = _mixed_bits(mixed ^ field_sizes(rows.column(name)).astype(np.uint64))
     return mixed
 
 
-def _mix(numbers: UInt64s) -> UInt64s:
+def _mixed_bits(numbers: UInt64s) -> UInt64s:
     """Apply the finalizer of splitmix64: every input bit affects every output bit."""
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -40,7 +40,7 @@ class Location:
         """Read a path or a URL. Raises InvalidLocation."""
         scheme, separator, rest = text.partition("://")
         if not text.strip():
-            raise InvalidLocation(f"An empty text is no place for tables; {ACCEPTED}.")
+            raise InvalidLocation(f"The location of the tables is empty; {ACCEPTED}.")
         if not separator:
             return cls(Path(text).expanduser().absolute().as_uri().rstrip("/"), dict(options or {}))
         if scheme == "file":
@@ -90,18 +90,18 @@ class Location:
         """Return a new pyarrow filesystem, whose paths begin with `path`. Raises InvalidLocation."""
         if self.is_local:
             return pafs.LocalFileSystem()
-        told: dict[str, str] = {}
+        arguments: dict[str, str] = {}
         for name, spellings in S3_OPTIONS.items():
             for spelling in spellings:
                 value = self._option(spelling)
                 if value:
-                    told[name] = value
+                    arguments[name] = value
                     break
-        endpoint = told.get("endpoint_override", "")
+        endpoint = arguments.get("endpoint_override", "")
         if endpoint.startswith("http://"):
-            told["scheme"] = "http"
+            arguments["scheme"] = "http"
         try:
-            return pafs.S3FileSystem(**told)
+            return pafs.S3FileSystem(**arguments)
         except (ValueError, OSError) as error:
             raise InvalidLocation(f"{self.url}: {error}") from error
 

@@ -17,12 +17,12 @@ from attrs import define, evolve, field, frozen
 from korvet.lake.schema import Int64s
 
 # Keys in commitInfo.
-RANGES, GAPS, ANEW = "korvet.ranges", "korvet.gaps", "korvet.ranges.anew"
+RANGES, GAPS, REPLACED = "korvet.ranges", "korvet.gaps", "korvet.ranges.anew"
 MODULUS = 1 << 64
 
 
 @frozen(order=True)
-class Told:
+class RangeChecksum:
     """Count and checksum of a partition's records in [start, end)."""
 
     partition: int
@@ -37,7 +37,7 @@ class Told:
         return [self.partition, self.start, self.end, self.count, str(self.checksum)]
 
     @classmethod
-    def from_list(cls, values: Sequence[Any]) -> Told:
+    def from_list(cls, values: Sequence[Any]) -> RangeChecksum:
         partition, start, end, count, checksum = values
         return cls(partition, start, end, count, int(checksum))
 
@@ -46,53 +46,55 @@ class Told:
 class Ranges:
     """The range checksums of one partition, by start, without overlaps."""
 
-    told: list[Told] = field(factory=list)
+    items: list[RangeChecksum] = field(factory=list)
 
-    def add(self, item: Told) -> None:
+    def add(self, item: RangeChecksum) -> None:
         """Add a range checksum; it replaces earlier ones of ranges inside its offsets."""
-        self.told[self._inside(item.start, item.end)] = [item]
+        self.items[self._inside(item.start, item.end)] = [item]
 
-    def within(self, start: int, end: int) -> list[Told]:
+    def within(self, start: int, end: int) -> list[RangeChecksum]:
         """Return the range checksums of ranges inside [start, end)."""
-        return self.told[self._inside(start, end)]
+        return self.items[self._inside(start, end)]
 
     def _inside(self, start: int, end: int) -> slice:
-        first = bisect_left(self.told, start, key=lambda each: each.start)
-        return slice(first, bisect_right(self.told, end, lo=first, key=lambda each: each.end))
+        first = bisect_left(self.items, start, key=lambda each: each.start)
+        return slice(first, bisect_right(self.items, end, lo=first, key=lambda each: each.end))
 
 
-def told_by(commits: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Ranges]:
+def range_checksums_of(commits: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Ranges]:
     """Collect range checksums by partition from commits (version and commitInfo), oldest first."""
     found: dict[int, Ranges] = {}
     for _, info in commits:
-        for item in _said(info):
+        for item in _entries(info):
             found.setdefault(item.partition, Ranges()).add(item)
     return found
 
 
-def _said(info: Mapping[str, Any]) -> Iterator[Told]:
-    for name in (RANGES, ANEW):
-        yield from map(Told.from_list, info.get(name, ()))
+def _entries(info: Mapping[str, Any]) -> Iterator[RangeChecksum]:
+    for name in (RANGES, REPLACED):
+        yield from map(RangeChecksum.from_list, info.get(name, ()))
 
 
-def without_records(ranges: Ranges, offsets: Int64s, mixes: npt.NDArray[np.uint64]) -> list[Told]:
-    """Recompute the count and checksum of each range that contains an erased offset; `mixes` are record checksums."""
+def without_records(
+    ranges: Ranges, offsets: Int64s, checksums: npt.NDArray[np.uint64]
+) -> list[RangeChecksum]:
+    """Recompute the count and checksum of each range that contains an erased offset, from its records' checksums."""
     places = np.array(
-        [bisect_right(ranges.told, offset, key=lambda each: each.start) - 1 for offset in offsets]
+        [bisect_right(ranges.items, offset, key=lambda each: each.start) - 1 for offset in offsets]
     )
-    anew = []
+    recomputed = []
     for place in np.unique(places[places >= 0]).tolist():
-        each = ranges.told[place]
+        each = ranges.items[place]
         ours = (places == place) & (offsets < each.end)
-        gone = int(np.sum(mixes[ours], dtype=np.uint64))
+        gone = int(np.sum(checksums[ours], dtype=np.uint64))
         if ours.any():
             checksum = (each.checksum - gone) % MODULUS
-            anew.append(evolve(each, count=each.count - int(ours.sum()), checksum=checksum))
-    return anew
+            recomputed.append(evolve(each, count=each.count - int(ours.sum()), checksum=checksum))
+    return recomputed
 
 
-def summed(partition: int, start: int, end: int, parts: Iterable[Told]) -> Told:
+def summed(partition: int, start: int, end: int, parts: Iterable[RangeChecksum]) -> RangeChecksum:
     """Combine the range checksums of several ranges into one."""
     several = list(parts)
     count = sum(each.count for each in several)
-    return Told(partition, start, end, count, sum(each.checksum for each in several) % MODULUS)
+    return RangeChecksum(partition, start, end, count, sum(each.checksum for each in several) % MODULUS)

@@ -13,7 +13,7 @@ from korvet.lake.schema import Int64s
 
 
 @define
-class Tally:
+class RecordChecksum:
     """Number and checksum of a partition's rows (see `writing.checksum`)."""
 
     partition: int

@@ -31,12 +31,12 @@ def replace(
     new: Sequence[DataFile],
     *,
     data_change: bool,
-    told: Callable[[LakeTable], Mapping[str, Any]] = lambda _: {},
+    commit_info: Callable[[LakeTable], Mapping[str, Any]] = lambda _: {},
     transactions: Mapping[str, int] | None = None,
 ) -> LakeTable:
     """Remove the files `gone` and add the files `new` in one commit. Return the snapshot with this commit.
 
-    `data_change` is False if the rows stay the same. `told` returns the commitInfo entries for a commit on top of a
+    `data_change` is False if the rows stay the same. `commit_info` returns the entries for a commit on top of a
     snapshot; `transactions` are `txn` versions to set. Raises CommitConflict if another writer removed one of the
     files, and Unreachable.
     """
@@ -45,7 +45,7 @@ def replace(
     for _ in range(ATTEMPTS):
         _refuse_gone(table, gone)
         try:
-            return table.write(actions, told(table), transactions or {}, retries=0)
+            return table.write(actions, commit_info(table), transactions or {}, retries=0)
         except CommitConflict:
             newer = table.reopened()
             if newer.version == table.version:

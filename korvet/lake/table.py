@@ -45,7 +45,7 @@ from korvet.lake.errors import (
 )
 from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.location import Location
-from korvet.lake.range_checksums import GAPS, RANGES, Ranges, Told, told_by
+from korvet.lake.range_checksums import GAPS, RANGES, RangeChecksum, Ranges, range_checksums_of
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
 from korvet.lake.table_files import FileIndex, TableFile, files_in
 
@@ -199,7 +199,7 @@ class LakeTable:
 
     @cached_property
     def _ranges(self) -> dict[int, Ranges]:
-        return told_by(self.commits())
+        return range_checksums_of(self.commits())
 
     def offsets_of(self, partition: int, start: int, end: int) -> Int64s:
         """Return the sorted, distinct offsets in [start, end) that the files have of a partition.
@@ -242,28 +242,32 @@ class LakeTable:
         Unreachable. After an error nothing was committed, as far as can be determined.
         """
         transactions = self._next_transactions(ranges, gaps)
-        said = {
-            RANGES: [Told(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges],
+        commit_info = {
+            RANGES: [
+                RangeChecksum(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges
+            ],
             GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
         }
-        return self.write([add_action(file) for item in ranges for file in item.files], said, transactions)
+        return self.write(
+            [add_action(file) for item in ranges for file in item.files], commit_info, transactions
+        )
 
     def write(
         self,
         actions: Sequence[AddAction | RemoveAction],
-        said: Mapping[str, Any],
+        commit_info: Mapping[str, Any],
         transactions: Mapping[str, int],
         *,
         retries: int | None = None,
     ) -> Self:
-        """Commit actions, `txn` versions and the commitInfo entries `said`. Return the snapshot with this commit.
+        """Commit actions, `txn` versions and entries of commitInfo. Return the snapshot with this commit.
 
         `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
         Raises CommitConflict if another writer committed first, and Unreachable.
         """
         commit_id = uuid4().hex
         properties = CommitProperties(
-            custom_metadata={COMMIT_ID: commit_id, **said},
+            custom_metadata={COMMIT_ID: commit_id, **commit_info},
             max_commit_retries=retries,
             app_transactions=[Transaction(app_id, number) for app_id, number in transactions.items()],
         )
@@ -349,21 +353,22 @@ def refuse_other_things(location: Location) -> None:
 
 def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | None) -> UUID:
     """Return the topic id that a table belongs to. Raises WrongTable and NewerFormat."""
-    told: Mapping[str, str] = delta.metadata().configuration
-    if told.get(KIND) != ARCHIVE:
+    properties: Mapping[str, str] = delta.metadata().configuration
+    if properties.get(KIND) != ARCHIVE:
         raise WrongTable(
             f"{location} is a Delta table, but no archive of korvet's; choose another place with --to."
         )
-    if not told.get(VERSION, "").isdecimal() or int(told[VERSION]) > FORMAT_VERSION:
+    if not properties.get(VERSION, "").isdecimal() or int(properties[VERSION]) > FORMAT_VERSION:
         raise NewerFormat(
-            f"{location} is of format version {told.get(VERSION)}; this korvet knows up to {FORMAT_VERSION}. Update it."
+            f"{location} has format version {properties.get(VERSION)}; this korvet reads up to {FORMAT_VERSION}. "
+            "Update korvet."
         )
-    if told.get(TOPIC) != topic:
-        raise WrongTable(f"{location} is the archive of topic {told.get(TOPIC)}, not of {topic}.")
-    found_id = UUID(told[TOPIC_ID])
+    if properties.get(TOPIC) != topic:
+        raise WrongTable(f"{location} is the archive of topic {properties.get(TOPIC)}, not of {topic}.")
+    found_id = UUID(properties[TOPIC_ID])
     if topic_id is not None and topic_id != found_id:
         raise RecreatedTopic(
-            f"{location} is the archive of an earlier topic {topic}, which was deleted and created anew since "
+            f"{location} is the archive of an earlier topic {topic}, which was deleted and created again since "
             f"(its id was {found_id}, now it is {topic_id}); archive the new one to another place, "
             "or move the old table away. korvet lake query --archived reads the old table alone."
         )

@@ -17,9 +17,9 @@ from attrs import define, field, frozen
 from korvet.lake.chain import Stretch, missing_stretches
 from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.file_reading import by_partition, opened, row_group
-from korvet.lake.file_writing import UInt64s, mixes
+from korvet.lake.file_writing import UInt64s, record_checksums
 from korvet.lake.location import Location
-from korvet.lake.range_checksums import Told
+from korvet.lake.range_checksums import RangeChecksum
 from korvet.lake.remote_rows import Bounds, bounds_of_group
 from korvet.lake.schema import Int64s, date_text, days
 from korvet.lake.table import LakeTable, store_errors
@@ -41,7 +41,7 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
 
     `on_progress` is called with the number of bytes that were read, once per file. Raises Unreachable.
     """
-    sums = {partition: _Sums(table.ranges_of(partition).told) for partition in table.archived_up_to}
+    sums = {partition: _Sums(table.ranges_of(partition).items) for partition in table.archived_up_to}
     filesystem = table.location.filesystem()
     damaged: list[Wrong] = []
     for file in table.files:
@@ -142,19 +142,19 @@ def _name(location: Location, file: TableFile) -> str:
 
 @define
 class _Sums:
-    """Counts and checksums of a partition's ranges, summed over its files. `told` is sorted without overlaps."""
+    """Counts and checksums of a partition's ranges, summed over its files. `recorded` is sorted without overlaps."""
 
-    told: list[Told]
+    recorded: list[RangeChecksum]
     starts: Int64s = field(init=False)
     ends: Int64s = field(init=False)
     counts: Int64s = field(init=False)
     checksums: UInt64s = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.starts = np.array([each.start for each in self.told], np.int64)
-        self.ends = np.array([each.end for each in self.told], np.int64)
-        self.counts = np.zeros(len(self.told), np.int64)
-        self.checksums = np.zeros(len(self.told), np.uint64)
+        self.starts = np.array([each.start for each in self.recorded], np.int64)
+        self.ends = np.array([each.end for each in self.recorded], np.int64)
+        self.counts = np.zeros(len(self.recorded), np.int64)
+        self.checksums = np.zeros(len(self.recorded), np.uint64)
 
     def add(self, rows: pa.Table) -> None:
         offsets: Int64s = rows["offset"].to_numpy()
@@ -162,12 +162,12 @@ class _Sums:
         known = places >= 0
         known[known] = offsets[known] < self.ends[places[known]]
         np.add.at(self.counts, places[known], 1)
-        np.add.at(self.checksums, places[known], mixes(rows)[known])
+        np.add.at(self.checksums, places[known], record_checksums(rows)[known])
 
     def wrongs(self, skipped: Sequence[Stretch]) -> Iterator[Wrong]:
         """Yield the ranges that differ from their commit, except those that overlap offsets already reported."""
         for each, count, checksum in zip(
-            self.told, self.counts.tolist(), self.checksums.tolist(), strict=True
+            self.recorded, self.counts.tolist(), self.checksums.tolist(), strict=True
         ):
             if (count, checksum) == (each.count, each.checksum):
                 continue

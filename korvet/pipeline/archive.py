@@ -28,7 +28,16 @@ from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.table import LakeTable
-from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, Wanted, bounds_of, dealt, described, told
+from korvet.pipeline.archive_plan import (
+    Bounds,
+    Rows,
+    TopicPlan,
+    Wanted,
+    bounds_of,
+    dealt,
+    described,
+    missing_text,
+)
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.cluster import Connecting
@@ -133,9 +142,9 @@ class Archive:
     #: With --once: the end offset of each partition, fixed when it is first seen.
     _ends: dict[TopicPartition, int] = field(factory=dict, init=False)
     #: Offsets committed to the group.
-    _told: dict[TopicPartition, int] = field(factory=dict, init=False)
+    _committed: dict[TopicPartition, int] = field(factory=dict, init=False)
     #: Error of the last commit to the group.
-    _untold: str = field(default="", init=False)
+    _commit_error: str = field(default="", init=False)
     #: Rounds since the last one that committed records.
     _idle_rounds: int = field(default=0, init=False)
 
@@ -240,12 +249,12 @@ class Archive:
             raise LakeError(
                 f"{topic.name}: partition {plan.truncated[0]} ends at "
                 f"{bounds[plan.truncated[0]].last_stable_offset}, before "
-                f"{table.archived_up_to[plan.truncated[0]]}, up to where it was archived; "
-                "records have been lost, or it is another topic of the same name."
+                f"{table.archived_up_to[plan.truncated[0]]}, the archived offset; "
+                "records have been lost, or it is a different topic of the same name."
             )
         missing = plan.missing
         if missing and not self.options.accept_gap:
-            raise MissingOffsets(told(missing, topic.name))
+            raise MissingOffsets(missing_text(missing, topic.name))
         starts = [
             ArchivedRange(partition, bounds[partition].log_start_offset, bounds[partition].log_start_offset)
             for partition in plan.new_partitions
@@ -330,7 +339,7 @@ class Archive:
             for table in tables
             for partition, number in table.archived_up_to.items()
         }
-        changed = {tp: number for tp, number in offsets.items() if self._told.get(tp) != number}
+        changed = {tp: number for tp, number in offsets.items() if self._committed.get(tp) != number}
         if not changed:
             return
         try:
@@ -339,12 +348,14 @@ class Archive:
                     self.options.group_id, {tp: OffsetAndMetadata(number) for tp, number in changed.items()}
                 )
         except KafkaError as error:
-            if str(error) != self._untold:  # a login without permission fails in every round: log it once
+            if (
+                str(error) != self._commit_error
+            ):  # a login without permission fails in every round: log it once
                 log.warning("tools will not show how far the archive is: %s", error)
-            self._untold = str(error)
+            self._commit_error = str(error)
         else:
-            self._told |= changed
-            self._untold = ""
+            self._committed |= changed
+            self._commit_error = ""
 
     def _client(self) -> AbstractAsyncContextManager[Client]:
         return self.options.connecting.open()

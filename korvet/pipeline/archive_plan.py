@@ -46,7 +46,7 @@ class Wanted:
         """Parse names and patterns, separated by commas. Raises ValueError with the accepted syntax."""
         words = [word for word in map(str.strip, text.split(",")) if word]
         if not words:
-            raise ValueError("there is no topic in it; accepted are names and patterns, with commas between")
+            raise ValueError("it names no topic; accepted: names and patterns, separated by commas")
         names = tuple(dict.fromkeys(word for word in words if NAME.fullmatch(word)))
         patterns = tuple(word for word in words if not NAME.fullmatch(word))
         for pattern in patterns:
@@ -229,10 +229,10 @@ async def described(
     return found, failures
 
 
-def told(gaps: Collection[Gap], topic: str) -> str:
+def missing_text(gaps: Collection[Gap], topic: str) -> str:
     """Describe missing offsets."""
     ranges = ", ".join(f"{topic}-{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
     return (
-        f"{ranges} can not be archived: the log starts behind them by now. "
-        "--accept-gap goes on without them, and records that in the table."
+        f"{ranges} cannot be archived: the log starts after them now. "
+        "--accept-gap continues without them, and records the gap in the table."
     )

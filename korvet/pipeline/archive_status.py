@@ -179,12 +179,12 @@ def audit_table(
         start = table.start(partition)
         if start is None:
             continue
-        told = [Stretch(each.start, each.end) for each in table.ranges_of(partition).told]
-        told += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
-        oldest = min((stretch.start for stretch in told), default=number)
+        recorded = [Stretch(each.start, each.end) for each in table.ranges_of(partition).items]
+        recorded += [Stretch(gap.start, gap.end) for gap in table.gaps if gap.partition == partition]
+        oldest = min((stretch.start for stretch in recorded), default=number)
         # The Delta log may no longer have the oldest commits. Only the names of files describe their ranges.
-        untold = without(Stretch(max(start, oldest), number), told)
-        findings += [_finding(table, partition, stretch, "no commit tells of them") for stretch in untold]
+        unrecorded = without(Stretch(max(start, oldest), number), recorded)
+        findings += [_finding(table, partition, stretch, "no commit contains them") for stretch in unrecorded]
         lost = missing_stretches(table, partition)
         findings += [
             _finding(table, partition, stretch, "archived, and not in the table's files") for stretch in lost

@@ -46,13 +46,13 @@ class SparkWorkers:
     @property
     def cores(self) -> int:
         """The number of tasks that run concurrently."""
-        with _told_errors():
+        with _converted_errors():
             return max(1, self._session().sparkContext.defaultParallelism)
 
     def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
         """Write each task's pieces. Return all outcomes, in any order. Raises SparkFailed and JavaEnded."""
         task = partial(work, self.connecting, tuple(map(tuple, tasks)))
-        with _told_errors():
+        with _converted_errors():
             rows = self._session().range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
             return [Outcome.from_json(row.outcome) for row in rows.collect()]
 
@@ -67,12 +67,12 @@ class SparkWorkers:
 
 
 @contextmanager
-def _told_errors() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     """Convert errors of Spark and Java to SparkFailed and JavaEnded."""
     try:
         yield
     except (Py4JNetworkError, OSError) as error:
-        raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+        raise JavaEnded("Spark's Java process has ended; committed work is kept.") from error
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
 
@@ -92,8 +92,6 @@ def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if "No module named" in line or "Cannot run program" in line]
     if lacking:
-        return (
-            f"{lacking[0]} (korvet[spark] has to be where the workers' Python is; PYSPARK_PYTHON names that)"
-        )
+        return f"{lacking[0]} (install korvet[spark] for the workers' Python; PYSPARK_PYTHON names it)"
     telling = [line for line in lines if "Caused by:" in line or "exited unexpectedly" in line]
     return (telling or lines or [type(error).__name__])[0]

@@ -68,7 +68,7 @@ def parse_partitions(option: str, text: str) -> list[TopicPartition]:
             _refuse(option, text, '{"orders":[0,1]}')
         found += [TopicPartition(topic, partition) for partition in partitions]
     if not found:
-        raise WrongOption(f"{option}: no partition is named; accepted is, say, " + '{"orders":[0,1]}')
+        raise WrongOption(f"{option}: no partition is named; accepted: for example " + '{"orders":[0,1]}')
     return found
 
 
@@ -129,4 +129,4 @@ def _is_partition(value: object) -> bool:
 
 
 def _refuse(option: str, text: str, example: str) -> NoReturn:
-    raise WrongOption(f"{option}={text!r} is not JSON as it is accepted here: {example}")
+    raise WrongOption(f"{option}={text!r} does not have the accepted form; accepted: {example}")

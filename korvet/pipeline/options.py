@@ -98,7 +98,7 @@ IGNORED = frozenset(TUNING.split())
 REFUSED = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint",
-    "interceptor.classes": "there is no Java client to intercept",
+    "interceptor.classes": "korvet has no Java client to intercept",
     "key.deserializer": "keys are bytes",
     "value.deserializer": "values are bytes",
     "key.serializer": "keys are bytes or text",
@@ -312,9 +312,9 @@ class _Options:
         ways = ("assign", "subscribe", "subscribePattern")
         given = [way for way in ways if self.text(way) is not None]
         if len(given) != 1:
-            said = " and ".join(given) or "none"
+            found = " and ".join(given) or "none"
             raise WrongOption(
-                f"exactly one of assign, subscribe and subscribePattern is accepted, not {said}"
+                f"exactly one of assign, subscribe and subscribePattern is accepted, not {found}"
             )
         text = (self.text(given[0]) or "").strip()
         if given[0] == "assign":
@@ -326,7 +326,7 @@ class _Options:
         try:
             re.compile(text)
         except re.error as error:
-            raise WrongOption(f"subscribePattern={text!r} is no regular expression: {error}") from None
+            raise WrongOption(f"subscribePattern={text!r} is not a regular expression: {error}") from None
         return Subscription(pattern=text)
 
     def position(self, which: str, default: Bound, *, or_latest: bool) -> Position:

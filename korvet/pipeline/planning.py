@@ -114,7 +114,7 @@ async def ranges_between(
     if gone and options.fail_on_data_loss:
         raise DataLost(
             f"{', '.join(map(str, gone))} cannot be read any more: deleted, or not subscribed to. "
-            "Set failOnDataLoss=false to go on without."
+            "Set failOnDataLoss=false to continue without them."
         )
     earliest = await earliest_offsets(client, end)
     fetcher = Fetcher(client, options.isolation_level)

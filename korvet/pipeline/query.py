@@ -174,7 +174,7 @@ def described_topic(connecting: Connecting, topic: str) -> Topic:
         return trio.run(ask)
     except UnknownTopicOrPartition:
         raise NoTable(
-            f"{connecting.bootstrap_servers} has no topic {topic} any more; --archived reads what is archived of it."
+            f"{connecting.bootstrap_servers} has no topic {topic} any more; --archived reads only its archive."
         ) from None
 
 

@@ -224,12 +224,12 @@ class Target:
             tp = await target_of(client, self.replay, self.partition)
             selection = await self._resumed(client, tp, selection)
             await self._init_producer(client)
-            began = told = time.monotonic()
+            began = saved = time.monotonic()
             for number, batch in enumerate(self.source.batches(selection), 1):
                 offset = await self._send(client, tp, batch)
-                due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - told > CHECKPOINT_S
+                due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - saved > CHECKPOINT_S
                 if due and offset >= 0:
-                    told = time.monotonic()
+                    saved = time.monotonic()
                     left = evolve(selection, start=batch.next_offset)
                     await self._checkpoint(client, tp, offset, left)
                 await self._keep_to_rate(began)

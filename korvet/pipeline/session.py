@@ -92,10 +92,10 @@ def find_java() -> Path:
 def _java_version(java: str) -> int:
     """Return the major version, 0 if Java does not start. Before Java 9, versions were 1.8 and so on."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return 0
-    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    version = re.search(r'version "(?:1\.)?(\d+)', printed.stderr + printed.stdout)
     return int(version[1]) if version else 0
 
 

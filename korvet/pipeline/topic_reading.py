@@ -167,6 +167,6 @@ def timestamps_us(timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
 def lost(missing: Range) -> str:
     """Return the message about offsets that cannot be read."""
     return (
-        f"{missing} cannot be read: they have been deleted, by retention or by hand, or the topic is another one "
-        "of the same name. Set failOnDataLoss=false to go on without them."
+        f"{missing} cannot be read: they have been deleted, by retention or by hand, or the topic is a different one "
+        "of the same name. Set failOnDataLoss=false to continue without them."
     )

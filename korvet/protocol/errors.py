@@ -188,7 +188,7 @@ def error_for(code: int) -> KafkaError:
     An unknown code, as from a newer broker, becomes UnknownServerError.
     """
     if code == ErrorCode.NONE:
-        message = "error code 0 is no error"
+        message = "error code 0 is not an error"
         raise ValueError(message)
     if code not in ERRORS:
         return UnknownServerError(f"The broker answered with the unknown error code {code}.")
@@ -247,7 +247,7 @@ class BrokerNotAvailable(KafkaError):
 
 class ReplicaNotAvailable(KafkaError):
     error_code = ErrorCode.REPLICA_NOT_AVAILABLE
-    message = "The replica asked for is not available."
+    message = "The requested replica is not available."
     retriable = True
 
 
@@ -334,7 +334,7 @@ class InvalidGroupId(KafkaError):
 
 class UnknownMemberId(KafkaError):
     error_code = ErrorCode.UNKNOWN_MEMBER_ID
-    message = "The group knows no such member."
+    message = "The member is not in the group."
 
 
 class InvalidSessionTimeout(KafkaError):
@@ -607,7 +607,7 @@ class StaleBrokerEpoch(KafkaError):
 
 class OffsetNotAvailable(KafkaError):
     error_code = ErrorCode.OFFSET_NOT_AVAILABLE
-    message = "The new leader cannot tell the latest offset yet."
+    message = "The new leader does not have the latest offset yet."
     retriable = True
 
 
@@ -624,7 +624,7 @@ class PreferredLeaderNotAvailable(KafkaError):
 
 class GroupMaxSizeReached(KafkaError):
     error_code = ErrorCode.GROUP_MAX_SIZE_REACHED
-    message = "The group has as many members as it may have."
+    message = "The group has its maximum number of members."
 
 
 class FencedInstanceId(KafkaError):
@@ -766,7 +766,7 @@ class IneligibleReplica(KafkaError):
 
 class NewLeaderElected(KafkaError):
     error_code = ErrorCode.NEW_LEADER_ELECTED
-    message = "The partition changed as asked, but its leader has changed too."
+    message = "The partition was changed as requested, but its leader has changed too."
 
 
 class OffsetMovedToTieredStorage(KafkaError):

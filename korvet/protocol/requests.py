@@ -31,7 +31,7 @@ def encode_request(request: object, version: int, correlation_id: int, client_id
     """Return the frame of a request. Raises UnsupportedVersion as `codec.encode` does."""
     key = schema_of(type(request)).key
     if key is None:
-        raise TypeError(f"{type(request).__name__} is no request")
+        raise TypeError(f"{type(request).__name__} is not a request")
     header = RequestHeader(
         request_api_key=key,
         request_api_version=version,

@@ -396,13 +396,13 @@ def _warnings(bound: BoundListener) -> Iterator[str]:
         return
     listener, advertised = bound.listener, bound.advertised
     yield (
-        f"warning: listening on {listener.address}, which others can reach, and there is no authentication yet:"
-        " whoever connects may read, write and delete everything"
+        f"warning: listening on {listener.address}, which other machines can reach, without"
+        " authentication: any client may read, write and delete everything"
     )
     if is_loopback(advertised.host) or advertised.is_wildcard:
         yield (
-            f"warning: clients of {listener.address} are told {advertised.address}, which is only right on this"
-            " machine; set advertised.listeners"
+            f"warning: clients of {listener.address} connect to {advertised.address}, which leads to"
+            " the client's own machine; set advertised.listeners"
         )
 
 
@@ -416,7 +416,7 @@ async def check_advertised(listeners: Sequence[BoundListener]) -> None:
                 await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)
             except OSError as error:
                 logger.warning(
-                    "clients are told %s, but %r cannot be resolved (%s); set advertised.listeners",
+                    "the advertised address is %s, but %r cannot be resolved (%s); set advertised.listeners",
                     bound.advertised.address,
                     bound.advertised.host,
                     error.strerror,

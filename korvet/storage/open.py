@@ -152,7 +152,7 @@ def memory_limit(url: str, default: int | None) -> int:
     text = options.pop("max_bytes", None)
     if options or parts.netloc or parts.path or parts.fragment:
         raise StorageUsageError(
-            f"{without_password(url)!r} says too much; accepted are memory:// and memory://?max_bytes=BYTES"
+            f"{without_password(url)!r} has unknown parts; accepted: memory://, memory://?max_bytes=BYTES"
         )
     if text is None:
         return sensible_max_bytes() if default is None else default

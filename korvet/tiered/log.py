@@ -320,7 +320,7 @@ class Tiers:
             deleted = local_start
             self.damage.note(
                 topic.name,
-                f"the document {DELETED} {_key(topic, tp)} is no offset, so the archive is not read",
+                f"the document {DELETED} {_key(topic, tp)} is not an offset, so the archive is not read",
             )
         start = self._starts[tp] = min(max(archived.start, deleted), local_start)
         return start
@@ -351,7 +351,7 @@ class Tiers:
             for number in range(topic.partitions):
                 await self.latest(TopicPartition(topic.name, number))
         except KafkaError as error:
-            logger.warning("%s: what is archived cannot be seen: %s", topic.name, error.message)
+            logger.warning("%s: the archive cannot be read: %s", topic.name, error.message)
 
 
 def _offset_in(document: Document) -> int | None:

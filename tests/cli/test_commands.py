@@ -248,7 +248,7 @@ def test_consume_starts_at_the_given_offset_or_time(
     "arguments, complaint",
     [
         (["--from", "middle"], "'middle' is neither start, end nor an offset."),
-        (["--time", "soon"], "'soon' is no time."),
+        (["--time", "soon"], "'soon' is not a time."),
         (["--from", "3", "--time", "2026-01-01"], "--from and --time exclude each other."),
         (["--format", "json", "--key-separator", ":"], "--key-separator is for text"),
     ],
@@ -384,7 +384,7 @@ def test_unreachable_broker_is_reported_in_one_line(korvet: Korvet) -> None:
         (["topics", "create"], "Missing argument 'TOPIC'."),
         (["topics", "list", "--nonsense"], "No such option"),
         (["topics", "create", "x", "--set", "y"], "'y' is not NAME=VALUE."),
-        (["topics", "list", "-b", "host:port"], "'host:port' is no broker address"),
+        (["topics", "list", "-b", "host:port"], "'host:port' is not a broker address"),
         (
             ["offsets", "x", "--time", "newest"],
             "'newest' is neither latest, earliest, max-timestamp, earliest-local, latest-tiered,",
@@ -414,7 +414,9 @@ def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
     failed = korvet("topics", "list")
 
     assert failed.status == 1
-    expected = "korvet: ZeroDivisionError: a slip (a fault of korvet's own; KORVET_TRACEBACK=1 shows where)\n"
+    expected = (
+        "korvet: ZeroDivisionError: a slip (an error in korvet; KORVET_TRACEBACK=1 prints the traceback)\n"
+    )
     assert expected == failed.err
 
 

@@ -25,7 +25,7 @@ def test_all_settings_are_listed(korvet: Korvet, topic: str) -> None:
 
     assert sorted(SETTINGS) == [each["name"] for each in listed]
     (segment,) = (each for each in listed if each["name"] == "segment.ms")
-    assert segment.pop("documentation").endswith("without effect here.")
+    assert segment.pop("documentation").endswith("but it has no effect.")
     assert {
         "name": "segment.ms", "value": "5", "source": "topic", "read-only": False, "sensitive": False
     } == segment  # fmt: skip
@@ -57,7 +57,7 @@ def test_unknown_setting_is_reported(korvet: Korvet, topic: str) -> None:
 
 
 def test_broker_settings_are_printed_without_secrets(korvet: Korvet) -> None:
-    assert Outcome(0, "1\n(not told)\n(not set)\n") == korvet(
+    assert Outcome(0, "1\n(hidden)\n(not set)\n") == korvet(
         "configs", "get", "broker:1", "node.id", "storage", "broker.rack"
     )
 

@@ -335,7 +335,7 @@ def test_shift_under_timestamp_mapping_prints_a_warning(korvet: Korvet, records:
         (["--all-topics"], "Name one of --to-earliest, "),
         (["--all-topics", "--to-earliest", "--to-latest"], "Name one of --to-earliest, "),
         (["--all-topics", "--to-offset", "0", "--shift-by", "0"], "Name one of --to-earliest, "),
-        (["--all-topics", "--to-datetime", "tomorrow"], "'tomorrow' is no time."),
+        (["--all-topics", "--to-datetime", "tomorrow"], "'tomorrow' is not a time."),
         (["--all-topics", "--to-offset", "-1"], "-1 is not in the range x>=0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

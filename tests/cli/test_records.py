@@ -61,7 +61,7 @@ def test_timestamp_may_be_in_iso_format() -> None:
         (b'{"headers": [["a"]]}', 'headers: [name, value] expected, not ["a"]'),
         (b'{"headers": [["a", 1]]}', "header a: text, null or"),
         (b'{"timestamp": true}', "timestamp: milliseconds"),
-        (b'{"timestamp": "soon"}', "timestamp: 'soon' is no time"),
+        (b'{"timestamp": "soon"}', "timestamp: 'soon' is not a time"),
         (b'{"partition": -1}', "partition: a number from 0 on"),
     ],
     ids=lambda value: value.decode() if isinstance(value, bytes) else "",

@@ -26,7 +26,7 @@ def test_a_time_is_iso_or_milliseconds_and_utc_without_a_zone(text: str, expecte
 
 @pytest.mark.parametrize("text", ["", "soon", "12h", "2026-13-01", "-5"])
 def test_invalid_time_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time. Times are written as 2026-03-01"):
+    with pytest.raises(click.BadParameter, match="is not a time. Accepted: 2026-03-01"):
         parse_time(text)
 
 

@@ -150,7 +150,7 @@ async def test_broker_may_require_a_client_certificate(version: str) -> None:
             "TLSV1_ALERT_UNKNOWN_CA",
             "it does not accept the client's certificate, or requires one: tlsv1 alert",
         ),
-        ("WRONG_VERSION_NUMBER", "it does not speak TLS there"),
+        ("WRONG_VERSION_NUMBER", "the listener does not use TLS"),
         ("NO_SHARED_CIPHER", "no TLS: no shared cipher"),
     ],
 )
@@ -168,7 +168,7 @@ def test_broken_connection_is_not_explained_as_a_tls_error() -> None:
 
 async def test_server_without_tls_is_reported() -> None:
     async with web_server() as address:
-        with pytest.raises(TlsRefused, match="it does not speak TLS there"):
+        with pytest.raises(TlsRefused, match="the listener does not use TLS"):
             async with open_client(address, security=Security(Tls())):
                 pass
 

@@ -89,7 +89,7 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
     "text", ["", ":9092", "host:", "host:port", "host:0", "host:65536", "::1", "::1:9092"]
 )
 def test_invalid_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no broker address"):
+    with pytest.raises(ValueError, match="is not a broker address"):
         parse_address(text)
 
 

@@ -58,7 +58,7 @@ def test_a_login_module_is_read(options: str, expected: dict[str, str]) -> None:
     "text", ["", "alice:secret", f"{SCRAM} required username=secret", f'{SCRAM} username="secret";']
 )
 def test_invalid_login_module_is_refused_without_revealing_secrets(text: str) -> None:
-    with pytest.raises(ValueError, match="is no login module; accepted is .* with the semicolon") as raised:
+    with pytest.raises(ValueError, match="is not a login module; accepted: .* with the semicolon") as raised:
         parse_login_module(text)
 
     assert "secret" not in str(raised.value)

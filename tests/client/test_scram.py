@@ -56,8 +56,8 @@ def test_malformed_server_first_message_is_refused(message: bytes) -> None:
 @pytest.mark.parametrize(
     "message, said",
     [
-        (b"v=AAAA", "the broker does not know the password"),
-        (b"", "the broker does not know the password"),
+        (b"v=AAAA", "the broker's signature does not match the password"),
+        (b"", "the broker's signature does not match the password"),
         (b"e=other-error", "the broker says other-error"),
     ],
 )

@@ -133,7 +133,7 @@ def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
         ({**PLAIN, "sasl.mechanism": ""}, "sasl.mechanism is missing; accepted are PLAIN, SCRAM-SHA-256"),
         ({**PLAIN, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM"),
         ({**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}, "names PlainLoginModule; SCRAM-SHA-256 takes Scram"),
-        ({**PLAIN, "sasl.jaas.config": "alice hush"}, "sasl.jaas.config is no login module; accepted is"),
+        ({**PLAIN, "sasl.jaas.config": "alice hush"}, "sasl.jaas.config is not a login module; accepted:"),
         ({**PLAIN, "sasl.jaas.config": ""}, "sasl.jaas.config gives no username; accepted is a login"),
         ({**PLAIN, "sasl.username": "alice"}, "sasl.jaas.config is given, and kafka.sasl.username as well"),
         ({"ssl.ca.location": "nowhere.pem"}, "ssl.ca.location cannot be read: .*: No such file"),

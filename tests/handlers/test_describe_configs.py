@@ -156,7 +156,7 @@ async def test_documentation_marks_settings_without_effect(broker: Broker) -> No
 
     texts = {entry.name: entry.documentation or "" for entry in result.configs}
     assert all(texts.values())
-    without = {name for name, text in texts.items() if text.endswith("without effect here.")}
+    without = {name for name, text in texts.items() if text.endswith("but it has no effect.")}
     assert {name for name, setting in SETTINGS.items() if not setting.enforced} == without
 
 

@@ -186,7 +186,7 @@ def test_compaction_refuses_records_that_differ_from_the_committed_ones(table: L
     result = compaction.run()
 
     assert len(result.errors) == 1
-    assert "offsets 0 to 19 of partition 0 are not the records that were committed" in result.errors[0]
+    assert "offsets 0 to 19 of partition 0 are not the committed records" in result.errors[0]
     assert [name[:2] for name in names(compaction.table)] == [(0, 10), (10, 20), (20, 40)]
 
 
@@ -325,7 +325,7 @@ def test_command_prints_joined_files_and_dry_run_prints_the_plan(table: LakeTabl
     assert done.startswith("orders: 3 files of ")
     assert again == "orders: nothing to join\n"
     wrong = run(command, [*arguments, "--target-bytes", "many"])
-    assert "'many' is no size; accepted are 128MB, 1GB, 500kB, 1000000." in wrong.output
+    assert "'many' is not a size; accepted: 128MB, 1GB, 500kB, 1000000." in wrong.output
 
 
 def test_command_prints_commits_made_before_a_failure(

@@ -365,7 +365,7 @@ def test_command_prints_erased_records_and_remaining_old_files(table: LakeTable,
     first, second = done.output.splitlines()
     assert first == "orders: 2 records erased from 1 files (partition 0: 2)"
     assert second.startswith("orders: 1 old files of ")
-    assert "--vacuum-now removes them at once" in second
+    assert "--vacuum-now removes them immediately" in second
 
 
 def test_command_prints_commits_made_before_a_failure(
@@ -396,7 +396,7 @@ def test_missing_key_and_missing_table_are_reported_in_one_line(table: LakeTable
     none = CliRunner().invoke(command, [*arguments, "-t", TOPIC])
     elsewhere = CliRunner().invoke(command, [*arguments, "-t", "nowhere", "-k", "ada"])
 
-    assert "There is no key; give --key, or --key-file with a key in each line." in none.output
+    assert "No key was given; use --key, or --key-file with one key on each line." in none.output
     assert elsewhere.exit_code == 1
     assert "There is no Delta table at" in elsewhere.output
 

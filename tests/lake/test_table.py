@@ -132,14 +132,14 @@ def test_a_table_of_another_topic_is_refused(tmp_path: Path, table: LakeTable) -
 
 
 def test_table_of_a_recreated_topic_is_refused_with_advice(tmp_path: Path, table: LakeTable) -> None:
-    with pytest.raises(WrongTable, match="deleted and created anew .* to another place"):
+    with pytest.raises(WrongTable, match="deleted and created again .* to another place"):
         LakeTable.open_or_create(lake(tmp_path), TOPIC, uuid4())
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, table: LakeTable) -> None:
     table.delta.alter.set_table_properties({"korvet.format.version": "2"}, raise_if_not_exists=False)
 
-    with pytest.raises(NewerFormat, match="is of format version 2; this korvet knows up to 1"):
+    with pytest.raises(NewerFormat, match="has format version 2; this korvet reads up to 1"):
         LakeTable.open(lake(tmp_path), TOPIC)
 
 

@@ -20,7 +20,7 @@ from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding.distributing import Here
-from korvet.pipeline.decoding.rounds import Decoding, Told
+from korvet.pipeline.decoding.rounds import Decoding, RoundResult
 from korvet.pipeline.decoding.specification import specifications
 
 TOPIC_ID = UUID(int=7)
@@ -63,14 +63,14 @@ class Lake:
         specification = specifications((self.topic,), None, settings)[self.topic]
         return Decoding(specification, self.location("raw"), self.location("typed"), Here())
 
-    def decode(self, **settings: Any) -> list[Told]:
+    def decode(self, **settings: Any) -> list[RoundResult]:
         """Run rounds until everything is decoded, and return their results."""
         decoding = self.decoding(**settings)
-        told: list[Told] = []
+        result: list[RoundResult] = []
         while (one := decoding.round()) is not None:
-            told.append(one)
-            assert len(told) < 20, "rounds do not come to an end"
-        return told
+            result.append(one)
+            assert len(result) < 20, "rounds do not come to an end"
+        return result
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a typed table, sorted by partition and offset."""

@@ -165,7 +165,7 @@ def test_recreated_topic_is_not_mixed_with_its_old_archive(
     memory.produce(topic, values(9))
     archive = archived(memory.bootstrap_servers, topic, tmp_path)
 
-    assert "deleted and created anew" in archive.progress[topic].error
+    assert "deleted and created again" in archive.progress[topic].error
     assert len(rows_of(tmp_path / topic)) == 5
 
 
@@ -192,7 +192,7 @@ def test_offsets_trimmed_before_they_were_archived_are_reported(
     trim(memory, topic, 15)
     archive = archived(memory.bootstrap_servers, topic, tmp_path)
 
-    assert f"{topic}-0 offsets 10 to 14 can not be archived" in archive.progress[topic].error
+    assert f"{topic}-0 offsets 10 to 14 cannot be archived" in archive.progress[topic].error
     assert table_of(tmp_path, topic).archived_up_to == {0: 10}
 
 

@@ -175,9 +175,9 @@ def test_newer_schema_version_in_the_registry_adds_columns(lake: Lake, fake: Fak
             framed(first, written(old, {"id": 3})),
         ]
     )
-    (told,) = lake.decode(format="avro", registry=fake.url)
+    (result,) = lake.decode(format="avro", registry=fake.url)
 
-    assert "more string" == told.columns
+    assert "more string" == result.columns
     assert [(1, None), (2, "m"), (3, None)] == lake.values("id", "more")
 
 
@@ -210,15 +210,15 @@ def test_every_kind_of_bad_value_is_reported_with_its_error(lake: Lake, fake: Fa
         2: "does not begin with 0 and a schema's id, but with 7b 22 69 64 22",
         3: "the registry at",
         4: "is one for PROTOBUF, not for AVRO",
-        5: "is no Avro of its schema: EOFError",
+        5: "is not Avro of its schema: EOFError",
         6: "goes on for 4 bytes behind the record",
-        7: "is no Avro of its schema: SchemaResolutionError",
-        8: "is no Avro of its schema",
+        7: "is not Avro of its schema: SchemaResolutionError",
+        8: "is not Avro of its schema",
     }
     bad = lake.bad()
     assert expected.keys() == bad.keys()
-    for offset, told in expected.items():
-        assert told in bad[offset]
+    for offset, result in expected.items():
+        assert result in bad[offset]
 
 
 def test_debezium_envelopes_in_avro_are_unwrapped(lake: Lake, fake: FakeRegistry) -> None:
@@ -263,7 +263,7 @@ def test_registry_error_ends_the_round_and_loses_no_record(lake: Lake, fake: Fak
     "url, error",
     [
         ("http://127.0.0.1:1", "does not answer"),
-        ("localhost:8081", "'localhost:8081' is no URL of a registry; one is written like http://host:8081"),
+        ("localhost:8081", "'localhost:8081' is not a registry URL; accepted: http://host:8081"),
     ],
 )
 def test_unreachable_registry_is_reported(lake: Lake, url: str, error: str) -> None:

@@ -66,14 +66,14 @@ MONEY = pa.decimal128(6, 2)
         ({"a": 1}, TEXT, '$.x: {"a": 1} is no string'),
         (1, FLAG, "$.x: 1 is no boolean"),
         ("true", FLAG, '$.x: "true" is no boolean'),
-        ("2026-1-31", DAY, '$.x: "2026-1-31" is no date; one is written like 2026-01-31'),
-        ("20260131", DAY, '$.x: "20260131" is no date; one is written like 2026-01-31'),
-        ("2026-02-30", DAY, '$.x: "2026-02-30" is no date; one is written like 2026-01-31'),
+        ("2026-1-31", DAY, '$.x: "2026-1-31" is not a date; accepted: 2026-01-31'),
+        ("20260131", DAY, '$.x: "20260131" is not a date; accepted: 2026-01-31'),
+        ("2026-02-30", DAY, '$.x: "2026-02-30" is not a date; accepted: 2026-01-31'),
         (20000, DAY, "$.x: 20000 is no date"),
         (
             "yesterday",
             INSTANT,
-            '$.x: "yesterday" is no timestamp; one is written like 2026-01-31T12:00:00.123456Z',
+            '$.x: "yesterday" is not a timestamp; accepted: 2026-01-31T12:00:00.123456Z',
         ),
         (
             "2026-01-31T12:00:00",
@@ -88,15 +88,15 @@ MONEY = pa.decimal128(6, 2)
         (
             "2026-01-31T25:00:00Z",
             INSTANT,
-            '$.x: "2026-01-31T25:00:00Z" is no timestamp: hour must be in 0..23',
+            '$.x: "2026-01-31T25:00:00Z" is not a timestamp: hour must be in 0..23',
         ),
         (
             "2026-01-31T12:00:00.123456789Z",
             INSTANT,
             '$.x: "2026-01-31T12:00:00.123456789Z" has nanoseconds, which truncate_nanoseconds = true would cut off',
         ),
-        (1767225600, INSTANT, "$.x: 1767225600 is no timestamp"),
-        ("no base64", BYTES, '$.x: "no base64" is no base64, which is how JSON holds bytes'),
+        (1767225600, INSTANT, "$.x: 1767225600 is not a timestamp"),
+        ("no base64", BYTES, '$.x: "no base64" is not base64, the encoding of bytes in JSON'),
         (1.005, MONEY, "$.x: 1.005 has more digits than decimal(6,2) can hold"),
         (12345, MONEY, "$.x: 12345 has more digits than decimal(6,2) can hold"),
         ("1.50", MONEY, '$.x: "1.50" is no decimal(6,2)'),
@@ -202,13 +202,13 @@ def test_nanoseconds_are_truncated_when_configured() -> None:
 @pytest.mark.parametrize(
     "value, error",
     [
-        (b"", "$: is no JSON: "),
-        (b"hello", "$: is no JSON: "),
-        (b'{"x": 1', "$: is no JSON: "),
-        (b'{"x": 1} {"x": 2}', "$: is no JSON: "),
-        (b'{"x": NaN}', "$: is no JSON: "),
-        (b'{"x": "\xff"}', "$: is no JSON: "),
-        (b"\x00\x00\x00\x00\x07abc", "$: is no JSON: "),
+        (b"", "$: is not JSON: "),
+        (b"hello", "$: is not JSON: "),
+        (b'{"x": 1', "$: is not JSON: "),
+        (b'{"x": 1} {"x": 2}', "$: is not JSON: "),
+        (b'{"x": NaN}', "$: is not JSON: "),
+        (b'{"x": "\xff"}', "$: is not JSON: "),
+        (b"\x00\x00\x00\x00\x07abc", "$: is not JSON: "),
         (b"[true]", "$: [true] is not an object"),
         (b"null", "$: null is not an object"),
         (b'"text"', '$: "text" is not an object'),
@@ -225,7 +225,7 @@ def test_value_that_is_not_an_object_makes_a_bad_row(value: bytes, error: str, n
 
 def test_lone_surrogate_makes_a_bad_row() -> None:
     assert "half a character" in fault(b'{"x": "\\ud800"}', TEXT, numbers="string")
-    assert "is no JSON" in fault(b'{"x": "\\ud800"}', TEXT)
+    assert "is not JSON" in fault(b'{"x": "\\ud800"}', TEXT)
 
 
 def test_bad_rows_report_their_first_error_and_good_rows_are_kept() -> None:
@@ -375,7 +375,7 @@ def test_debezium_envelopes_are_unwrapped() -> None:
         '$.id: "x" is no bigint',
         '$: op "t" is none of c, r, u, d',
         "$: op c without an object in after: null",
-        "$: is no envelope of Debezium's: it has no op",
+        "$: is not a Debezium envelope: it has no op",
         "$: payload 1 is not an object",
     ] == found.bad.column("error").to_pylist()
 

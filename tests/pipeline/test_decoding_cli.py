@@ -41,7 +41,7 @@ def test_show_prints_columns_and_bad_rows_and_writes_no_table(
         "orders: of the first 3 records 2 would be bad rows",
         "  orders-0 offset 0: $.of.: no column can have this name; give it another with rename",
     ] == lines[:3]
-    assert lines[3].startswith("  orders-0 offset 1: $: is no JSON")
+    assert lines[3].startswith("  orders-0 offset 1: $: is not JSON")
     assert not (lake.folder / "typed").exists()
 
 
@@ -50,7 +50,7 @@ def test_show_prints_columns_and_bad_rows_and_writes_no_table(
     [
         (("--topics", "orders"), 2, "One of --once, --every and --show is needed."),
         (("--topics", "orders", "--show", "--once"), 2, "One of --once, --every and --show is needed."),
-        (("--topics", "orders", "--every", "soon"), 2, "'soon' is no time; accepted are 500ms, 30s, 5m, 1h."),
+        (("--topics", "orders", "--every", "soon"), 2, "'soon' is not a time; accepted: 500ms, 30s, 5m, 1h."),
         (("--show",), 2, "No topic is named: give --topics, or a file with sections [topics.<name>]."),
         (
             ("--topics", "orders", "--format", "xml", "--show"),
@@ -82,7 +82,7 @@ def test_typed_tables_cannot_be_written_into_the_archive_location(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 2 == decode(lake, "--topics", "orders", "--once", to=str(lake.folder / "raw/"))
-    assert "is where the archive is; typed tables need another place." in capsys.readouterr().err
+    assert "is the location of the archive; typed tables need a different one." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ending", [click.exceptions.Exit(1), SystemExit(1)])

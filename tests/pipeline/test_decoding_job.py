@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from korvet.lake.errors import Unreachable, UnsafeStore
 from korvet.lake.location import Location
 from korvet.pipeline.decoding.job import DecodeJob
-from korvet.pipeline.decoding.rounds import Decoding, Told
+from korvet.pipeline.decoding.rounds import Decoding, RoundResult
 from tests.lake.s3 import s3_store
 from tests.pipeline.decoding import Lake, die_at
 
@@ -39,14 +39,14 @@ def test_failing_topic_does_not_stop_other_topics(lake: Lake) -> None:
     job.run()
 
     assert [1] == orders.values("a")
-    told = job.progress["orders"]
+    result = job.progress["orders"]
     assert (3, 1, 1, 1, ["a bigint"], "") == (
-        told.records,
-        told.typed,
-        told.bad,
-        told.tombstones,
-        told.columns,
-        told.error,
+        result.records,
+        result.typed,
+        result.bad,
+        result.tombstones,
+        result.columns,
+        result.error,
     )
     assert job.progress["pages"].error.startswith('pages-0 offset 1: $.p: "x" is no bigint')
     assert job.progress["none"].error.startswith("There is no Delta table at")
@@ -58,7 +58,7 @@ def test_transient_errors_are_retried(lake: Lake, monkeypatch: pytest.MonkeyPatc
     failures = iter([Unreachable("away"), Unreachable("still away")])
     real = Decoding.round
 
-    def flaky(self: Decoding) -> Told | None:
+    def flaky(self: Decoding) -> RoundResult | None:
         for failure in failures:
             raise failure
         return real(self)

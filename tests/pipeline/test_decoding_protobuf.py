@@ -148,7 +148,7 @@ def test_every_kind_of_bad_value_is_reported_with_its_error(
     assert bad[1].startswith("$: is no shop.Order: ")
     assert bad[2].startswith("$: is no shop.Order: ")
     assert "$: id (field 1) was written with another type, or with an unknown constant" == bad[3]
-    assert "$: state: 7 is no constant of shop.Order.State" == bad[4]
+    assert "$: state: 7 is not a constant of shop.Order.State" == bad[4]
     assert "$: a timestamp has 1 nanoseconds, which truncate_nanoseconds = true would cut off" == bad[5]
     assert "$: a timestamp of 253402300800 s is out of range" == bad[6]
 

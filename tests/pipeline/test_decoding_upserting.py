@@ -31,9 +31,9 @@ def by_key(lake: Lake, *columns: str) -> dict[str, Any]:
 
 def test_the_latest_offset_wins_and_tombstones_delete(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}, None], keys=["x", "y", "x", "z", "z"])
-    told = lake.decode(upsert=True)
+    result = lake.decode(upsert=True)
     assert {"x": (3, 2), "y": (2, 1)} == by_key(lake, "a", "_offset")
-    assert [(4, 1)] == [(each.outcome.typed, each.outcome.tombstones) for each in told]
+    assert [(4, 1)] == [(each.outcome.typed, each.outcome.tombstones) for each in result]
 
     lake.archive([None, {"a": 5}, {"a": 6}, None, {"a": 7}], keys=["x", "z", "y", "none", "x"])
     lake.decode(upsert=True)

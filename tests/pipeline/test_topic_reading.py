@@ -199,7 +199,7 @@ def test_deleted_records_are_data_loss_unless_fail_on_data_loss_is_false(
     else:
         planned = strict.partitions()
         delete_records(cluster, topic, places[40].offset)
-        with pytest.raises(DataLost, match="Set failOnDataLoss=false to go on without them"):
+        with pytest.raises(DataLost, match="Set failOnDataLoss=false to continue without them"):
             list(strict.read(planned[0]))
     values = [value for batch in lax.read(planned[0]) for value in batch.column("value").to_pylist()]
 
@@ -209,7 +209,7 @@ def test_deleted_records_are_data_loss_unless_fail_on_data_loss_is_false(
 def test_offset_beyond_the_log_end_is_data_loss(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     start = f'{{"{topic}":{{"0":{2**55}}}}}'
-    with pytest.raises(DataLost, match="the topic is another one of the same name"):
+    with pytest.raises(DataLost, match="the topic is a different one of the same name"):
         cluster.read(subscribe=topic, startingOffsets=start)
 
     assert [] == cluster.read(subscribe=topic, startingOffsets=start, failOnDataLoss="false")

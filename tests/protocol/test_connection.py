@@ -627,7 +627,7 @@ def test_extra_bytes_after_a_response_are_a_protocol_error() -> None:
 
 
 def test_only_messages_with_a_key_are_requests() -> None:
-    with pytest.raises(TypeError, match="RequestHeader is no request"):
+    with pytest.raises(TypeError, match="RequestHeader is not a request"):
         encode_request(
             RequestHeader(request_api_key=0, request_api_version=0, correlation_id=0, client_id=None),
             1,

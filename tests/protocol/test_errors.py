@@ -103,7 +103,7 @@ def test_error_for_an_unknown_code_is_unknown_server_error_with_the_code() -> No
 
 
 def test_error_for_refuses_code_zero() -> None:
-    with pytest.raises(ValueError, match="no error"):
+    with pytest.raises(ValueError, match="not an error"):
         error_for(0)
 
 

@@ -383,9 +383,9 @@ def test_missing_server_is_reported_with_install_advice(monkeypatch: pytest.Monk
 
 
 def test_configured_program_that_is_not_a_server_is_refused() -> None:
-    with pytest.raises(StorageUsageError, match=r"embedded\.server: /no/such is not there"):
+    with pytest.raises(StorageUsageError, match=r"embedded\.server: /no/such does not exist"):
         find_binary("/no/such")
-    with pytest.raises(StorageUsageError, match="is no Valkey or Redis server"):
+    with pytest.raises(StorageUsageError, match="is not a Valkey or Redis server"):
         version_of(Path(cast(str, shutil.which("true"))))
 
 

@@ -8,22 +8,22 @@ from korvet.cli.lazy import LazyGroup
 
 # Name -> purpose. The commands need pyarrow and deltalake, and some need Spark, so only the called one is imported.
 COMMANDS = {
-    "archive": "Archive topics to tables, once or all the time.",
+    "archive": "Archive topics to tables, once or continuously.",
     "status": "Show how far topics are archived.",
-    "audit": "Prove that everything that was archived is in the tables, or name what is not.",
-    "compact": "Join the small files of archives into larger ones.",
-    "vacuum": "Remove files that belong to no table any more.",
-    "erase": "Remove all archived records that have one of the keys, for good.",
-    "decode": "Decode archived topics to typed tables, once or all the time.",
-    "query": "Run SQL over topics, what is archived and what is not yet.",
-    "replay": "Send archived records into a topic again.",
-    "retain": "Drop what is archived for long enough.",
+    "audit": "Verify that all archived records are in the tables, and list missing ones.",
+    "compact": "Compact the small files of archives into larger ones.",
+    "vacuum": "Remove files that no table references.",
+    "erase": "Remove all archived records with given keys permanently.",
+    "decode": "Decode archived topics to typed tables, once or continuously.",
+    "query": "Run SQL over topics, archived and current records.",
+    "replay": "Produce archived records to a topic again.",
+    "retain": "Remove old archived records.",
 }
 
 
 @click.group(name="lake", cls=LazyGroup, purposes=COMMANDS, prefix="korvet.cli.lake.")
 def command() -> None:
-    """Archive topics to lake tables, and look after the tables.
+    """Archive topics to lake tables, and maintain the tables.
 
-    Tables are Delta Lake's, one for each topic. pip install 'korvet[spark]' brings what this needs, but for Java.
+    Each topic has one Delta Lake table. pip install 'korvet[spark]' installs the requirements, except Java.
     """

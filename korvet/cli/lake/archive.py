@@ -37,7 +37,7 @@ def duration_s(_context: click.Context, _parameter: click.Parameter, text: str |
         return None
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
     if match is None or match[2] not in UNITS_S or float(match[1]) == 0:
-        raise click.BadParameter(f"{text!r} is no time; accepted are 500ms, 30s, 5m, 1h.")
+        raise click.BadParameter(f"{text!r} is not a time; accepted: 500ms, 30s, 5m, 1h.")
     return float(match[1]) * UNITS_S[match[2]]
 
 
@@ -45,21 +45,25 @@ def duration_s(_context: click.Context, _parameter: click.Parameter, text: str |
 @cluster_options
 @click.option(
     "-t", "--topics", metavar="TOPICS", required=True,
-    help="Names and regular expressions for whole names, with commas between: orders,'eu\\..*'.",
+    help="Names and regular expressions for whole names, separated by commas: orders,'eu\\..*'.",
 )  # fmt: skip
 @lake_location("--to")
 @storage_options
-@click.option("--once", is_flag=True, help="Archive what there is now, and end.")
+@click.option("--once", is_flag=True, help="Archive the current records, and end.")
 @click.option(
-    "--every", "every_s", callback=duration_s, metavar="TIME", help="Go on, this often: 30s. New topics join."
+    "--every",
+    "every_s",
+    callback=duration_s,
+    metavar="TIME",
+    help="Repeat at this interval: 30s. New topics are included.",
 )
 @click.option(
     "--accept-gap", is_flag=True,
-    help="Where records were deleted before they were archived, go on without them; the table records the gap.",
+    help="Continue after records that were deleted before they were archived; the table records the gap.",
 )  # fmt: skip
 @click.option(
     "--group", default="korvet-lake", show_default=True, metavar="NAME",
-    help="The group whose offsets tell how far the archive is.",
+    help="The group that commits the archived offsets.",
 )  # fmt: skip
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -77,7 +81,7 @@ def command(
     spark_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Archive topics to tables, once or all the time.
+    """Archive topics to tables, once or continuously.
 
     Each topic becomes a Delta table URL/<topic>, with every record exactly once, whatever is killed meanwhile: the
     table itself knows how far it is. SIGTERM and Ctrl-C finish the commit in hand. Exits with 1 when a topic failed.

@@ -26,11 +26,11 @@ Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
 
 @click.command(name="audit")
 @bootstrap_servers
-@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @lake_location("--at")
 @storage_options
-@click.option("--offline", is_flag=True, help="Audit the tables alone; do not compare them with the broker.")
-@click.option("--checksums", is_flag=True, help="Read all files, and prove every byte of them.")
+@click.option("--offline", is_flag=True, help="Audit only the tables; do not compare them with the broker.")
+@click.option("--checksums", is_flag=True, help="Read all files and verify their checksums.")
 @as_json
 @config_file
 def command(
@@ -42,7 +42,7 @@ def command(
     checksums: bool,
     as_json: bool,
 ) -> None:
-    """Prove that everything that was archived is in the tables, or name what is not.
+    """Verify that all archived records are in the tables, and list missing ones.
 
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were

@@ -30,19 +30,19 @@ def size(_context: click.Context, _parameter: click.Parameter, text: str) -> int
     """Parse a size such as 128MB. Return bytes."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in UNITS or not int(match[1]):
-        raise click.BadParameter(f"{text!r} is no size; accepted are 128MB, 1GB, 500kB, 1000000.")
+        raise click.BadParameter(f"{text!r} is not a size; accepted: 128MB, 1GB, 500kB, 1000000.")
     return int(match[1]) * UNITS[match[2].upper()]
 
 
 @click.command(name="compact")
 @lake_location("--at")
-@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @click.option(
     "--target-bytes", callback=size, default="128MB", show_default=True, metavar="SIZE",
-    help="How large files may become.",
+    help="Target size of files.",
 )  # fmt: skip
 @storage_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
+@click.option("--dry-run", is_flag=True, help="Only show the files that would be compacted.")
 @as_json
 @config_file
 def command(
@@ -53,7 +53,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Join the small files of archives into larger ones.
+    """Compact the small files of archives into larger ones.
 
     Rows, their order and archived offsets do not change, and an archiver may run concurrently. Files that are already
     joined are skipped. korvet lake vacuum removes the small files once no reader can need them any more.
@@ -70,7 +70,7 @@ def command(
         except LakeError as error:
             result.errors.append(str(error))
         if not as_json:
-            click.echo(f"{name}: {told(result, dry_run=dry_run)}")
+            click.echo(f"{name}: {summary(result, dry_run=dry_run)}")
         for text in result.errors:
             click.echo(f"korvet: {text}", err=True)
     if as_json:
@@ -96,7 +96,7 @@ def compact(result: Compacted, location: Location, topic: str, target_bytes: int
         compaction.run()
 
 
-def told(result: Compacted, *, dry_run: bool) -> str:
+def summary(result: Compacted, *, dry_run: bool) -> str:
     from korvet.cli.progress import size_text
 
     if not result.files_before:

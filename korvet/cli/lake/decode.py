@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     "--to",
     metavar="URL",
     required=True,
-    help="Where the typed tables are: any place but that of the archive.",
+    help="Location of the typed tables; it must differ from that of the archive.",
 )
 @click.option(
     "-t",
     "--topics",
     default="",
     metavar="TOPICS",
-    help="Names, with commas between. [those of --specification]",
+    help="Names, separated by commas. [those of --specification]",
 )
 @click.option(
     "-s", "--specification", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="TOML with a section [topics.<name>] for each topic; options given here overrule it.",
+    help="TOML with a section [topics.<name>] for each topic; command-line options override it.",
 )  # fmt: skip
 @click.option("--format", "form", metavar="FORMAT", help="json, avro or protobuf. [json]")
 @click.option("--schema", metavar="DDL", help="JSON: the columns, id bigint, at timestamp. [inferred]")
 @click.option("--schema-file", metavar="FILE", help="The same in a file; or .avsc, .proto, .desc.")
 @click.option(
-    "--registry", metavar="URL", help="A schema registry; values are framed as Confluent's clients do."
+    "--registry", metavar="URL", help="Schema registry; values have the framing of Confluent's clients."
 )
 @click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
 @click.option(
@@ -62,24 +62,27 @@ if TYPE_CHECKING:
 )
 @click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
 @click.option(
-    "--partition-by", metavar="COLUMNS", help="Columns, with commas between; days is the record's day."
+    "--partition-by", metavar="COLUMNS", help="Columns, separated by commas; days is the record's day."
 )
 @click.option("--rename-file", metavar="FILE", help='TOML: "path.of.field" = "column".')
 @click.option(
-    "--flatten", metavar="SEPARATOR", help="Bring nested fields to the top, their names joined by this."
+    "--flatten", metavar="SEPARATOR", help="Flatten nested fields; their names are joined with SEPARATOR."
 )
-@click.option("--unwrap", metavar="ENVELOPE", help="debezium: rows out of its change events.")
+@click.option("--unwrap", metavar="ENVELOPE", help="debezium: extract the rows of change events.")
 @click.option(
-    "--upsert", is_flag=True, default=None, help="One row a key: the latest offset wins, tombstones delete."
+    "--upsert",
+    is_flag=True,
+    default=None,
+    help="Keep one row for each key, that of the latest offset; tombstones delete rows.",
 )
-@click.option("--keep-raw", is_flag=True, default=None, help="Keep each value as it was, in _raw.")
+@click.option("--keep-raw", is_flag=True, default=None, help="Keep the undecoded value in the column _raw.")
 @storage_options
-@click.option("--once", is_flag=True, help="Decode what is archived now, and end.")
-@click.option("--every", "every_s", callback=duration_s, metavar="TIME", help="Go on, this often: 30s.")
+@click.option("--once", is_flag=True, help="Decode the current archive, and end.")
+@click.option("--every", "every_s", callback=duration_s, metavar="TIME", help="Repeat at this interval: 30s.")
 @click.option(
-    "--show", is_flag=True, help="Only show the columns that the first records want, and what is bad."
+    "--show", is_flag=True, help="Only show the columns that the first records need, and their faults."
 )
-@click.option("--accept-gap", is_flag=True, help="Go on where the archive has lost rows.")
+@click.option("--accept-gap", is_flag=True, help="Continue after rows that the archive has lost.")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @config_file
@@ -99,7 +102,7 @@ def command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Decode archived topics to typed tables, once or all the time.
+    """Decode archived topics to typed tables, once or continuously.
 
     A topic's values, JSON, Avro or Protobuf, become columns of the Delta table URL/<topic>, every record exactly once;
     what cannot be decoded goes to URL/<topic>~dlq with what is wrong. SIGTERM and Ctrl-C finish the commit in hand.
@@ -110,7 +113,7 @@ def command(
     archive, typed = parsed_location(lake, storage_texts), parsed_location(to, storage_texts)
     if archive.url == typed.url:
         raise click.BadParameter(
-            "is where the archive is; typed tables need another place.", param_hint="--to"
+            "is the location of the archive; typed tables need a different one.", param_hint="--to"
         )
     logging.basicConfig(format="korvet: %(message)s")
     with needing_extra():

@@ -33,7 +33,7 @@ KEPT_HOURS = 168
 
 
 @define
-class Told:
+class Report:
     """The results of an erasure from a topic, or of a dry run, and the copies of the records that are left."""
 
     topic: str
@@ -51,20 +51,30 @@ class Told:
 
 @click.command(name="erase")
 @lake_location("--at")
-@click.option("-t", "--topics", metavar="TOPICS", required=True, help="Names, with commas between.")
+@click.option("-t", "--topics", metavar="TOPICS", required=True, help="Names, separated by commas.")
 @click.option(
-    "-k", "--key", "key_texts", metavar="TEXT", multiple=True, help="Whose records; may be repeated."
+    "-k",
+    "--key",
+    "key_texts",
+    metavar="TEXT",
+    multiple=True,
+    help="Key of the records to erase; may be repeated.",
 )
 @click.option(
-    "--key-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="More keys, one a line."
+    "--key-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File with more keys, one on each line.",
 )
-@click.option("--typed", metavar="URL", help="Where more tables are that were decoded from these topics.")
+@click.option(
+    "--typed", metavar="URL", help="Location of further tables that were decoded from these topics."
+)
 @storage_options
 @bootstrap_servers
-@click.option("--offline", is_flag=True, help="Do not ask the broker what it has of them.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
-@click.option("--vacuum-now", is_flag=True, help="Remove the files of older versions, too, at once.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal.")
+@click.option("--offline", is_flag=True, help="Do not search the broker for these records.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be erased.")
+@click.option("--vacuum-now", is_flag=True, help="Also remove the files of older versions immediately.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 @config_file
 def command(
@@ -81,7 +91,7 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove all archived records that have one of the keys, for good.
+    """Remove all archived records with given keys permanently.
 
     The command removes them from the topics' archives and from the tables that were decoded from these. It searches for
     decoded tables beside the archives and at --typed. Nothing else changes, and the table stores which offsets were
@@ -99,22 +109,22 @@ def command(
         from korvet.lake.errors import LakeError
     results = []
     for name in names:
-        told = Told(name)
-        results.append(told)
+        report = Report(name)
+        results.append(report)
         try:
-            erase(told, location, others, key_set(keys), dry_run=dry_run, vacuum_now=vacuum_now)
+            erase(report, location, others, key_set(keys), dry_run=dry_run, vacuum_now=vacuum_now)
         except LakeError as error:
-            told.errors.append(str(error))
+            report.errors.append(str(error))
         if not offline:
-            look_into_logs(told, servers, key_set(keys))
+            search_logs(report, servers, key_set(keys))
         if not as_json:
-            for line in lines(told, dry_run=dry_run):
+            for line in lines(report, dry_run=dry_run):
                 click.echo(line)
-        for text in told.errors:
+        for text in report.errors:
             click.echo(f"korvet: {text}", err=True)
     if as_json:
-        print_json([asdict(told) for told in results])
-    if any(told.errors for told in results):
+        print_json([asdict(report) for report in results])
+    if any(report.errors for report in results):
         raise SystemExit(1)
 
 
@@ -124,110 +134,111 @@ def chosen_keys(texts: tuple[str, ...], path: str | None) -> set[bytes]:
     if path is not None:
         keys |= {line for line in Path(path).read_bytes().splitlines() if line}
     if not keys:
-        raise click.UsageError("There is no key; give --key, or --key-file with a key in each line.")
+        raise click.UsageError("No key was given; use --key, or --key-file with one key on each line.")
     return keys
 
 
 def erase(
-    told: Told, lake: Location, others: list[Location], keys: pa.Array, *, dry_run: bool, vacuum_now: bool
+    report: Report, lake: Location, others: list[Location], keys: pa.Array, *, dry_run: bool, vacuum_now: bool
 ) -> None:
     """Erase records from a topic's archive, from the tables decoded from it, and with `vacuum_now` from old versions.
 
-    Raises LakeError. `told` has the results until then.
+    Raises LakeError. `report` has the results until then.
     """
     from korvet.lake.erasing import Erasure, erased_places, old_files, remove
     from korvet.lake.table import LakeTable
 
-    erasure = Erasure(LakeTable.open(lake, told.topic), keys)
+    erasure = Erasure(LakeTable.open(lake, report.topic), keys)
     found = erasure.done
     try:
-        with Progress(f"{told.topic}: looked through", unit="bytes") as progress:
+        with Progress(f"{report.topic}: searched", unit="bytes") as progress:
             erasure.on_progress = Counting(progress)
             found = erasure.find() if dry_run else erasure.run()
     finally:
-        told.records, told.files, told.errors = found.counts(), found.files, found.errors
+        report.records, report.files, report.errors = found.counts(), found.files, found.errors
     table = erasure.table
     places = found.places() if dry_run else erased_places(table)
     for location in others:
-        erase_decoded(told, location, places, dry_run=dry_run, vacuum_now=vacuum_now)
-    with Progress(f"{told.topic}: looked through old files", unit="bytes") as progress:
+        erase_decoded(report, location, places, dry_run=dry_run, vacuum_now=vacuum_now)
+    with Progress(f"{report.topic}: searched old files", unit="bytes") as progress:
         old = list(old_files(table, keys, Counting(progress)))
-    told.unreadable_files = sum(not file.is_readable for file in old)
+    report.unreadable_files = sum(not file.is_readable for file in old)
     if vacuum_now and not dry_run:
         going = [file for file in old if file.is_removable]
         remove(table, going)
-        told.removed_files = len(going)
+        report.removed_files = len(going)
         old = [file for file in old if not file.is_removable]
-    told.old_files = sum(file.is_readable for file in old)
-    told.old_bytes = sum(file.size for file in old if file.is_readable)
+    report.old_files = sum(file.is_readable for file in old)
+    report.old_bytes = sum(file.size for file in old if file.is_readable)
 
 
 def erase_decoded(
-    told: Told, location: Location, places: Mapping[int, Int64s], *, dry_run: bool, vacuum_now: bool
+    report: Report, location: Location, places: Mapping[int, Int64s], *, dry_run: bool, vacuum_now: bool
 ) -> None:
     """Erase records from the tables at a location that were decoded from the topic. Raises LakeError."""
     from korvet.lake.erasing_decoded import DecodedErasure
     from korvet.pipeline.archive_status import tables_in
 
     for name in tables_in(location):
-        erasure = DecodedErasure(location.child(name), told.topic, places)
+        erasure = DecodedErasure(location.child(name), report.topic, places)
         if not erasure.is_ours():
             continue
-        told.decoded[str(erasure.location)] = erasure.find() if dry_run else erasure.run()
+        report.decoded[str(erasure.location)] = erasure.find() if dry_run else erasure.run()
         if vacuum_now and not dry_run:
             erasure.vacuum()
 
 
-def look_into_logs(told: Told, servers: str, keys: pa.Array) -> None:
+def search_logs(report: Report, servers: str, keys: pa.Array) -> None:
     """Search the broker's log for records with the keys."""
     from korvet.pipeline.erasing import hot_records
     from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
     try:
-        found = with_client(servers, lambda client: hot_records(client, told.topic, keys))
+        found = with_client(servers, lambda client: hot_records(client, report.topic, keys))
     except UnknownTopicOrPartition:
         return
     except KafkaError as error:
-        told.errors.append(
-            f"what {servers} has of {told.topic} cannot be told: {error} (--offline asks no broker)"
+        report.errors.append(
+            f"what {servers} has of {report.topic} is unknown: {error} (--offline does not connect to a broker)"
         )
         return
-    told.hot = [
+    report.hot = [
         {"partition": each.tp.partition, "records": each.count, "first": each.first, "last": each.last}
         for each in found
     ]
 
 
-def lines(told: Told, *, dry_run: bool) -> Iterator[str]:
+def lines(report: Report, *, dry_run: bool) -> Iterator[str]:
     """Yield the lines of the report: erased records, copies that are left, and how to remove them."""
     from korvet.cli.progress import size_text
 
     verb = "would be erased" if dry_run else "erased"
-    each = ", ".join(f"partition {number}: {count:,}" for number, count in sorted(told.records.items()))
-    count = sum(told.records.values())
-    yield f"{told.topic}: {count:,} records {verb}" + (
-        f" from {told.files:,} files ({each})" if count else ""
+    each = ", ".join(f"partition {number}: {count:,}" for number, count in sorted(report.records.items()))
+    count = sum(report.records.values())
+    yield f"{report.topic}: {count:,} records {verb}" + (
+        f" from {report.files:,} files ({each})" if count else ""
     )
-    for name, rows in told.decoded.items():
+    for name, rows in report.decoded.items():
         yield f"{name}: {rows:,} rows {verb}"
-    if told.removed_files:
-        yield f"{told.topic}: {told.removed_files:,} files of older versions were removed"
-    if told.old_files:
+    if report.removed_files:
+        yield f"{report.topic}: {report.removed_files:,} files of older versions were removed"
+    if report.old_files:
         until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + KEPT_HOURS * 3600))
         yield (
-            f"{told.topic}: {told.old_files:,} old files of {size_text(told.old_bytes)} have such records; they can be "
-            f"read as older versions of the table until korvet lake vacuum removes them, from {until} on at the "
-            "latest; --vacuum-now removes them at once, but for those an archiver may be about to commit"
+            f"{report.topic}: {report.old_files:,} old files of {size_text(report.old_bytes)} have such records; "
+            f"they can be read as older versions of the table until korvet lake vacuum removes them, "
+            f"from {until} on at the latest; --vacuum-now removes them immediately, except files that an archiver "
+            "may commit"
         )
-    if told.unreadable_files:
+    if report.unreadable_files:
         yield (
-            f"{told.topic}: {told.unreadable_files:,} files of no version cannot be read, and may have such records; "
-            "korvet lake vacuum removes them"
+            f"{report.topic}: {report.unreadable_files:,} files of no version cannot be read, and may have such "
+            "records; korvet lake vacuum removes them"
         )
-    for hot in told.hot:
+    for hot in report.hot:
         yield (
-            f"{told.topic}-{hot['partition']}: the broker has {hot['records']:,} such records in its log, from offset "
-            f"{hot['first']} to {hot['last']}, and keeps them: until retention, or DeleteRecords up to "
-            f"{hot['last'] + 1}, which deletes all before it, too; a compacted topic wants a tombstone for the key. "
+            f"{report.topic}-{hot['partition']}: the broker has {hot['records']:,} such records in its log, "
+            f"from offset {hot['first']} to {hot['last']}, and keeps them: until retention, or DeleteRecords up to "
+            f"{hot['last'] + 1}, which deletes all before it, too; a compacted topic needs a tombstone for the key. "
             "What is archived of them later is erased by doing this again"
         )

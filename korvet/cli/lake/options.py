@@ -38,7 +38,7 @@ def lake_location(*names: str) -> Callable[[F], F]:
         required=True,
         envvar="KORVET_LAKE_URL",
         show_envvar=True,
-        help="Where the tables are, one for each topic: a path, file:///path or s3://bucket/prefix.",
+        help="Location of the tables, one for each topic: a path, file:///path or s3://bucket/prefix.",
     )
 
 
@@ -47,7 +47,7 @@ storage_options = click.option(
     "storage_texts",
     metavar="NAME=VALUE",
     multiple=True,
-    help="How to reach the store, as AWS_ENDPOINT_URL=…; may be repeated. Or the environment's variables.",
+    help="Object store option, such as AWS_ENDPOINT_URL=…; may be repeated. Default: environment variables.",
 )
 
 
@@ -61,7 +61,7 @@ _spark_conf = click.option(
     "spark_texts",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A setting of Spark's, as spark.executor.memory=4g; may be repeated.",
+    help="Spark setting, such as spark.executor.memory=4g; may be repeated.",
 )
 
 
@@ -76,7 +76,8 @@ def spark_settings(texts: tuple[str, ...]) -> dict[str, str]:
     for name in settings:
         if not name.startswith("spark."):
             raise click.BadParameter(
-                f"{name!r} is no setting of Spark's: they begin with spark.", param_hint="--spark-conf"
+                f"{name!r} is not a Spark setting; accepted: names that begin with spark.",
+                param_hint="--spark-conf",
             )
     return settings
 
@@ -89,7 +90,7 @@ def configured(context: click.Context, _parameter: click.Parameter, path: str | 
         try:
             values = tomllib.load(file)
         except tomllib.TOMLDecodeError as error:
-            raise click.BadParameter(f"{path} is no TOML: {error}.") from None
+            raise click.BadParameter(f"{path} is not valid TOML: {error}.") from None
     known: dict[str, str] = {}
     for parameter in context.command.params:
         for option in parameter.opts:

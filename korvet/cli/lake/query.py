@@ -22,7 +22,7 @@ from korvet.cli.lake.options import (
     spark_settings,
     storage_options,
 )
-from korvet.cli.lake.running import told_in_a_line
+from korvet.cli.lake.running import errors_in_one_line
 from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_table
 
@@ -34,9 +34,9 @@ from korvet.cli.output import print_table
 @click.argument("sql")
 @lake_location("--at")
 @storage_options
-@click.option("--typed", metavar="URL", help="Where typed tables are; each is a view typed_<table>.")
+@click.option("--typed", metavar="URL", help="Location of typed tables; each becomes a view typed_<table>.")
 @cluster_options
-@click.option("--archived", is_flag=True, help="Only what is archived; no broker is asked.")
+@click.option("--archived", is_flag=True, help="Query only archived records, without a broker.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
 @spark_options
@@ -69,7 +69,7 @@ def command(
         from korvet.pipeline.session import spark_session
     place = None if typed is None else parsed_location(typed, storage_texts)
     tables = Lake(location, None if archived else servers, place, security())
-    with told_in_a_line():
+    with errors_in_one_line():
         spark = spark_session("korvet lake query", master=master, settings=spark_settings(spark_texts))
         try:
             create_views(spark, tables, sql)

@@ -19,7 +19,7 @@ from korvet.cli.lake.options import (
     spark_settings,
     storage_options,
 )
-from korvet.cli.lake.running import told_in_a_line
+from korvet.cli.lake.running import errors_in_one_line
 from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_json, print_table
 from korvet.cli.progress import ProgressLine, duration_text
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 @lake_location("--from")
 @storage_options
 @cluster_options
-@click.option("--into", metavar="TOPIC", help="The topic that gets the records; it has to be there.")
-@click.option("--same-topic", is_flag=True, help="Back into the topic they are from.")
+@click.option("--into", metavar="TOPIC", help="Topic to produce to; it must exist.")
+@click.option("--same-topic", is_flag=True, help="Produce to the topic that the records are from.")
 @click.option("--partition", "numbers", metavar="NUMBER", type=int, multiple=True, help="[all] Repeatable.")
-@click.option("--from-offset", type=int, metavar="OFFSET", help="The first offset, of each partition.")
-@click.option("--until-offset", type=int, metavar="OFFSET", help="The offset to stop before.")
+@click.option("--from-offset", type=int, metavar="OFFSET", help="First offset in each partition.")
+@click.option("--until-offset", type=int, metavar="OFFSET", help="Offset to stop before.")
 @click.option("--from-time", "from_text", metavar="TIME", help=f"Records at or after it: {EXAMPLES}.")
 @click.option("--until-time", "until_text", metavar="TIME", help="Records before it.")
 @click.option("--key", "key_text", metavar="TEXT", help="Only records with this key.")
 @click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Records per second. [no limit]")
-@click.option("--dry-run", is_flag=True, help="Count what would be sent, and send nothing.")
-@click.option("--id", "replay_id", metavar="NAME", help="What this replay is called. [made of the options]")
+@click.option("--dry-run", is_flag=True, help="Only count the records that would be produced.")
+@click.option("--id", "replay_id", metavar="NAME", help="Name of this replay. [derived from the options]")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @config_file
@@ -69,7 +69,7 @@ def command(
     spark_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Send archived records of TOPIC into a topic again.
+    """Produce archived records of TOPIC to a topic again.
 
     They keep key, value, headers and timestamp; a header korvet.origin says where they are from. The same command,
     given again after it was killed, goes on where it was, and doubles nothing; give another --id to send all again.
@@ -83,7 +83,7 @@ def command(
         from korvet.pipeline.replay import Replay, Selection
         from korvet.pipeline.replay_workers import replay_all
         from korvet.pipeline.session import spark_session
-    with told_in_a_line():
+    with errors_in_one_line():
         table = LakeTable.open(location, topic)
         selection = Selection(
             0 if from_offset is None else from_offset,
@@ -108,7 +108,7 @@ def command(
         spark = spark_session("korvet lake replay", master=master, settings=spark_settings(spark_texts))
         line = ProgressLine()
         try:
-            replayed = replay_all(spark, replay, selections, told_by(line))
+            replayed = replay_all(spark, replay, selections, progress_on(line))
         finally:
             line.end()
             spark.stop()
@@ -128,7 +128,7 @@ def command(
         raise SystemExit(1)
 
 
-def told_by(line: ProgressLine) -> Callable[[float], None]:
+def progress_on(line: ProgressLine) -> Callable[[float], None]:
     """Return a callback that shows the completed fraction and the remaining time at the rate since its first call."""
     first: tuple[float, float] | None = None
 
@@ -149,7 +149,9 @@ def chosen_target(topic: str, into: str | None, same_topic: bool) -> str:
     if (into is None) != same_topic:
         raise click.UsageError("One of --into TOPIC and --same-topic is needed.")
     if into == topic:
-        raise click.UsageError(f"{topic} is the topic the records are from; say so by --same-topic.")
+        raise click.UsageError(
+            f"{topic} is the topic that the records are from; confirm this with --same-topic."
+        )
     return into or topic
 
 

@@ -29,23 +29,23 @@ def age_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> i
     """Parse a time such as 90d. Return milliseconds."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([a-z])\s*", text)
     if match is None or match[2] not in UNITS_MS:
-        raise click.BadParameter(f"{text!r} is no time; accepted are 90d, 12h, 30m.")
+        raise click.BadParameter(f"{text!r} is not a time; accepted: 90d, 12h, 30m.")
     return int(match[1]) * UNITS_MS[match[2]]
 
 
 @click.command(name="retain")
 @lake_location("--at")
-@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @click.option(
-    "--older-than", callback=age_ms, required=True, metavar="TIME", help="How old records may be: 90d."
+    "--older-than", callback=age_ms, required=True, metavar="TIME", help="Maximum age of records: 90d."
 )
 @storage_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @config_file
 def command(
     lake: str, topics: str | None, older_than: int, storage_texts: tuple[str, ...], dry_run: bool
 ) -> None:
-    """Drop archived records that are older, by their own timestamps, from the beginning of each partition.
+    """Remove archived records that are older, by their own timestamps, from the start of each partition.
 
     Records that were archived together are dropped together, and only if everything before them is dropped as well, as
     with Kafka's segments. korvet lake vacuum removes the files.

@@ -41,7 +41,7 @@ def ended_by_signals(job: Job) -> Iterator[None]:
 
 
 @contextmanager
-def told_in_a_line() -> Iterator[None]:
+def errors_in_one_line() -> Iterator[None]:
     """Convert errors of Spark in the block to a ClickException of one line: no Java, invalid SQL, a failed task."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger

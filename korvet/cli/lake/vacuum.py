@@ -15,19 +15,19 @@ from korvet.cli.lake.options import (
 
 
 @click.command(name="vacuum")
-@click.option("-t", "--topics", metavar="TOPICS", help="Names, with commas between. [all that have a table]")
+@click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @lake_location("--at")
 @storage_options
 @click.option(
     "--retain-hours", type=click.IntRange(min=24), default=168, show_default=True, metavar="HOURS",
-    help="Keep what is younger: readers may still need it, and an archiver may be about to commit it.",
+    help="Keep younger files, because readers may still need them and an archiver may commit them.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say which files.")
+@click.option("--dry-run", is_flag=True, help="Only list the files.")
 @config_file
 def command(
     topics: str | None, lake: str, storage_texts: tuple[str, ...], retain_hours: int, dry_run: bool
 ) -> None:
-    """Remove files that belong to no table any more.
+    """Remove files that no table references.
 
     These are files that compaction and deletion have replaced, and files that killed archivers left behind.
     """

@@ -76,7 +76,7 @@ class AvroValues:
         try:
             row = fastavro.schemaless_reader(source, parsed(writer), parsed(self.schema))
         except NO_AVRO as error:
-            raise Unfit(f"is no Avro of its schema: {type(error).__name__}: {error}") from None
+            raise Unfit(f"is not Avro of its schema: {type(error).__name__}: {error}") from None
         if source.tell() != len(value):
             raise Unfit(f"goes on for {len(value) - source.tell()} bytes behind the record")
         if not isinstance(row, dict):
@@ -181,10 +181,10 @@ def union_type(members: Sequence[Any], names: dict[str, Any], path: str) -> pa.D
     for wider, kind in zip(WIDER, ("long", "double", "double"), strict=True):
         if len(plain) == len(members) and members and plain <= wider:
             return PRIMITIVES[kind]
-    told = ", ".join(
+    alternatives = ", ".join(
         each if isinstance(each, str) else str(each.get("name") or each["type"]) for each in members
     )
-    raise SchemaFault(f"{path}: one column cannot be a union of {told or 'null alone'}.")
+    raise SchemaFault(f"{path}: one column cannot be a union of {alternatives or 'null alone'}.")
 
 
 def decimal_type(schema: Mapping[str, Any], path: str) -> pa.DataType:

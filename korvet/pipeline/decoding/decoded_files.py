@@ -124,8 +124,14 @@ class PartWriter:
         return found
 
     def _begin(self, values: Values, schema: pa.Schema) -> OpenFile:
-        told = {name: partition_text(value) for name, value in zip(self.partition_by, values, strict=True)}
-        folders = [f"{name}={text}" for name, text in told.items() if text and PLAIN_VALUE.fullmatch(text)]
+        partition_values = {
+            name: partition_text(value) for name, value in zip(self.partition_by, values, strict=True)
+        }
+        folders = [
+            f"{name}={text}"
+            for name, text in partition_values.items()
+            if text and PLAIN_VALUE.fullmatch(text)
+        ]
         path = "/".join([*filter(None, [self.folder]), *folders, f"{uuid4().hex}.parquet"])
         whole = f"{self.location.path}/{path}"
         if self.location.is_local:
@@ -134,7 +140,7 @@ class PartWriter:
         writer = pq.ParquetWriter(
             sink, schema, compression=COMPRESSION, write_page_checksum=True, store_schema=False
         )
-        return OpenFile(path, told, sink, writer)
+        return OpenFile(path, partition_values, sink, writer)
 
     def _finish(self, values: Values) -> None:
         file = self._open.pop(values)

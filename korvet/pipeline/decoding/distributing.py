@@ -64,7 +64,7 @@ class OnSpark:
         try:
             answers = {row.number: pickle.loads(row.answer) for row in rows.collect()}  # noqa: S301  our own workers'
         except (Py4JNetworkError, OSError) as error:
-            raise JavaEnded("Java has ended, which Spark runs in; what was committed stays.") from error
+            raise JavaEnded("Spark's Java process has ended; committed work is kept.") from error
         except (PySparkException, Py4JError) as error:
             raise SparkFailed(f"Spark could not do its work: {_reason(error)}") from error
         for answer in answers.values():

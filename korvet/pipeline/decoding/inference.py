@@ -154,7 +154,7 @@ class Growth:
         counts = self.kinds.get(path)
         if not counts:
             return None
-        kind = self.most_wanted(counts)
+        kind = self.most_frequent(counts)
         if kind == "struct":
             inner = self.extend([], path)
             return pa.struct(inner) if inner else None
@@ -166,13 +166,13 @@ class Growth:
         self.room -= 1
         return TYPES[kind]
 
-    def most_wanted(self, counts: Counter[str]) -> str:
+    def most_frequent(self, counts: Counter[str]) -> str:
         """Return the kind of most rows. Kinds of numbers count together; `numbers` decides what they become."""
-        tally: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
         as_number = "string" if self.numbers == "string" else "number"
         for kind, count in counts.items():
-            tally[as_number if kind in ("long", "double", "number") else kind] += count
-        best = max(tally, key=lambda kind: (tally[kind], kind))
+            counted[as_number if kind in ("long", "double", "number") else kind] += count
+        best = max(counted, key=lambda kind: (counted[kind], kind))
         if best != "number":
             return best
         return "double" if self.numbers == "double" or counts["double"] else "long"

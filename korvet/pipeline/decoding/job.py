@@ -14,7 +14,7 @@ from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
-from korvet.pipeline.decoding.rounds import Decoding, Told
+from korvet.pipeline.decoding.rounds import Decoding, RoundResult
 from korvet.pipeline.decoding.slices import SHOWN_FAULTS, Fault
 
 # Attempts after temporary errors before --once gives a topic up.
@@ -38,15 +38,15 @@ class Progress:
     error: str = ""
     failures: int = 0
 
-    def add(self, told: Told) -> None:
-        outcome = told.outcome
-        if told.behind is None:  # otherwise the interrupted round counted them
+    def add(self, result: RoundResult) -> None:
+        outcome = result.outcome
+        if result.behind is None:  # otherwise the interrupted round counted them
             self.records += outcome.records
             self.tombstones += outcome.tombstones
-        self.typed += 0 if told.behind == "dlq" else outcome.typed
+        self.typed += 0 if result.behind == "dlq" else outcome.typed
         self.bad += outcome.bad
-        if told.columns:
-            self.columns.append(told.columns)
+        if result.columns:
+            self.columns.append(result.columns)
         self.faults = (self.faults + outcome.faults)[:SHOWN_FAULTS]
         self.error = ""
         self.failures = 0
@@ -87,7 +87,7 @@ class DecodeJob:
         topic = decoding.specification.topic
         progress = self.progress.setdefault(topic, Progress(topic))
         try:
-            told = decoding.round()
+            result = decoding.round()
         except (CommitConflict, OutOfOrder) as error:
             log.info("%s", error)  # another writer committed first: open the tables again
             return self._failed(progress, str(error), may_pass=True)
@@ -95,10 +95,10 @@ class DecodeJob:
             return self._failed(progress, str(error), may_pass=True)
         except (LakeError, SchemaFault) as error:
             return self._failed(progress, str(error), may_pass=False)
-        if told is None:
+        if result is None:
             progress.error = ""
             return False
-        progress.add(told)
+        progress.add(result)
         self.on_progress(self)
         return True
 

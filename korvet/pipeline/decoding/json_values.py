@@ -25,7 +25,7 @@ def objects(values: Sequence[bytes | None], faults: Faults, *, as_written: bool 
             try:
                 row = load(value)
             except (ValueError, RecursionError) as error:
-                faults.add(number, "$", f"is no JSON: {describe(error)}")
+                faults.add(number, "$", f"is not JSON: {describe(error)}")
             else:
                 if type(row) is not dict:
                     faults.add(number, "$", f"{shown(row)} is not an object")
@@ -44,7 +44,7 @@ def numbers_as_written(value: bytes) -> Any:
 
 
 def refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON's")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def needs_numbers_as_written(fields: Sequence[pa.Field]) -> bool:

@@ -166,7 +166,7 @@ def exact_binary(value: Any, kind: pa.DataType, _reading: Reading) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except ValueError:
-        raise Unfit(f"{shown(value)} is no base64, which is how JSON holds bytes") from None
+        raise Unfit(f"{shown(value)} is not base64, the encoding of bytes in JSON") from None
 
 
 def exact_decimal(value: Any, kind: pa.DataType, _reading: Reading) -> Decimal:
@@ -190,16 +190,16 @@ def exact_date(value: Any, kind: pa.DataType, _reading: Reading) -> date:
             raise ValueError(value)
         return date.fromisoformat(value)
     except ValueError:
-        raise Unfit(f"{shown(value)} is no date; one is written like 2026-01-31") from None
+        raise Unfit(f"{shown(value)} is not a date; accepted: 2026-01-31") from None
 
 
 def exact_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetime:
     """Parse ISO 8601, with a UTC offset for `timestamp`, without for `timestamp_ntz`; or a number since 1970."""
     moment = value if type(value) is datetime else parsed_timestamp(value, kind, reading)
     if (moment.tzinfo is None) != (kind.tz is None):
-        says = "a UTC offset" if kind.tz is None else "no UTC offset"
+        offset_text = "a UTC offset" if kind.tz is None else "no UTC offset"
         other = "timestamp" if kind.tz is None else "timestamp_ntz"
-        raise Unfit(f"{shown(value)} has {says}: that is {other}, not {named(kind)}")
+        raise Unfit(f"{shown(value)} has {offset_text}: that is {other}, not {named(kind)}")
     return moment
 
 
@@ -210,7 +210,7 @@ def parsed_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetim
         raise misfit(value, kind)
     match = INSTANT.fullmatch(value)
     if match is None:
-        raise Unfit(f"{shown(value)} is no timestamp; one is written like 2026-01-31T12:00:00.123456Z")
+        raise Unfit(f"{shown(value)} is not a timestamp; accepted: 2026-01-31T12:00:00.123456Z")
     day, time, fraction, zone = match.groups()
     if fraction and fraction[6:].strip("0") and not reading.truncate_nanoseconds:
         raise Unfit(f"{shown(value)} has nanoseconds, which truncate_nanoseconds = true would cut off")
@@ -221,7 +221,7 @@ def parsed_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetim
             else f"{day}T{time}{zone or ''}"
         )
     except ValueError as error:
-        raise Unfit(f"{shown(value)} is no timestamp: {error}") from None
+        raise Unfit(f"{shown(value)} is not a timestamp: {error}") from None
 
 
 def since_epoch(value: Any, kind: pa.DataType, unit: Timestamps) -> datetime:

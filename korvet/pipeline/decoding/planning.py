@@ -83,7 +83,7 @@ def before_missing(archive: LakeTable, partition: int, start: int, end: int) -> 
         raise MissingRows(
             f"{archive.topic}-{partition}: offsets {start} to {min(end, stretch.end) - 1} are not in the archive as "
             "they were written: rows were deleted, or an older version was restored "
-            "(korvet lake audit says more); --accept-gap goes on with what is there."
+            "(korvet lake audit reports details); --accept-gap continues with the existing rows."
         )
     return end
 

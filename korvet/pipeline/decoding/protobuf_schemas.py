@@ -61,13 +61,13 @@ def descriptors_of_file(file: Path) -> bytes:
     return compiled(file.name, file.parent, str(file))
 
 
-def descriptors_of(registry: Registry, schema: Schema, told: str) -> bytes:
-    """Return the FileDescriptorSet of a registered schema and its references. `told` names the schema in errors.
+def descriptors_of(registry: Registry, schema: Schema, name_in_errors: str) -> bytes:
+    """Return the FileDescriptorSet of a registered schema and its references.
 
     Raises SchemaFault, NotRegistered, RegistryError.
     """
     if schema.kind != "PROTOBUF":
-        raise SchemaFault(f"{told} is one for {schema.kind}, not for PROTOBUF")
+        raise SchemaFault(f"{name_in_errors} is one for {schema.kind}, not for PROTOBUF")
     files: dict[str, str] = {MAIN: schema.text}
     pending = list(schema.references)
     while pending:
@@ -80,13 +80,15 @@ def descriptors_of(registry: Registry, schema: Schema, told: str) -> bytes:
         for name, text in files.items():
             file = Path(folder, name).resolve()
             if not file.is_relative_to(Path(folder).resolve()):
-                raise SchemaFault(f"{told} refers to {name!r}, which is no name of a file to import")
+                raise SchemaFault(
+                    f"{name_in_errors} refers to {name!r}, which is not a file name for an import"
+                )
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        return compiled(MAIN, Path(folder), told)
+        return compiled(MAIN, Path(folder), name_in_errors)
 
 
-def compiled(name: str, folder: Path, told: str) -> bytes:
+def compiled(name: str, folder: Path, name_in_errors: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="korvet-proto-") as out:
         target = Path(out, "set")
         command = [
@@ -107,10 +109,10 @@ def compiled(name: str, folder: Path, told: str) -> bytes:
                 timeout=COMPILE_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise SchemaFault(f"{told} does not compile within {COMPILE_TIMEOUT_S} s") from None
+            raise SchemaFault(f"{name_in_errors} does not compile within {COMPILE_TIMEOUT_S} s") from None
         if done.returncode:
-            reason = done.stderr.strip().splitlines() or ["protoc says nothing"]
-            raise SchemaFault(f"{told} does not compile: {reason[0].removeprefix(f'{folder}/')}")
+            reason = done.stderr.strip().splitlines() or ["protoc printed nothing"]
+            raise SchemaFault(f"{name_in_errors} does not compile: {reason[0].removeprefix(f'{folder}/')}")
         return target.read_bytes()
 
 

@@ -2,7 +2,7 @@
 
 An absent field is null if the schema tracks presence; otherwise it has its default (proto3 without `optional`).
 Protobuf treats a field that was written with another type like an unknown field. Here it is a fault; so is a number
-that is no constant of its enum.
+that is not a constant of its enum.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def constant_namer(one: FieldDescriptor) -> Get:
 
     def name(number: int) -> str:
         if number not in names:
-            raise Unfit(f"{one.name}: {number} is no constant of {one.enum_type.full_name}")
+            raise Unfit(f"{one.name}: {number} is not a constant of {one.enum_type.full_name}")
         return str(names[number])
 
     return name

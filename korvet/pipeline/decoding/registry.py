@@ -88,7 +88,7 @@ def ask(url: str, path: str) -> Any:
     request = urllib.request.Request(f"{address}/{path}", headers={"Accept": ACCEPTED, **headers})  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  http(s) was checked
-            told = json.load(answer)
+            content = json.load(answer)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:
@@ -99,16 +99,16 @@ def ask(url: str, path: str) -> Any:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise RegistryError(f"The registry at {address} does not answer: {reason}") from None
-    if not isinstance(told, dict) or "schema" not in told:
-        raise RegistryError(f"What is at {address}/{path} is no schema: is this a registry's URL?")
-    return told
+    if not isinstance(content, dict) or "schema" not in content:
+        raise RegistryError(f"What is at {address}/{path} is not a schema: is this a registry's URL?")
+    return content
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return the URL without user and password, and the header with them."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RegistryError(f"{url!r} is no URL of a registry; one is written like http://host:8081")
+        raise RegistryError(f"{url!r} is not a registry URL; accepted: http://host:8081")
     _, _, host = parts.netloc.rpartition("@")
     address = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
     if parts.username is None:

@@ -34,7 +34,7 @@ def unwrap(envelope: Mapping[str, Any]) -> Change:
             raise Unfit(f"payload {shown(payload)} is not an object")
         envelope = payload
     if "op" not in envelope:
-        raise Unfit("is no envelope of Debezium's: it has no op")
+        raise Unfit("is not a Debezium envelope: it has no op")
     operation = envelope["op"]
     if operation not in OPERATIONS:
         raise Unfit(f"op {shown(operation)} is none of {', '.join(OPERATIONS)}")

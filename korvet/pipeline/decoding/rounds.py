@@ -25,7 +25,7 @@ from korvet.pipeline.decoding.distributing import Distribute, Files
 from korvet.pipeline.decoding.inference import Wanted, grown
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.planning import Plan, plan_of, slices_of
-from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, find_wanted, nullable
+from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
 from korvet.pipeline.decoding.slices import (
     SHOWN_FAULTS,
     Fault,
@@ -34,7 +34,7 @@ from korvet.pipeline.decoding.slices import (
     archived_rows,
     decode_slice,
     faults_of,
-    wanted_of_slice,
+    infer_columns_of_slice,
 )
 from korvet.pipeline.decoding.specification import Specification
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
@@ -54,7 +54,7 @@ class BadRow(LakeError):  # noqa: N818  the name states the fault
 
 
 @frozen
-class Told:
+class RoundResult:
     """Result of a round. `columns` are the columns it added, as DDL."""
 
     outcome: Outcome
@@ -92,7 +92,7 @@ class Decoding:
     _archive: LakeTable | None = field(default=None, init=False)
     _ends: Mapping[int, int] | None = field(default=None, init=False)
 
-    def round(self) -> Told | None:
+    def round(self) -> RoundResult | None:
         """Run one round. Return its result, or None if there was nothing to do.
 
         Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
@@ -110,7 +110,7 @@ class Decoding:
             dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
         outcome = self._decode(archive, plan, decoder, dlq, slices)
         self._commit(plan, typed, dlq, outcome)
-        return Told(outcome, plan.behind, plan.spans, added)
+        return RoundResult(outcome, plan.behind, plan.spans, added)
 
     def preview(self) -> Preview:
         """Decode the first records without writing anything. Raises the errors of `round`."""
@@ -201,7 +201,7 @@ class Decoding:
         before = list(decoder.fields) if typed is None else list(typed.schema)
         if specification.unknown == "add":
             self.on_step("infer")
-            work = partial(wanted_of_slice, self._job(archive, plan, decoder))
+            work = partial(infer_columns_of_slice, self._job(archive, plan, decoder))
             decoder = self._grown(decoder, self.distribute(work, slices))
         elif not decoder.fields:
             decoder = self._grown(decoder, self._sample(archive, plan, decoder, slices))
@@ -249,7 +249,7 @@ class Decoding:
         """Count the missing columns of the first records, in this process."""
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
-            yield find_wanted(decoder, rows.slice(0, left))
+            yield infer_columns(decoder, rows.slice(0, left))
             left -= rows.num_rows
             if left <= 0:
                 return

@@ -153,7 +153,7 @@ def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tu
     return row, operation
 
 
-def find_wanted(decoder: Decoder, archived: pa.Table) -> Wanted:
+def infer_columns(decoder: Decoder, archived: pa.Table) -> Wanted:
     """Count the fields of these rows that have no column yet."""
     opened = open_values(decoder, archived.column("value").to_pylist())
     return wanted(opened.rows, decoder.fields)

@@ -63,7 +63,7 @@ def schema_text(specification: Specification) -> str | None:
     try:
         return Path(specification.schema_file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SchemaFault(f"{specification.schema_file} is no text: {error}") from None
+        raise SchemaFault(f"{specification.schema_file} is not UTF-8: {error}") from None
 
 
 def spark_fields(text: str) -> list[pa.Field]:

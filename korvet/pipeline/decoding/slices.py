@@ -19,7 +19,7 @@ from korvet.lake.schema import FILE_SCHEMA
 from korvet.pipeline.decoding.columns import OFFSET, PARTITION
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.inference import Wanted
-from korvet.pipeline.decoding.row_decoding import Decoder, decode, find_wanted
+from korvet.pipeline.decoding.row_decoding import Decoder, decode, infer_columns
 from korvet.pipeline.decoding.tables import Part, Span
 
 BATCH_ROWS = 8192
@@ -125,11 +125,11 @@ def faults_of(bad: pa.Table) -> list[Fault]:
     return [Fault(**row) for row in rows]
 
 
-def wanted_of_slice(job: Job, files: Sequence[str]) -> Wanted:
+def infer_columns_of_slice(job: Job, files: Sequence[str]) -> Wanted:
     """Count the fields in the files' rows that have no column. Raises OSError."""
     found: Wanted = Counter()
     for rows in archived_rows(job.archive, files, job.spans):
-        found.update(find_wanted(job.decoder, rows))
+        found.update(infer_columns(job.decoder, rows))
     return found
 
 

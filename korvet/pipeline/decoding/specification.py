@@ -102,13 +102,13 @@ class Specification:
         elif self.registry:
             yield "registry", "is for avro and protobuf; JSON takes schema, schema_file or neither"
         if self.numbers != "long" and self.format != "json":
-            yield "numbers", "is for json: avro and protobuf say what their numbers are"
+            yield "numbers", "is for json: schemas of avro and protobuf define their number types"
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
         if self.upsert and self.tombstones == "keep":
-            yield "tombstones", "'keep' does not go with upsert, where they delete rows"
+            yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
         if self.table != self.table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", self.table):
             yield "table", f"{self.table!r} cannot name a folder; without / \\ : ~ it could"
         for name in ("max_columns", "sample"):
@@ -123,7 +123,7 @@ class Specification:
         if self.framing == "confluent" and not self.registry:
             yield "framing", "'confluent' needs the registry its schema ids are in"
         if self.unknown != "drop":
-            yield "unknown", f"is for json: a {self.format} schema says all fields there are"
+            yield "unknown", f"is for json: a {self.format} schema defines all fields"
         if self.schema and self.format == "protobuf":
             yield "schema", "is for json and avro; protobuf takes schema_file or registry"
 
@@ -162,15 +162,15 @@ def read_sections(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{file} is no TOML: {error}"]) from None
+        raise ConfigError([f"{file} is not valid TOML: {error}"]) from None
 
 
 def unknown_sections(sections: Mapping[str, Any], file: Path | None) -> Iterator[str]:
     for name, value in sections.items():
         if name not in FIRST_SECTIONS:
-            yield f"{file}: $.{name}: there is no such section; there are [defaults] and [topics.<name>]"
+            yield f"{file}: $.{name}: unknown section; accepted: [defaults], [topics.<name>]"
         elif not isinstance(value, dict):
-            yield f"{file}: $.{name}: is no section"
+            yield f"{file}: $.{name}: is not a section"
 
 
 def structure(topic: str, values: Mapping[str, Any], where: str, folder: Path) -> Specification:
@@ -218,8 +218,8 @@ def unknown_setting(name: str) -> str:
 
 def described(error: BaseException, path: str) -> list[str]:
     """Return one line for each fault in cattrs' exception group."""
-    told = [line.rpartition(" @ ") for line in cattrs.transform_error(error, path, exception_text)]
-    return [f"{where}: {reason}".replace("\n", " ") for reason, _, where in told]
+    parts = [line.rpartition(" @ ") for line in cattrs.transform_error(error, path, exception_text)]
+    return [f"{where}: {reason}".replace("\n", " ") for reason, _, where in parts]
 
 
 def exception_text(error: BaseException, _type: type | None) -> str:
@@ -249,7 +249,7 @@ def _names(value: Any, _type: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-        raise ValueError(f"{value!r} is no list of names")
+        raise ValueError(f"{value!r} is not a list of names")
     return tuple(value)
 
 

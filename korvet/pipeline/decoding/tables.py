@@ -188,8 +188,11 @@ class DecodedTable:
         """Return the commit properties for these spans, and the commit id in them. Raises OutOfOrder."""
         commit_id = uuid4().hex
         transactions = [Transaction(name, number) for name, number in self.next_numbers(spans).items()]
-        told = {COMMIT_ID: commit_id, RANGES: [[span.partition, span.start, span.end] for span in spans]}
-        return CommitProperties(custom_metadata=told, app_transactions=transactions), commit_id
+        commit_info = {
+            COMMIT_ID: commit_id,
+            RANGES: [[span.partition, span.start, span.end] for span in spans],
+        }
+        return CommitProperties(custom_metadata=commit_info, app_transactions=transactions), commit_id
 
     def next_numbers(self, spans: Sequence[Span]) -> dict[str, int]:
         """Return the `txn` versions to set in a commit of these spans. Raises OutOfOrder."""
@@ -238,19 +241,20 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 def check(location: Location, delta: DeltaTable, kind: str, topic: str, topic_id: UUID) -> None:
     """Check that the table is of this kind, topic and format. Raises WrongTable, NewerFormat."""
-    told: Mapping[str, str] = delta.metadata().configuration
-    if told.get(KIND) != kind:
-        what = told.get(KIND)
+    properties: Mapping[str, str] = delta.metadata().configuration
+    if properties.get(KIND) != kind:
+        what = properties.get(KIND)
         raise WrongTable(
             f"{location} is {f'a table of korvet, of kind {what}' if what else 'a Delta table not made by korvet'}; "
             f"choose another place for the {kind} table."
         )
-    if not told.get(VERSION, "").isdecimal() or int(told[VERSION]) > FORMAT_VERSION:
-        raise NewerFormat(f"{location} is of a newer format ({told.get(VERSION)}); update korvet.")
-    if told.get(TOPIC) != topic:
-        raise WrongTable(f"{location} is decoded from topic {told.get(TOPIC)}, not from {topic}.")
-    if told.get(TOPIC_ID) != str(topic_id):
+    if not properties.get(VERSION, "").isdecimal() or int(properties[VERSION]) > FORMAT_VERSION:
+        raise NewerFormat(f"{location} is of a newer format ({properties.get(VERSION)}); update korvet.")
+    if properties.get(TOPIC) != topic:
+        raise WrongTable(f"{location} is decoded from topic {properties.get(TOPIC)}, not from {topic}.")
+    if properties.get(TOPIC_ID) != str(topic_id):
         raise WrongTable(
-            f"{location} is decoded from an earlier topic {topic}, which was deleted and created anew "
-            f"(its id was {told.get(TOPIC_ID)}, now it is {topic_id}); decode to another place, or move the table away."
+            f"{location} is decoded from an earlier topic {topic}, which was deleted and created again "
+            f"(its id was {properties.get(TOPIC_ID)}, now it is {topic_id}); "
+            "decode to another place, or move the table away."
         )

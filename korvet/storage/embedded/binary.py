@@ -61,7 +61,7 @@ def find_binary(configured: str | None) -> Path:
     if configured is not None:
         found = shutil.which(configured)
         if found is None:
-            raise StorageUsageError(f"embedded.server: {configured} is not there, or no program")
+            raise StorageUsageError(f"embedded.server: {configured} does not exist or is not a program")
         return Path(found).absolute()  # unresolved: Debian's is a link, and acts by its name
     found_in_wheel = binary_in_wheel()
     if found_in_wheel is not None:
@@ -99,7 +99,7 @@ def version_of(binary: Path) -> ServerVersion:
         raise StorageUsageError(f"{binary} cannot be run: {error}") from error
     match = VERSION_LINE.match(done.stdout)
     if match is None:
-        raise StorageUsageError(f"{binary} is no Valkey or Redis server: it says {done.stdout[:100]!r}")
+        raise StorageUsageError(f"{binary} is not a Valkey or Redis server: it printed {done.stdout[:100]!r}")
     server, major, minor, rest = match.groups()
     version = ServerVersion(server.lower(), f"{major}.{minor}{rest}")
     if version.release < OLDEST[version.server]:
@@ -120,8 +120,8 @@ def check_readable(folder: Path, version: ServerVersion) -> None:
         data = [name for name in DATA if (folder / name).exists()]
         if data:
             raise StorageUsageError(
-                f"{folder} holds {' and '.join(data)}, but no server.json that says which server wrote it; "
-                'if you know, write {"server": "valkey", "version": "9.1"} or the like there'
+                f"{folder} holds {' and '.join(data)}, but no server.json with the server that wrote it; "
+                'if you know the server, write {"server": "valkey", "version": "9.1"} or similar there'
             ) from None
         return
     except (ValueError, KeyError, TypeError) as error:

@@ -357,4 +357,4 @@ def log_end(folder: Path) -> str:
         words = [line.strip() for line in lines if line.strip()]
         if words:
             return f"{folder / 'server.log'} ends: " + "; ".join(words[-3:])
-    return "it said nothing"
+    return "it printed nothing"

@@ -345,7 +345,7 @@ class Compactor:
                 size, gone = map(int, answer)
                 if gone:
                     logger.info(
-                        "compaction: %s-%d: %d entries that Redis consumers had pending are gone",
+                        "compaction: %s-%d: removed %d entries that were pending for Redis consumers",
                         *run.partition.tp,
                         gone,
                     )
@@ -366,7 +366,7 @@ class Compactor:
         topic, number = run.partition.tp
         if status == b"superseded":
             raise KafkaStorageError(
-                f"compaction of {topic}-{number} was overtaken by another, or by somebody who removed entries by hand"
+                f"compaction of {topic}-{number} lost a race with another compaction, or entries were removed by hand"
             )
         if status == b"large":
             raise KafkaStorageError(
@@ -375,7 +375,7 @@ class Compactor:
         if status == b"pending":
             raise KafkaStorageError(
                 f"{topic}-{number} cannot be compacted as long as {int(answer[0]):,} of its entries are pending in"
-                " Redis groups; XACK those that are done, or XGROUP DESTROY groups that nobody reads"
+                " Redis groups; XACK processed entries, or XGROUP DESTROY unused groups"
             )
         return answer
 

@@ -68,7 +68,7 @@ class Guard:
         if stored is None:
             logger.error(
                 "Redis at %s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
-                " all topics, records and committed offsets are gone",
+                " all topics, records and committed offsets are lost",
                 where,
             )
             await redis.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)

@@ -242,7 +242,7 @@ def joined(
 ) -> Packed:
     """Return the arguments for one batch, in the script's order."""
     if data_count + 3 * len(pieces) > MAX_ARGUMENTS:
-        raise MessageTooLarge(f"A batch of {batch.record_count} records is more than can be stored at once.")
+        raise MessageTooLarge(f"A batch of {batch.record_count} records exceeds what one write can store.")
     arguments: list[Argument] = [
         batch.producer_id if batch.producer_id >= 0 else -1,
         batch.producer_epoch,

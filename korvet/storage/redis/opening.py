@@ -20,7 +20,7 @@ OLDEST_REDIS = (6, 2)
 
 UNKNOWN_DURABILITY = "what Redis keeps on disk is its own setting, which this user may not see"
 NO_DURABILITY = "Redis keeps nothing on disk: its end is the end of all data"
-SNAPSHOTS = "Redis writes snapshots only: its end loses what was acknowledged after the last one"
+SNAPSHOTS = "Redis writes only snapshots: if it stops, records acknowledged after the last one are lost"
 FSYNC = {
     b"always": "acknowledged records are on disk (appendfsync always)",
     b"everysec": "a crash of Redis or the machine can lose about the last second of acknowledged records "

@@ -262,7 +262,7 @@ class Watcher:
             await self._unblock()
         except ResponseError as error:
             logger.warning(
-                "Redis refuses CLIENT ID or UNBLOCK (%s), so long polls are looked after every %d ms; "
+                "Redis refuses CLIENT ID or UNBLOCK (%s), so long polls are checked every %d ms; "
                 "ACL SETUSER … +client|id +client|unblock avoids that",
                 error,
                 BLOCK_WITHOUT_UNBLOCK_MS,

@@ -47,7 +47,7 @@ class AddressFollower:
             finally:
                 await link.transport.aclose()
         except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
-            logger.debug("cannot check where %s leads: %s", self.address.description, explain(error))
+            logger.debug("cannot check the server at %s: %s", self.address.description, explain(error))
             return
         # A replica may not be promoted yet. Connections to it would be closed again because it is read-only.
         if not link.run_id or not isinstance(info, bytes) or IS_PRIMARY not in info:
