@@ -175,7 +175,7 @@ def test_unsupported_listener_protocol_is_refused_with_the_reason() -> None:
     "flags, expected",
     [
         ({"advertised.listeners": "X://host:1"}, "there is no listener X; accepted: PLAINTEXT"),
-        ({"advertised.listeners": "0.0.0.0:1"}, "no client can connect to PLAINTEXT://0.0.0.0:1"),
+        ({"advertised.listeners": "0.0.0.0:1"}, "clients cannot connect to PLAINTEXT://0.0.0.0:1"),
         (
             {"replication.factor.policy": "strict", "default.replication.factor": "3"},
             "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1",

@@ -112,7 +112,7 @@ def test_refused_settings_are_reported_in_one_line(
     [
         ("nobody", 1, "UNKNOWN_TOPIC_OR_PARTITION"),
         ("a b", 1, "INVALID_TOPIC_EXCEPTION"),
-        ("broker:one", 2, "'one' is no broker's id"),
+        ("broker:one", 2, "'one' is not a broker id"),
         ("broker:7", 1, "there is no broker 7 (BROKER_NOT_AVAILABLE)"),
     ],
 )

@@ -48,28 +48,28 @@ MONEY = pa.decimal128(6, 2)
 @pytest.mark.parametrize(
     "value, kind, error",
     [
-        (1.5, INTEGER, "$.x: 1.5 is no bigint"),
-        (1.0, INTEGER, "$.x: 1.0 is no bigint"),
-        ("1", INTEGER, '$.x: "1" is no bigint'),
-        (True, INTEGER, "$.x: true is no bigint"),
+        (1.5, INTEGER, "$.x: 1.5 is not of type bigint"),
+        (1.0, INTEGER, "$.x: 1.0 is not of type bigint"),
+        ("1", INTEGER, '$.x: "1" is not of type bigint'),
+        (True, INTEGER, "$.x: true is not of type bigint"),
         (2**63, INTEGER, "$.x: 9223372036854775808 is out of range of bigint"),
-        (-(2**63) - 1, INTEGER, "$.x: -9.223372036854776e+18 is no bigint"),
+        (-(2**63) - 1, INTEGER, "$.x: -9.223372036854776e+18 is not of type bigint"),
         (2**31, pa.int32(), "$.x: 2147483648 is out of range of int"),
         (128, pa.int8(), "$.x: 128 is out of range of tinyint"),
-        ([1], INTEGER, "$.x: [1] is no bigint"),
-        ("1.5", DOUBLE, '$.x: "1.5" is no double'),
-        (False, DOUBLE, "$.x: false is no double"),
+        ([1], INTEGER, "$.x: [1] is not of type bigint"),
+        ("1.5", DOUBLE, '$.x: "1.5" is not of type double'),
+        (False, DOUBLE, "$.x: false is not of type double"),
         (2**53 + 1, DOUBLE, "$.x: 9007199254740993 has more digits than double can hold"),
         (2**24 + 1, pa.float32(), "$.x: 16777217 has more digits than float can hold"),
         (1e39, pa.float32(), "$.x: 1e+39 is out of range of float"),
-        (1, TEXT, "$.x: 1 is no string"),
-        ({"a": 1}, TEXT, '$.x: {"a": 1} is no string'),
-        (1, FLAG, "$.x: 1 is no boolean"),
-        ("true", FLAG, '$.x: "true" is no boolean'),
+        (1, TEXT, "$.x: 1 is not of type string"),
+        ({"a": 1}, TEXT, '$.x: {"a": 1} is not of type string'),
+        (1, FLAG, "$.x: 1 is not of type boolean"),
+        ("true", FLAG, '$.x: "true" is not of type boolean'),
         ("2026-1-31", DAY, '$.x: "2026-1-31" is not a date; accepted: 2026-01-31'),
         ("20260131", DAY, '$.x: "20260131" is not a date; accepted: 2026-01-31'),
         ("2026-02-30", DAY, '$.x: "2026-02-30" is not a date; accepted: 2026-01-31'),
-        (20000, DAY, "$.x: 20000 is no date"),
+        (20000, DAY, "$.x: 20000 is not of type date"),
         (
             "yesterday",
             INSTANT,
@@ -95,22 +95,22 @@ MONEY = pa.decimal128(6, 2)
             INSTANT,
             '$.x: "2026-01-31T12:00:00.123456789Z" has nanoseconds, which truncate_nanoseconds = true would cut off',
         ),
-        (1767225600, INSTANT, "$.x: 1767225600 is not a timestamp"),
+        (1767225600, INSTANT, "$.x: 1767225600 is not of type timestamp"),
         ("no base64", BYTES, '$.x: "no base64" is not base64, the encoding of bytes in JSON'),
         (1.005, MONEY, "$.x: 1.005 has more digits than decimal(6,2) can hold"),
         (12345, MONEY, "$.x: 12345 has more digits than decimal(6,2) can hold"),
-        ("1.50", MONEY, '$.x: "1.50" is no decimal(6,2)'),
+        ("1.50", MONEY, '$.x: "1.50" is not of type decimal(6,2)'),
         (1, pa.list_(INTEGER), "$.x: 1 is not an array"),
-        ([1, "2"], pa.list_(INTEGER), '$.x[]: "2" is no bigint'),
+        ([1, "2"], pa.list_(INTEGER), '$.x[]: "2" is not of type bigint'),
         ([], pa.struct([("a", INTEGER)]), "$.x: [] is not an object"),
-        ({"a": 1.5}, pa.struct([("a", INTEGER)]), "$.x.a: 1.5 is no bigint"),
+        ({"a": 1.5}, pa.struct([("a", INTEGER)]), "$.x.a: 1.5 is not of type bigint"),
         (
             [{"a": [1, None]}, {"a": ["x"]}],
             pa.list_(pa.struct([("a", pa.list_(INTEGER))])),
-            '$.x[].a[]: "x" is no bigint',
+            '$.x[].a[]: "x" is not of type bigint',
         ),
-        ({"k": "v"}, pa.map_(TEXT, INTEGER), '$.x.*: "v" is no bigint'),
-        ({"k": 1}, pa.map_(INTEGER, INTEGER), '$.x.<key>: "k" is no bigint'),
+        ({"k": "v"}, pa.map_(TEXT, INTEGER), '$.x.*: "v" is not of type bigint'),
+        ({"k": 1}, pa.map_(INTEGER, INTEGER), '$.x.<key>: "k" is not of type bigint'),
     ],
 )
 def test_value_of_another_type_than_its_column_makes_a_bad_row(
@@ -171,7 +171,7 @@ def test_integer_and_double_columns_are_typed_when_numbers_are_kept_as_text() ->
     )
 
     assert [{"i": 7, "d": 7.5}] == found.typed.select(["i", "d"]).to_pylist()
-    assert ["$.i: 7.5 is no bigint"] == found.bad.column("error").to_pylist()
+    assert ["$.i: 7.5 is not of type bigint"] == found.bad.column("error").to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_bad_rows_report_their_first_error_and_good_rows_are_kept() -> None:
         (row["a"], row["b"], row["_offset"]) for row in found.typed.to_pylist()
     ]
     assert [1, 3] == found.bad.column("offset").to_pylist()
-    assert '$.a: "1" is no bigint' == found.bad.column("error")[0].as_py()
+    assert '$.a: "1" is not of type bigint' == found.bad.column("error")[0].as_py()
 
 
 def test_bad_row_contains_all_columns_of_the_archive() -> None:
@@ -372,7 +372,7 @@ def test_debezium_envelopes_are_unwrapped() -> None:
         (row["id"], row["_op"]) for row in found.typed.to_pylist()
     ]
     assert [
-        '$.id: "x" is no bigint',
+        '$.id: "x" is not of type bigint',
         '$: op "t" is none of c, r, u, d',
         "$: op c without an object in after: null",
         "$: is not a Debezium envelope: it has no op",

@@ -48,7 +48,7 @@ def test_failing_topic_does_not_stop_other_topics(lake: Lake) -> None:
         result.columns,
         result.error,
     )
-    assert job.progress["pages"].error.startswith('pages-0 offset 1: $.p: "x" is no bigint')
+    assert job.progress["pages"].error.startswith('pages-0 offset 1: $.p: "x" is not of type bigint')
     assert job.progress["none"].error.startswith("There is no Delta table at")
 
 

@@ -145,8 +145,8 @@ def test_every_kind_of_bad_value_is_reported_with_its_error(
     assert [1, 2] == lake.values("id")
     bad = lake.bad()
     assert [1, 2, 3, 4, 5, 6] == list(bad)
-    assert bad[1].startswith("$: is no shop.Order: ")
-    assert bad[2].startswith("$: is no shop.Order: ")
+    assert bad[1].startswith("$: is not a shop.Order: ")
+    assert bad[2].startswith("$: is not a shop.Order: ")
     assert "$: id (field 1) was written with another type, or with an unknown constant" == bad[3]
     assert "$: state: 7 is not a constant of shop.Order.State" == bad[4]
     assert "$: a timestamp has 1 nanoseconds, which truncate_nanoseconds = true would cut off" == bad[5]

@@ -76,9 +76,9 @@ def test_a_schema_grows_in_four_phases(lake: Lake) -> None:
     lake.decode(**settings)
     assert [1, 2, 3, 2**40, 5, 6, 10] == lake.values("id")
     assert {
-        6: "$.price: 7.5 is no bigint",
-        7: '$.id: "8" is no bigint',
-        8: '$.note: {"text": "x"} is no string',
+        6: "$.price: 7.5 is not of type bigint",
+        7: '$.id: "8" is not of type bigint',
+        8: '$.note: {"text": "x"} is not of type string',
     } == lake.bad()
 
 
@@ -221,7 +221,7 @@ def test_on_error_stop_names_the_bad_row_and_commits_nothing(lake: Lake) -> None
     lake.decode()
     lake.archive([{"a": 2}, {"a": "x"}])
 
-    with pytest.raises(BadRow, match=r'orders-0 offset 2: \$.a: "x" is no bigint'):
+    with pytest.raises(BadRow, match=r'orders-0 offset 2: \$.a: "x" is not of type bigint'):
         lake.decode(on_error="stop")
     assert [1] == lake.values("a")
 

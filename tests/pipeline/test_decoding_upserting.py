@@ -51,7 +51,7 @@ def test_upsert_adds_columns_and_ignores_bad_rows(lake: Lake) -> None:
     lake.decode(upsert=True, rename={"Some Name": "SomeName"})
 
     assert {"x": (1, None, None), "y": (3, None, {"it": 1})} == by_key(lake, "a", "SomeName", "select")
-    assert {2: '$.a: "bad" is no bigint'} == lake.bad()
+    assert {2: '$.a: "bad" is not of type bigint'} == lake.bad()
 
 
 def test_debezium_deletes_rows(lake: Lake) -> None:

@@ -238,7 +238,7 @@ def since_epoch(value: Any, kind: pa.DataType, unit: Timestamps) -> datetime:
 
 
 def misfit(value: object, kind: pa.DataType) -> Unfit:
-    return Unfit(f"{shown(value)} is no {named(kind)}")
+    return Unfit(f"{shown(value)} is not of type {named(kind)}")
 
 
 def shown(value: object) -> str:

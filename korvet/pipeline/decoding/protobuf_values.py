@@ -62,7 +62,7 @@ class ProtobufValues:
         try:
             message.ParseFromString(value[begin:])
         except DecodeError as error:
-            raise Unfit(f"is no {self.message}: {error}") from None
+            raise Unfit(f"is not a {self.message}: {error}") from None
         row: Row = to_row(message)
         return row
 
