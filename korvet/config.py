@@ -29,8 +29,9 @@ MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 ENVIRONMENT_PREFIX = "KORVET_"
 # Environment variables that are not settings, not even misspelt ones: those that Kubernetes sets in every container of
-# a namespace with a service called korvet, and the path of the configuration file.
-NO_SETTINGS = re.compile(r"KORVET_(CONFIG|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
+# a namespace with a service called korvet, the path of the configuration file,
+# and the password of `korvet users add`.
+NO_SETTINGS = re.compile(r"KORVET_(CONFIG|PASSWORD|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 # Listener names that would promise clients encryption or authentication, which korvet does not have yet.
 SECURE_NAMES = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound

@@ -5,9 +5,18 @@ from __future__ import annotations
 from conformance.scenario import scenario
 from conformance.scenarios.records import batch
 from conformance.talk import SIZE, Talk
+from korvet.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from korvet.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
 from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
@@ -160,3 +169,56 @@ def log_dirs(talk: Talk, version: int) -> None:
     ):
         asked = DescribableLogDirTopic(topic=name, partitions=partitions)
         talk.ask(DescribeLogDirsRequest(topics=[asked]), version, f"{name[8:]}, {partitions}")
+
+
+def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
+    return ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=iterations, salt=b"salt", salted_password=b"x" * 32
+    )
+
+
+def deletion(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
+    return ScramCredentialDeletion(name=name, mechanism=mechanism)
+
+
+@scenario(AlterUserScramCredentialsRequest)
+def alter_user_scram_credentials(talk: Talk, version: int) -> None:
+    """Alter users one by one, because Kafka answers several in the order of a hash table."""
+    for label, deletions, upsertions in (
+        ("add", [], [upsertion("scram-a")]),
+        ("replace", [], [upsertion("scram-a", iterations=16384)]),
+        ("another mechanism", [], [upsertion("scram-a", 2)]),
+        ("no name", [], [upsertion("")]),
+        ("no such mechanism", [], [upsertion("scram-a", 3)]),
+        ("too few iterations", [], [upsertion("scram-a", iterations=4095)]),
+        ("too many iterations", [], [upsertion("scram-a", iterations=16385)]),
+        ("added twice", [], [upsertion("scram-a"), upsertion("scram-a", 2)]),
+        ("deleted and added", [deletion("scram-a")], [upsertion("scram-a")]),
+        ("deleted twice", [deletion("scram-a"), deletion("scram-a", 2)], []),
+        ("delete another", [deletion("scram-b")], []),
+        ("delete another and add it", [deletion("scram-b")], [upsertion("scram-b")]),
+        ("delete no mechanism", [deletion("scram-a", 0)], []),
+        ("delete one", [deletion("scram-a")], []),
+        ("delete the other", [deletion("scram-a", 2)], []),
+        ("nothing", [], []),
+    ):
+        request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
+        talk.ask(request, version, label)
+
+
+@scenario(DescribeUserScramCredentialsRequest)
+def describe_user_scram_credentials(talk: Talk, version: int) -> None:
+    talk.ask(DescribeUserScramCredentialsRequest(users=None), version, "all of none")
+    added = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion("scram-c", 2, 8192)])
+    talk.ask(added, label="add")
+    for label, names in {
+        "all": None,
+        "none named": [],
+        "one": ["scram-c"],
+        "missing": ["scram-d"],
+        "twice": ["scram-c", "scram-c"],
+    }.items():
+        users = None if names is None else [UserName(name=name) for name in names]
+        talk.ask(DescribeUserScramCredentialsRequest(users=users), version, label)
+    removed = AlterUserScramCredentialsRequest(deletions=[deletion("scram-c", 2)], upsertions=[])
+    talk.ask(removed, label="delete")

@@ -42,6 +42,7 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
+from korvet.security.users import Users
 from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
 from korvet.tiered.log import Tiers
 from korvet.tiered.remote import ColdStore
@@ -157,6 +158,7 @@ class Broker:
     groups: GroupCoordinator = field(repr=False)
     retention: RetentionWorker = field(repr=False)
     compaction: CompactionWorker = field(repr=False)
+    users: Users = field(repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Leader epochs other than 0, as last returned by the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -394,6 +396,7 @@ async def open_broker(
         groups=make_groups(storage, config, clock, leases),
         retention=RetentionWorker(storage, config, leases, log),
         compaction=CompactionWorker(storage, config, leases),
+        users=Users(storage),
     )
 
 

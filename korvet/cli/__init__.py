@@ -30,6 +30,7 @@ COMMANDS = {
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
     "lake": "Archive topics to lake tables, and maintain the tables.",
+    "users": "Add, remove and list users, who log in with a password.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",
 }
 

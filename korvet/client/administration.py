@@ -13,6 +13,12 @@ from attrs import frozen
 from korvet.client.client import Client
 from korvet.client.cluster import raise_for
 from korvet.protocol.errors import BrokerNotAvailable
+from korvet.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from korvet.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -22,6 +28,10 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+)
+from korvet.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
 )
 from korvet.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -141,3 +151,27 @@ async def add_partitions(client: Client, topic: str, count: int, *, validate_onl
     )
     for result in answer.results:
         raise_for(result.error_code, result.name, result.error_message)
+
+
+async def describe_users(client: Client) -> dict[str, dict[int, int]]:
+    """Return the iterations of all SCRAM credentials, by user name and mechanism (1: SHA-256, 2: SHA-512)."""
+    answer = await client.request(
+        DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse
+    )
+    raise_for(answer.error_code, "users", answer.error_message)
+    return {
+        result.user: {info.mechanism: info.iterations for info in result.credential_infos}
+        for result in answer.results
+    }
+
+
+async def alter_user(client: Client, change: ScramCredentialUpsertion | ScramCredentialDeletion) -> None:
+    """Add, replace or delete a SCRAM credential of a user. Raises ResourceNotFound, UnacceptableCredential, …"""
+    request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[])
+    if isinstance(change, ScramCredentialDeletion):
+        request.deletions.append(change)
+    else:
+        request.upsertions.append(change)
+    answer = await client.request(request, AlterUserScramCredentialsResponse, node_id=client.controller_id)
+    for result in answer.results:
+        raise_for(result.error_code, result.user, result.error_message)

@@ -110,6 +110,8 @@ APIS = Apis(
     Served(44, "IncrementalAlterConfigs", 0, 1),
     Served(46, "ListPartitionReassignments", 0, 0),
     Served(47, "OffsetDelete", 0, 0),
+    Served(50, "DescribeUserScramCredentials", 0, 0),
+    Served(51, "AlterUserScramCredentials", 0, 0),
     Served(60, "DescribeCluster", 0, 2),
     Served(74, "ListConfigResources", 0, 1),
     Served(75, "DescribeTopicPartitions", 0, 0),

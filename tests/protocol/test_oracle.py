@@ -164,6 +164,8 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "CreatePartitions": range(4),
         "DeleteRecords": range(3),
         "DescribeLogDirs": range(1, 5),
+        "DescribeUserScramCredentials": range(1),
+        "AlterUserScramCredentials": range(1),
         "ListConfigResources": range(2),
         "DescribeTopicPartitions": range(1),
         "ListPartitionReassignments": range(1),
