@@ -8,7 +8,7 @@ step by step. Both take an `environment.Environment`, which opens the storage.
         def environment(self) -> Environment:
             return MyEnvironment()
 
-    def test_my_storage_is_like_the_model():
+    def test_my_storage_matches_the_model():
         run_storage_machine(MyEnvironment)
 
 The tests are asynchronous: set `trio_mode = true` for pytest-trio.

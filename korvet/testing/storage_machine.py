@@ -168,7 +168,7 @@ class StorageMachine(RuleBasedStateMachine):
         try:
             for broker in range(2):
                 for partition in range(len(self.model.logs)):
-                    self.read_to_the_end(broker, partition)
+                    self.read_to_log_end(broker, partition)
                 self.check_groups(broker)
         finally:
             self.brokers.stop()
@@ -184,26 +184,26 @@ class StorageMachine(RuleBasedStateMachine):
     # --- Topics -----------------------------------------------------------------------------------------
 
     @initialize(broker=brokers)
-    def begin_with_a_topic(self, broker: int) -> None:
+    def create_first_topic(self, broker: int) -> None:
         self.create("a", broker, 2)
 
     @precondition(lambda self: "b" not in self.model.topics)
     @rule(broker=brokers, count=st.integers(1, 3))
-    def create_the_other_topic(self, broker: int, count: int) -> None:
+    def create_second_topic(self, broker: int, count: int) -> None:
         self.create("b", broker, count)
 
     @precondition(lambda self: "b" in self.model.topics)
     @rule(broker=brokers)
-    def delete_the_other_topic(self, broker: int) -> None:
+    def delete_second_topic(self, broker: int) -> None:
         self.delete("b", broker)
 
     @rule(deleter=brokers, creator=brokers, count=st.integers(1, 3))
-    def create_a_topic_anew(self, deleter: int, creator: int, count: int) -> None:
+    def recreate_first_topic(self, deleter: int, creator: int, count: int) -> None:
         self.delete("a", deleter)
         self.create("a", creator, count)
 
     @rule(broker=brokers, name=st.sampled_from(TOPICS))
-    def add_a_partition(self, broker: int, name: str) -> None:
+    def add_partition(self, broker: int, name: str) -> None:
         topic = self.model.topics.get(name)
         if topic is None or topic.partitions == 3:
             return
@@ -214,7 +214,7 @@ class StorageMachine(RuleBasedStateMachine):
             self.model.put_topic(altered, (await self.storage(broker).latest(new)).log_start_offset)
 
         self.brokers.call(alter)
-        self.let_both_learn()
+        self.wait_until_topics_are_seen()
 
     def create(self, name: str, broker: int, count: int) -> None:
         create_topic = self.storage(broker).create_topic
@@ -226,20 +226,20 @@ class StorageMachine(RuleBasedStateMachine):
         assert bounds.log_start_offset == bounds.high_watermark
         assert topic.config.mapping is OffsetMapping.TIMESTAMP or bounds.high_watermark == 0
         self.model.put_topic(topic, bounds.log_start_offset)
-        self.let_both_learn()
+        self.wait_until_topics_are_seen()
 
     def delete(self, name: str, broker: int) -> None:
         self.brokers.call(self.storage(broker).delete_topic, self.model.topics[name])
         self.model.delete_topic(name)
-        self.let_both_learn()
+        self.wait_until_topics_are_seen()
 
-    def let_both_learn(self) -> None:
+    def wait_until_topics_are_seen(self) -> None:
         for storage in self.brokers.storages:
             self.brokers.call(eventually, storage.topics, self.model.topics)
 
     @precondition(lambda self: "b" not in self.model.topics)
     @rule(broker=brokers)
-    def use_what_is_not_there(self, broker: int) -> None:
+    def use_missing_topic(self, broker: int) -> None:
         tp = TopicPartition("b", 0)
         results = self.brokers.call(self.storage(broker).append, {tp: batch([Record()])})
 
@@ -264,7 +264,7 @@ class StorageMachine(RuleBasedStateMachine):
         epoch=st.integers(0, 2),
         sequence=st.sampled_from([0, 0, 1, 5, MAX_SEQUENCE - 2]),
     )
-    def append_as_a_producer(
+    def append_with_producer(
         self,
         broker: int,
         partition: int,
@@ -276,7 +276,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.append_all(broker, {partition: (appended, Producer(producer_id, epoch, sequence))})
 
     @rule(broker=brokers, partition=partitions, appended=record_lists, producer_id=producers)
-    def append_what_comes_next(
+    def append_next_sequence(
         self, broker: int, partition: int, appended: list[Record], producer_id: int
     ) -> None:
         known = self.pick(partition)[1].producers.producers.get(producer_id)
@@ -285,7 +285,7 @@ class StorageMachine(RuleBasedStateMachine):
             self.append_all(broker, {partition: (appended, Producer(producer_id, known.epoch, sequence))})
 
     @rule(broker=brokers, partition=partitions, producer_id=producers, place=places)
-    def append_a_batch_again(self, broker: int, partition: int, producer_id: int, place: int) -> None:
+    def append_duplicate(self, broker: int, partition: int, producer_id: int, place: int) -> None:
         known = self.pick(partition)[1].producers.producers.get(producer_id)
         if known is not None:
             earlier = known.batches[place % len(known.batches)]
@@ -345,7 +345,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.read_at(broker, partition, offset_in(log, place), max_bytes)
 
     @rule(broker=brokers, partition=partitions, beyond=st.integers(1, 3))
-    def read_outside(self, broker: int, partition: int, beyond: int) -> None:
+    def read_out_of_range(self, broker: int, partition: int, beyond: int) -> None:
         tp, log = self.pick(partition)
         for offset in (log.next_offset + beyond, log.trimmed_before - beyond):
             result = self.brokers.call(self.read_one, broker, tp, offset, 1000)
@@ -353,12 +353,12 @@ class StorageMachine(RuleBasedStateMachine):
             assert isinstance(result, OffsetOutOfRange)
 
     @rule(broker=brokers, partition=partitions)
-    def read_to_the_end(self, broker: int, partition: int) -> None:
+    def read_to_log_end(self, broker: int, partition: int) -> None:
         _, log = self.pick(partition)
         position = log.log_start_offset
         while position < log.next_offset:
             position = self.read_at(broker, partition, position, 2000)
-        self.ask_for_bounds(broker, partition)
+        self.check_bounds(broker, partition)
 
     async def read_one(
         self, broker: int, tp: TopicPartition, offset: int, max_bytes: int
@@ -382,7 +382,7 @@ class StorageMachine(RuleBasedStateMachine):
         return found[-1].offset + 1 if found else log.next_offset
 
     @rule(broker=brokers, partition=partitions)
-    def ask_for_bounds(self, broker: int, partition: int) -> None:
+    def check_bounds(self, broker: int, partition: int) -> None:
         tp, log = self.pick(partition)
 
         assert self.brokers.call(self.storage(broker).latest, tp) == log.bounds

@@ -79,7 +79,7 @@ class AppendContract(Contract):
         assert all(base >= end for base, end in zip(bases[1:], ends[:-1], strict=True))
         assert (await storage.latest(tp)).high_watermark == ends[-1]
 
-    async def test_the_offsets_of_a_batch_are_consecutive(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_offsets_of_a_batch_are_consecutive(self, storage: Storage, tp: TopicPartition) -> None:
         base_offset = (await append(storage, tp, numbered(10_000))).base_offset
         offsets = [record.offset for record in await records_from(storage, tp)]
 
@@ -159,7 +159,7 @@ class AppendContract(Contract):
 
         assert await records_from(storage, tp) == wanted
 
-    async def test_a_record_of_900_kb_fits(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_record_of_900_kb_fits(self, storage: Storage, tp: TopicPartition) -> None:
         records = [Record(bytes(range(256)) * 3600, b"k")]
         result = await append(storage, tp, records)
 
@@ -299,7 +299,7 @@ class AppendContract(Contract):
     # --- Acknowledgements -------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("acks", [-1, 0, 1])
-    async def test_all_acknowledgements_append(self, storage: Storage, tp: TopicPartition, acks: int) -> None:
+    async def test_every_acks_setting_appends(self, storage: Storage, tp: TopicPartition, acks: int) -> None:
         result = await append_batch(storage, tp, batch(numbered(1)), acks=acks)
 
         assert await records_from(storage, tp) == stored(numbered(1), result.base_offset)
@@ -314,7 +314,9 @@ class AppendContract(Contract):
 
         assert isinstance(results[tp], NotEnoughReplicas | NotEnoughReplicasAfterAppend)
 
-    async def test_replicas_count_for_acks_all_only(self, storage: Storage, environment: Environment) -> None:
+    async def test_min_insync_replicas_applies_to_acks_all_only(
+        self, storage: Storage, environment: Environment
+    ) -> None:
         settings = {**environment.settings, "min.insync.replicas": "2"}
         await storage.create_topic("safe", 1, settings)
         results = [

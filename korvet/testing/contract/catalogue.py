@@ -29,10 +29,10 @@ class CatalogueContract(Contract):
             assert "\n" not in phrase
             assert phrase
 
-    async def test_a_store_has_no_topics_at_first(self, storage: Storage) -> None:
+    async def test_store_has_no_topics_at_first(self, storage: Storage) -> None:
         assert await storage.topics() == {}
 
-    async def test_a_new_topic_is_found_by_name_and_by_id(self, storage: Storage, topic: Topic) -> None:
+    async def test_new_topic_is_found_by_name_and_by_id(self, storage: Storage, topic: Topic) -> None:
         found = (
             await storage.topic("orders"),
             await storage.topic_by_id(topic.topic_id),
@@ -134,7 +134,7 @@ class CatalogueContract(Contract):
         assert altered.config.retention_ms == 5000
         assert again == topic
 
-    async def test_altered_settings_count_from_the_next_append_on(
+    async def test_altered_settings_apply_to_the_next_append(
         self, storage: Storage, topic: Topic, tp: TopicPartition
     ) -> None:
         await append(storage, tp, numbered(1))
@@ -144,7 +144,7 @@ class CatalogueContract(Contract):
 
         assert result.log_append_time_ms > 0
 
-    async def test_the_fixed_settings_stay(self, storage: Storage, topic: Topic) -> None:
+    async def test_fixed_settings_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
         altered = await storage.alter_topic(topic, settings={"offset.sequence.bits": "3"})
 
         assert altered.settings == topic.settings
@@ -175,7 +175,7 @@ class CatalogueContract(Contract):
 
         assert found == ({}, None, None)
 
-    async def test_a_topic_is_deleted_once(self, storage: Storage, topic: Topic) -> None:
+    async def test_topic_is_deleted_once(self, storage: Storage, topic: Topic) -> None:
         await storage.delete_topic(topic)
 
         with pytest.raises(UnknownTopicOrPartition):
@@ -233,7 +233,7 @@ class CatalogueContract(Contract):
             result.base_offset, numbered(1)[0].timestamp
         )
 
-    async def test_deleting_the_old_topic_once_more_spares_the_new_one(
+    async def test_deleting_an_old_topic_again_does_not_affect_the_recreated_one(
         self, storage: Storage, topic: Topic
     ) -> None:
         await storage.delete_topic(topic)

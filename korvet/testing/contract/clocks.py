@@ -24,7 +24,7 @@ class ClockContract(Contract):
         await storage.create_topic("ticks", 1, {"offset.mapping": "timestamp", "offset.sequence.bits": "10"})
         return TopicPartition("ticks", 0)
 
-    async def test_timestamp_offsets_are_the_time(
+    async def test_timestamp_offsets_contain_the_time_of_the_clock(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
     ) -> None:
         bases = []
@@ -94,7 +94,9 @@ class ClockContract(Contract):
 
         assert (before, after) == (0, 1)
 
-    async def test_log_append_times_are_the_clock_s(self, storage: Storage, clock: ManualClock) -> None:
+    async def test_log_append_times_are_those_of_the_clock(
+        self, storage: Storage, clock: ManualClock
+    ) -> None:
         await storage.create_topic("clocked", 1, {"message.timestamp.type": "LogAppendTime"})
         tp = TopicPartition("clocked", 0)
         first = await append(storage, tp, numbered(1))

@@ -302,7 +302,7 @@ class CompactionContract(Contract):
         assert first.base_offset == again.base_offset
         assert await content(storage, compacting) == [(b"1", b"2"), (b"1", b"3")]
 
-    async def test_times_are_found_after_a_compaction(
+    async def test_seek_ts_finds_records_after_a_compaction(
         self, storage: Storage, compacting: TopicPartition
     ) -> None:
         times = [T0 + 10, T0 + 40, T0 + 5, YEAR_2100, T0 + 30, T0 + 20, -1]

@@ -27,7 +27,7 @@ class DocumentContract(Contract):
         assert versions == list(range(1, 13))
         assert await storage.load("k", "x") == Document(b"11", 12)
 
-    async def test_an_empty_document_is_a_document(self, storage: Storage) -> None:
+    async def test_empty_document_is_stored(self, storage: Storage) -> None:
         await storage.save("k", "x", b"", expected_version=0)
 
         assert await storage.load("k", "x") == Document(b"", 1)

@@ -124,7 +124,7 @@ class GroupContract(Contract):
 
     # --- Generations ------------------------------------------------------------------------------------
 
-    async def test_an_older_generation_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_older_generation_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
         for generation_id in (1, 2, 2, 5):
             await storage.ack("billing", {tp: OffsetAndMetadata(generation_id)}, generation_id=generation_id)
         results = await storage.ack("billing", {tp: OffsetAndMetadata(99)}, generation_id=4)
@@ -142,7 +142,7 @@ class GroupContract(Contract):
         assert [type(results[tp]) for tp in (first, second)] == [IllegalGeneration] * 2
         assert await storage.committed("billing") == {first: OffsetAndMetadata(1)}
 
-    async def test_a_commit_without_a_generation_is_not_fenced(
+    async def test_commit_without_a_generation_is_not_fenced(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=7)

@@ -220,16 +220,14 @@ class ProducerContract(Contract):
 
     # --- Epochs -----------------------------------------------------------------------------------------
 
-    async def test_an_older_epoch_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_older_epoch_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
         with pytest.raises(InvalidProducerEpoch):
             await append(storage, tp, numbered(3), producer=Producer(7, epoch=0, sequence=3))
 
         assert len(await records_from(storage, tp)) == 3
 
-    async def test_a_duplicate_of_an_older_epoch_is_fenced(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_duplicate_of_an_older_epoch_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=0))
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
 

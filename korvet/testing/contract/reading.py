@@ -308,7 +308,7 @@ class ReadContract(Contract):
 
         assert others == [first] * topic.partitions
 
-    async def test_earliest_is_the_log_start_with_the_first_record_s_timestamp(
+    async def test_earliest_is_the_log_start_with_the_timestamp_of_the_first_record(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
         start = (await storage.latest(tp)).high_watermark
@@ -408,16 +408,14 @@ class ReadContract(Contract):
 
         assert await records_from(storage, tp) == stored(numbered(3), base)
 
-    async def test_an_empty_log_can_be_truncated_at_its_end(
-        self, storage: Storage, tp: TopicPartition
-    ) -> None:
+    async def test_empty_log_can_be_truncated_at_its_end(self, storage: Storage, tp: TopicPartition) -> None:
         with pytest.raises(OffsetOutOfRange):
             await storage.truncate_before(tp, (await storage.latest(tp)).high_watermark + 1)
         start = (await storage.latest(tp)).high_watermark
 
         assert [await storage.truncate_before(tp, offset) for offset in (0, start)] == [start, start]
 
-    async def test_a_large_log_is_truncated_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
+    async def test_large_log_is_truncated_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
         wanted = []
         for first in range(0, 400, 20):
             records = [Record(b"%d" % n * 300, timestamp=T0 + n) for n in range(first, first + 20)]
