@@ -27,7 +27,7 @@ from typing import Self
 
 from attrs import define, field
 
-from tests.servers import dying_with_us, free_port
+from tests.servers import free_port, parent_death_prefix
 
 POM = Path(__file__).with_name("pom.xml")
 FETCH_LIMIT_S = 900.0
@@ -225,7 +225,7 @@ class ApacheKafka:
         self._format(properties)
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [*dying_with_us(), *java("kafka.Kafka", properties, machine=self.machine)],
+            [*parent_death_prefix(), *java("kafka.Kafka", properties, machine=self.machine)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

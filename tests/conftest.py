@@ -3,8 +3,8 @@
 A test that finds a program missing has found something out about the machine, and a green run that says
 nothing about it would be read as proof. So what was skipped is named at the end, and the run ends non-zero.
 
-Some tests have something to say although they pass: how many requests a kill left unanswered, how long a wake
-took. They do it with the fixture `say`, and it is shown at the end, too.
+Some tests report figures although they pass: how many requests a kill left unanswered, how long a wake-up took. They
+use the fixture `report`, and its lines are also printed at the end of the run.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Skips:
             terminalreporter.line(f"{nodeid}: {reason.removeprefix('Skipped: ')}")
 
 
-class Sayings:
-    """Collects lines that tests output with `say`. Properties of reports also work with parallel processes."""
+class ReportedLines:
+    """Collect the lines that tests output with `report`. Properties of reports also work with parallel processes."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -54,19 +54,19 @@ class Sayings:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
             test = report.nodeid.rpartition("::")[2]
-            self._lines += [f"{test}: {text}" for name, text in report.user_properties if name == "said"]
+            self._lines += [f"{test}: {text}" for name, text in report.user_properties if name == "reported"]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._lines:
-            terminalreporter.section("what tests said")
+            terminalreporter.section("lines that tests reported")
         for line in self._lines:
             terminalreporter.line(line)
 
 
 @pytest.fixture
-def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Outputs a line at the end of the run, whether the test passes or not."""
-    return lambda text: record_property("said", text)
+def report(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Return a function that outputs a line at the end of the run, whether the test passes or not."""
+    return lambda text: record_property("reported", text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,4 +74,4 @@ def pytest_configure(config: pytest.Config) -> None:
     # could not end them as a person does.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Skips(), "korvet-skips")
-    config.pluginmanager.register(Sayings(), "korvet-sayings")
+    config.pluginmanager.register(ReportedLines(), "korvet-sayings")

@@ -26,18 +26,18 @@ class UnquietRedis(RedisEnvironment):
     def disturbances(self) -> Mapping[str, Disturbance]:
         return {
             "connections are lost": self.lose_connections,
-            "scripts are forgotten": self.forget_scripts,
-            "both": self.lose_everything,
+            "scripts are forgotten": self.flush_scripts,
+            "both": self.flush_scripts_and_lose_connections,
         }
 
     async def lose_connections(self, _: Storage) -> None:
         self.client.client_kill_filter(_type="normal", skipme=True)
 
-    async def forget_scripts(self, _: Storage) -> None:
+    async def flush_scripts(self, _: Storage) -> None:
         self.client.script_flush()
 
-    async def lose_everything(self, storage: Storage) -> None:
-        await self.forget_scripts(storage)
+    async def flush_scripts_and_lose_connections(self, storage: Storage) -> None:
+        await self.flush_scripts(storage)
         await self.lose_connections(storage)
 
     @property

@@ -103,7 +103,7 @@ def free_port() -> int:
         return cast(int, probe.getsockname()[1])
 
 
-def dying_with_us() -> list[str]:
+def parent_death_prefix() -> list[str]:
     """Return a command prefix by which the kernel ends the command when the tests are killed, if available."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv is not None else []
@@ -174,7 +174,7 @@ class RedisServer:
             return
         # "eady": 6.2 says "The server is now ready to accept connections at", later ones "Ready to accept"
         self.wait_for_log("eady to accept connections")
-        self._assert_it_is_us()
+        self._assert_own_process()
 
     def wait_for_log(self, text: str) -> None:
         """Return once the running process has logged `text`; raise with the log if it ends, or takes too long."""
@@ -225,7 +225,7 @@ class RedisServer:
         }
         if self.kind is REDIS_FLOOR:
             del settings["enable-debug-command"]  # 7.0 introduced it; before, DEBUG is simply there
-        command = [*dying_with_us(), str(self.kind.binary())]
+        command = [*parent_death_prefix(), str(self.kind.binary())]
         for name, value in settings.items():
             command += [f"--{name}", *(value.split(" "))]  # 6.2 takes the words of a value one by one only
         return command
@@ -244,7 +244,7 @@ class RedisServer:
                 self.log.append(line)
                 self._changed.notify_all()
 
-    def _assert_it_is_us(self) -> None:
+    def _assert_own_process(self) -> None:
         with self.client() as through_socket:
             assert through_socket.info("server")["process_id"] == self.pid
         if self.port:

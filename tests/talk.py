@@ -43,13 +43,13 @@ class Seen(Counters):
 
     def connected(self, connections: int) -> None:
         self.connections = connections
-        self._tell()
+        self._notify()
 
     def received(self, api: str, size: int) -> None:
         self.names.append(api)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

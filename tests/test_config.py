@@ -266,7 +266,7 @@ def test_retention_follows_kafkas_order(flags: dict[str, str], expected: int) ->
         ({"storage": "redis://host", "offset.mapping": "dense"}, "dense"),
     ],
 )
-def test_the_mapping_of_new_topics_depends_on_the_storage(flags: dict[str, str], expected: str) -> None:
+def test_mapping_of_new_topics_depends_on_the_storage(flags: dict[str, str], expected: str) -> None:
     assert expected == load_config(flags=flags).default_offset_mapping
 
 

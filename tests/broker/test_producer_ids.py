@@ -11,7 +11,7 @@ from korvet.storage.memory import MemoryStorage
 
 
 @pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 16, b"9" * 5000])
-async def test_a_damaged_document_of_ids_is_replaced(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_document_of_ids_is_replaced(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     ids = ProducerIds(storage)
     await storage.save("producer-ids", "next", value, expected_version=0)

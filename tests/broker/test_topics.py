@@ -102,7 +102,7 @@ def test_storage_reads_the_same_defaults() -> None:
     assert TopicConfig(backend_settings=BACKEND_SETTINGS) == topic_config(values, TopicConfig())
 
 
-def test_only_our_own_settings_are_fixed() -> None:
+def test_only_settings_of_korvet_are_fixed() -> None:
     assert sorted(OURS) == sorted(setting.name for setting in ALL_SETTINGS if setting.fixed)
 
 
@@ -215,7 +215,7 @@ def test_limits_timestamps_depends_on_the_timestamp_settings(settings: dict[str,
     assert limits == rules_of(settings, Config()).limits_timestamps
 
 
-def test_a_plan_has_the_brokers_defaults() -> None:
+def test_plan_uses_the_defaults_of_the_broker() -> None:
     planned = plan(NewTopic("t"), Config(num_partitions=4), [])
 
     assert ("t", 4, {}) == (planned.name, planned.partitions, dict(planned.settings))

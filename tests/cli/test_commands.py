@@ -57,7 +57,7 @@ def numbers(tmp_path: Path) -> str:
 # --- topics -------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_created_listed_and_deleted(korvet: Korvet, topic: str) -> None:
+def test_topic_is_created_listed_and_deleted(korvet: Korvet, topic: str) -> None:
     assert korvet("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=1000") == Outcome(
         0, ""
     )
@@ -67,7 +67,7 @@ def test_a_topic_is_created_listed_and_deleted(korvet: Korvet, topic: str) -> No
     assert topic not in korvet("topics", "list").out
 
 
-def test_the_list_is_a_table(korvet: Korvet, topic: str) -> None:
+def test_topics_are_listed_as_a_table(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic)
     head, *rows = korvet("topics", "list").out.splitlines()
 
@@ -420,7 +420,7 @@ def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
     assert expected == failed.err
 
 
-def test_the_version_is_the_packages(korvet: Korvet) -> None:
+def test_version_is_that_of_the_package(korvet: Korvet) -> None:
     assert korvet("--version") == Outcome(0, "korvet 0.1.0\n")
 
 

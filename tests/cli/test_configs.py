@@ -82,7 +82,7 @@ def test_list_values_are_appended_and_subtracted(korvet: Korvet, topic: str) -> 
     assert "1:1\n" == korvet("configs", "get", topic, name).out
 
 
-def test_a_dry_run_alters_nothing(korvet: Korvet, topic: str) -> None:
+def test_dry_run_alters_no_setting(korvet: Korvet, topic: str) -> None:
     assert 0 == korvet("configs", "set", topic, "retention.ms=1", "--dry-run").status
     assert 1 == korvet("configs", "set", topic, "retention.ms=x", "--dry-run").status
     assert "604800000\n" == korvet("configs", "get", topic, "retention.ms").out
@@ -135,7 +135,7 @@ def test_broker_settings_cannot_be_altered(korvet: Korvet) -> None:
 # --- topics alter -------------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_altered(korvet: Korvet, topic: str) -> None:
+def test_topic_is_altered(korvet: Korvet, topic: str) -> None:
     done = korvet(
         "topics", "alter", topic, "--partitions", "3", "--set", "retention.ms=1000", "--unset", "segment.ms"
     )

@@ -270,7 +270,9 @@ def test_delete_names_each_group_that_does_not_exist(korvet: Korvet, topic: str)
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_offsets_are_reset_to(korvet: Korvet, topic: str, target: list[str], expected: int) -> None:
+def test_offsets_are_reset_to_the_target(
+    korvet: Korvet, topic: str, target: list[str], expected: int
+) -> None:
     korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-offset", "4", "--execute")
     dry = korvet("groups", "reset-offsets", topic, "--all-topics", *target)
     before = committed_offsets(korvet, topic)
@@ -383,7 +385,7 @@ ASSIGNMENT = (
 )  # fmt: skip
 
 
-def test_an_assignment_is_read() -> None:
+def test_assignment_is_parsed() -> None:
     assert (("a", 0), ("b", 1), ("b", 3)) == assigned_partitions(ASSIGNMENT)
     assert () == assigned_partitions(b"")
 

@@ -11,7 +11,7 @@ import pytest
 from korvet.cli.output import Progress, print_table
 
 
-def test_a_table_aligns_text_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_aligns_text_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(
         [{"topic": "orders", "partitions": 3}, {"topic": "x", "partitions": 12}], ["topic", "partitions"]
     )
@@ -20,7 +20,7 @@ def test_a_table_aligns_text_left_and_numbers_right(capsys: pytest.CaptureFixtur
     assert expected == capsys.readouterr().out
 
 
-def test_a_table_without_rows_names_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_rows_contains_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([], ["topic", "partitions"])
 
     assert capsys.readouterr().out == "TOPIC  PARTITIONS\n"

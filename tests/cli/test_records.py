@@ -15,7 +15,7 @@ TEXT_OR_BYTES = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(st
 HEADERS = st.lists(st.tuples(st.text(max_size=10), TEXT_OR_BYTES), max_size=4).map(tuple)
 
 
-def test_a_text_line_is_the_value() -> None:
+def test_text_line_is_the_value() -> None:
     assert Record(b"a:b") == from_text(b"a:b")
 
 
@@ -23,7 +23,7 @@ def test_key_separator_splits_at_its_first_occurrence() -> None:
     assert Record(b"b:c", key=b"a") == from_text(b"a:b:c", b":")
 
 
-def test_a_line_without_the_separator_has_no_key() -> None:
+def test_line_without_the_separator_has_no_key() -> None:
     assert Record(b"abc") == from_text(b"abc", b":")
 
 
@@ -33,7 +33,7 @@ def test_json_line_sets_every_part_of_a_record() -> None:
     assert Record(b"v", b"k", (("a", b"1"), ("a", None)), 17, 3) == from_json(line)
 
 
-def test_a_json_line_without_value_is_a_tombstone() -> None:
+def test_json_line_without_value_is_a_tombstone() -> None:
     assert Record(None, key=b"k") == from_json(b'{"key": "k"}')
 
 
@@ -66,7 +66,7 @@ def test_timestamp_may_be_in_iso_format() -> None:
     ],
     ids=lambda value: value.decode() if isinstance(value, bytes) else "",
 )
-def test_a_bad_line_is_refused_with_its_reason(line: bytes, complaint: str) -> None:
+def test_bad_line_is_refused_with_its_reason(line: bytes, complaint: str) -> None:
     with pytest.raises(BadLine) as refusal:
         from_json(line)
 
@@ -83,7 +83,7 @@ def test_records_survive_a_json_round_trip(
     assert Record(value, key, headers, 1500, 2) == from_json(line)
 
 
-def test_a_json_line_leaves_empty_headers_out() -> None:
+def test_json_line_leaves_empty_headers_out() -> None:
     line = to_json(ConsumedRecord("orders", 0, 1, 2, None, b"v", ()))
 
     expected = {"topic": "orders", "partition": 0, "offset": 1, "timestamp": 2, "key": None, "value": "v"}

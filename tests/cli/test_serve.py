@@ -165,7 +165,7 @@ def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_pat
     assert "accepted: record, batch" in err
 
 
-def test_a_setting_without_a_value_is_refused() -> None:
+def test_setting_without_a_value_is_refused() -> None:
     status, err = refused("--set", "num.partitions")
 
     assert status == 2
@@ -226,7 +226,7 @@ def test_all_settings_can_be_printed() -> None:
     assert "num.partitions" in [row.split()[0] for row in rows]
 
 
-def test_a_broker_serves_without_standard_streams() -> None:
+def test_broker_serves_without_standard_streams() -> None:
     port = free_port()
     program = shlex.join([*SERVE, "--listeners", f"127.0.0.1:{port}"])
     with subprocess.Popen(["sh", "-c", f"exec {program} <&- >&- 2>&-"]) as process:

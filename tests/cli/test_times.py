@@ -20,7 +20,7 @@ from korvet.cli.times import format_time, parse_named_time, parse_time
         ("1969-12-31T23:59:59Z", -1000),
     ],
 )
-def test_a_time_is_iso_or_milliseconds_and_utc_without_a_zone(text: str, expected: int) -> None:
+def test_time_is_iso_or_milliseconds_and_utc_without_a_zone(text: str, expected: int) -> None:
     assert expected == parse_time(text)
 
 
@@ -55,5 +55,5 @@ def test_unknown_named_time_is_refused_with_the_accepted_names() -> None:
         (2**62, str(2**62)),
     ],
 )
-def test_a_timestamp_is_printed_in_utc(timestamp: int, expected: str) -> None:
+def test_timestamp_is_printed_in_utc(timestamp: int, expected: str) -> None:
     assert expected == format_time(timestamp)

@@ -54,7 +54,7 @@ OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS = 8, 
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.client.cluster.FIRST_BACKOFF_S", 0.001)
 
 
@@ -81,7 +81,7 @@ def requests_of(cluster: FakeCluster, key: int) -> list[tuple[int, int]]:
         ("[::1]", ("::1", 9092)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -> None:
+def test_address_is_parsed_into_host_and_port(text: str, expected: tuple[str, int]) -> None:
     assert Address(*expected) == parse_address(text)
 
 
@@ -93,7 +93,7 @@ def test_invalid_address_is_refused(text: str) -> None:
         parse_address(text)
 
 
-def test_an_ipv6_address_is_printed_in_brackets() -> None:
+def test_ipv6_address_is_printed_in_brackets() -> None:
     assert "[::1]:9092" == str(Address("::1", 9092))
 
 

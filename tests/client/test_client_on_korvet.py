@@ -125,7 +125,7 @@ async def test_many_records_are_consumed_in_order_from_any_offset(client: Client
     assert [where.offset for where in produced[12_345:]] == [record.offset for record in records]
 
 
-async def test_records_sent_without_acknowledgement_arrive(client: Client) -> None:
+async def test_records_sent_with_acks_0_are_stored(client: Client) -> None:
     await client.produce("t", [Record(b"v", partition=0)] * 3, acks=0)
     consumer = client.consume({T0: 0})
     with trio.fail_after(20):

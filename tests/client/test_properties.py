@@ -47,7 +47,7 @@ def test_escaped_backslash_does_not_continue_the_line() -> None:
     ],
     ids=["as documented", "other quotes", "escapes", "nothing"],
 )
-def test_a_login_module_is_read(options: str, expected: dict[str, str]) -> None:
+def test_login_module_is_parsed(options: str, expected: dict[str, str]) -> None:
     module = parse_login_module(f"{SCRAM} required {options}")
 
     assert ("ScramLoginModule", expected) == (module.name, module.options)

@@ -56,7 +56,7 @@ class Member(ABC):
     def consume(self) -> None:
         """Subscribe and poll until `_stopping` is set; then leave and return."""
 
-    def standing(self) -> str:
+    def stack_trace(self) -> str:
         """Return the current stack, for the message of a timeout."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
@@ -65,7 +65,7 @@ class Member(ABC):
         self._stopping.set()
         self._thread.join(LIMIT_S)
         if self._thread.is_alive():
-            raise Timeout(f"{self.id} did not end: {self.standing()}")
+            raise Timeout(f"{self.id} did not end: {self.stack_trace()}")
         if self.error is not None:
             raise self.error
 
@@ -179,7 +179,7 @@ class AioKafkaMember(Member):
     def consume(self) -> None:
         asyncio.run(self._consume())
 
-    def standing(self) -> str:
+    def stack_trace(self) -> str:
         """Return the stacks of the tasks; the thread itself is nearly always in the event loop's select."""
         return "\n".join(" > ".join(frames_of(task)) for task in asyncio.all_tasks(self._loop))
 

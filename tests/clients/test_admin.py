@@ -48,7 +48,7 @@ def other(broker: KorvetProcess) -> Iterator[KorvetProcess]:
 
 
 @pytest.fixture(scope="module")
-def hasty(broker: KorvetProcess) -> Iterator[KorvetProcess]:
+def eager_broker(broker: KorvetProcess) -> Iterator[KorvetProcess]:
     """Run another such broker, whose retention also deletes records that were just appended."""
     settings = {**broker.settings, "log.retention.check.interval.ms": "1"}
     storage = shared_storage(broker) if is_shared(broker) else "memory://"
@@ -347,13 +347,13 @@ def test_timestamp_type_applies_immediately(broker: KorvetProcess, other: Korvet
 
     admin.change(topic, {"message.timestamp.type": (SET, "LogAppendTime")})
 
-    def bears_its_own_time(each: KorvetProcess) -> bool:
+    def has_create_time(each: KorvetProcess) -> bool:
         offset = produce(each, topic, timestamp_ms=1)
         (received,) = admin.consume(topic, 1, start=offset)
         return received.timestamp_ms == 1
 
-    assert not bears_its_own_time(broker)
-    eventually(lambda: bears_its_own_time(other), expected=False)
+    assert not has_create_time(broker)
+    eventually(lambda: has_create_time(other), expected=False)
 
 
 def codec(broker: KorvetProcess, topic: str, offset: int) -> Codec:
@@ -399,15 +399,15 @@ def test_retention_bytes_applies_to_the_next_record(
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "other"])
 def test_retention_ms_applies_to_the_next_record(
-    broker: KorvetProcess, hasty: KorvetProcess, topic: str, elsewhere: bool
+    broker: KorvetProcess, eager_broker: KorvetProcess, topic: str, elsewhere: bool
 ) -> None:
-    admin = ADMINISTRATORS[0](hasty.bootstrap_servers)
+    admin = ADMINISTRATORS[0](eager_broker.bootstrap_servers)
     admin.create_topic(topic, settings={"retention.ms": "-1"})
     long_ago = time.time_ns() // 1_000_000 - 3_600_000
-    first, *_ = [produce(hasty, topic, b"x" * 100_000, timestamp_ms=long_ago) for _ in range(10)]
+    first, *_ = [produce(eager_broker, topic, b"x" * 100_000, timestamp_ms=long_ago) for _ in range(10)]
     assert first >= admin.bounds(topic)[0]
 
-    altering = broker if elsewhere and is_shared(broker) else hasty
+    altering = broker if elsewhere and is_shared(broker) else eager_broker
     ADMINISTRATORS[0](altering.bootstrap_servers).change(topic, {"retention.ms": (SET, "60000")})
 
-    eventually(lambda: produce(hasty, topic) > 0 and admin.bounds(topic)[0] > first, expected=True)
+    eventually(lambda: produce(eager_broker, topic) > 0 and admin.bounds(topic)[0] > first, expected=True)

@@ -29,7 +29,7 @@ SESSION_MS = 2000
 
 
 @pytest.fixture
-def broker_of_its_own() -> Iterator[KorvetProcess]:
+def dedicated_broker() -> Iterator[KorvetProcess]:
     folder = tempfile.mkdtemp(prefix="kw-")
     settings = {"group.initial.rebalance.delay.ms": "500", "group.min.session.timeout.ms": "1000"}
     try:
@@ -42,14 +42,14 @@ def broker_of_its_own() -> Iterator[KorvetProcess]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_every_record_is_processed_while_consumers_and_the_broker_are_killed(
-    broker_of_its_own: KorvetProcess, topic: str, strategy: str
+    dedicated_broker: KorvetProcess, topic: str, strategy: str
 ) -> None:
-    broker, random = broker_of_its_own, Random(strategy)
+    broker, random = dedicated_broker, Random(strategy)
     client = Confluent(broker.bootstrap_servers)
     client.create_topic(topic, partitions=PARTITIONS)
     workers = Workers(broker.bootstrap_servers, topic, strategy, SESSION_MS)
     produced: set[str] = set()
-    positions = [positions_of(client, topic)]
+    positions = [committed_offsets_of(client, topic)]
     with ExitStack() as stack:
         stack.callback(workers.kill_all)
         for _ in range(CONSUMERS):
@@ -67,14 +67,14 @@ def test_every_record_is_processed_while_consumers_and_the_broker_are_killed(
                 broker.start()
             workers.start()
             workers.wait_for(produced)
-            positions.append(positions_of(client, topic))
+            positions.append(committed_offsets_of(client, topic))
         stable = wait_until_stable(broker.bootstrap_servers, CONSUMERS)
 
     assert stable
     assert positions == sorted_each(positions)
 
 
-def positions_of(client: Confluent, topic: str) -> list[int]:
+def committed_offsets_of(client: Confluent, topic: str) -> list[int]:
     committed = (client.committed("g", topic, partition=partition) for partition in range(PARTITIONS))
     return [-1 if position is None else position[0] for position in committed]
 

@@ -184,7 +184,7 @@ def read_all(broker: KorvetProcess, topic: str) -> Reader:
 
 @pytest.mark.slow
 def test_compaction_keeps_one_record_for_each_of_a_hundred_keys(
-    broker: KorvetProcess, topic: str, say: Callable[[str], None]
+    broker: KorvetProcess, topic: str, report: Callable[[str], None]
 ) -> None:
     client = ConfluentAdministrator(broker.bootstrap_servers)
     client.create_topic(topic, settings={"min.cleanable.dirty.ratio": "0"})
@@ -206,7 +206,7 @@ def test_compaction_keeps_one_record_for_each_of_a_hundred_keys(
     slow_reader.read(lambda: slow_reader.offsets[-1] >= found.offsets[-1])
     slow_reader.close()
     plain.check()
-    say(f"{before:,} bytes in Redis became {after:,}; {writer.number} batches were written")
+    report(f"{before:,} bytes in Redis became {after:,}; {writer.number} batches were written")
 
     expected = {b"key-%d" % key: b"%d" % (writer.number - 1) for key in range(KEYS)}
     assert [] == writer.failures

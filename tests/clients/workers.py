@@ -97,7 +97,7 @@ class Workers:
         process.kill()
         assert -signal.SIGKILL == process.wait(LIMIT_S)
 
-    def let_leave(self, number: int) -> None:
+    def leave_group(self, number: int) -> None:
         """Let a consumer leave the group and exit."""
         process = self._take(number)
         process.terminate()

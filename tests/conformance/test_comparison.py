@@ -67,7 +67,7 @@ def joined(*members: str) -> JoinGroupResponse:
     )
 
 
-def test_a_planted_difference_is_found() -> None:
+def test_planted_difference_is_found() -> None:
     kafka = deleted((TOPIC, ErrorCode.NONE, None))
     ours = deleted((TOPIC, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
 
@@ -149,7 +149,7 @@ def test_offsets_under_timestamp_mapping_are_compared_by_their_records() -> None
     assert [("2", "1")] == [(one.kafka, one.korvet) for one in compare("x", 7, kafka(2), ours(1001))]
 
 
-def test_the_record_layout_is_compared_record_by_record() -> None:
+def test_record_layout_is_compared_record_by_record() -> None:
     whole = build_batch([(0, 5, None, b"a", ()), (1, 6, None, b"b", ())])
     first, second = (
         build_batch([(0, 5, None, b"a", ())]),

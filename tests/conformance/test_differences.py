@@ -40,27 +40,27 @@ def test_declared_differences_pass() -> None:
     assert 0 == judged(FOUND, REASONS)
 
 
-def test_an_undeclared_difference_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undeclared_difference_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == judged(FOUND, [])
     assert "UNDECLARED x, first: Fetch 4-5 responses.error_code" in capsys.readouterr().out
 
 
-def test_a_declared_difference_in_one_more_version_fails() -> None:
+def test_declared_difference_in_one_more_version_fails() -> None:
     more = Found("x", "first", "Fetch", 6, "responses.error_code", MEMORY, "NONE", "INVALID_REQUEST")
 
     assert 1 == judged([*FOUND, more], REASONS)
 
 
-def test_a_declared_difference_of_fewer_brokers_fails() -> None:
+def test_declared_difference_of_fewer_brokers_fails() -> None:
     assert 1 == judged([one for one in FOUND if one.broker != RECORDS], REASONS)
 
 
-def test_a_declared_difference_that_no_longer_occurs_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_declared_difference_that_no_longer_occurs_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == judged([], REASONS)
     assert "NO LONGER FOUND x, first" in capsys.readouterr().out
 
 
-def test_a_difference_without_a_reason_fails() -> None:
+def test_difference_without_a_reason_fails() -> None:
     assert 1 == judged(FOUND, [Reason("", (KNOWN,))])
 
 

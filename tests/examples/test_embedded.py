@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 
-def test_a_program_with_a_broker_inside_sends_and_receives() -> None:
+def test_program_with_an_embedded_broker_produces_and_consumes() -> None:
     example = subprocess.run(
         [sys.executable, ROOT / "examples/embedded.py"],
         capture_output=True,

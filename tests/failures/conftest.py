@@ -28,7 +28,7 @@ from tests.servers import ServerKind, kinds, start_server
 from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
 
 StartBroker = Callable[..., KorvetProcess]
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @frozen

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from bench.wire import Wire, create_topic, frame_of, produce_request, produced
 from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer
 
@@ -119,7 +119,7 @@ def labels_of(fields: dict[bytes, bytes]) -> Iterator[str]:
 
 @EACH_LAYOUT
 def test_batches_are_atomic_while_one_of_two_brokers_is_killed(
-    durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+    durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, report: Report
 ) -> None:
     brokers = [start_broker(durable_server.url, kept.settings) for _ in range(2)]
     create_topic(brokers[0].port, topic)
@@ -144,7 +144,7 @@ def test_batches_are_atomic_while_one_of_two_brokers_is_killed(
             each.stop()
             thread.join(LIMIT_S)
         threading.excepthook = hook
-    say(
+    report(
         f"killed {KILLS} times with signal 9, requests unanswered: {killed.unanswered};"
         f" {observer.readings} readings of {sum(observer.counts.values())} records"
     )

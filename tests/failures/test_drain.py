@@ -27,7 +27,7 @@ from bench.wire import (
     produced,
 )
 from korvet.protocol.record_batch import build_batch
-from tests.failures.conftest import Say, StartBroker, assert_nothing_runs
+from tests.failures.conftest import Report, StartBroker, assert_nothing_runs
 from tests.processes import ADDRESS, START_LIMIT_S, KorvetProcess
 from tests.servers import VALKEY, StartServer, start_server
 
@@ -76,7 +76,7 @@ def test_idle_connections_do_not_delay_the_drain(broker: KorvetProcess, number: 
 
 
 def test_requests_accepted_before_the_signal_are_answered(
-    new_server: StartServer, start_broker: StartBroker, topic: str, say: Say
+    new_server: StartServer, start_broker: StartBroker, topic: str, report: Report
 ) -> None:
     server = new_server()
     broker = start_broker(server.url)
@@ -92,7 +92,7 @@ def test_requests_accepted_before_the_signal_are_answered(
         status = broker.process.wait(30)
     with server.client() as client:
         stored = client.xlen(f"korvet:{topic}:0")
-    say(f"{len(answered)} of 200 requests were answered")
+    report(f"{len(answered)} of 200 requests were answered")
 
     assert status == 0
     assert stored == len(answered)
@@ -119,7 +119,7 @@ def test_second_signal_ends_the_broker_immediately(
     with Wire(broker.port) as wire:
         server.pause()
         wire.send(frame_of(produce_request(topic, BATCH, timeout_ms=60_000)))
-        first_answer_of_anything(broker)
+        wait_until_handled(broker)
         os.kill(broker.pid, signal.SIGTERM)
         wait_until_refused(broker)
         started = time.monotonic()
@@ -131,7 +131,7 @@ def test_second_signal_ends_the_broker_immediately(
     assert time.monotonic() - started < PROMPTLY_S
 
 
-def test_a_request_in_flight_is_finished_within_the_deadline(
+def test_request_in_flight_is_finished_within_the_deadline(
     new_server: StartServer, start_broker: StartBroker, topic: str
 ) -> None:
     server = new_server()
@@ -140,7 +140,7 @@ def test_a_request_in_flight_is_finished_within_the_deadline(
     with Wire(broker.port) as wire:
         server.pause()
         wire.send(frame_of(produce_request(topic, BATCH)))
-        first_answer_of_anything(broker)
+        wait_until_handled(broker)
         os.kill(broker.pid, signal.SIGTERM)
         wait_until_refused(broker)
         server.resume()
@@ -195,7 +195,7 @@ def read_until(terminal: int, pattern: re.Pattern[str]) -> re.Match[str]:
     return match
 
 
-def first_answer_of_anything(broker: KorvetProcess) -> None:
+def wait_until_handled(broker: KorvetProcess) -> None:
     """Return once the broker has begun all requests sent before: it serves connections in turn."""
     for _ in range(3):
         first_answer(broker.port)

@@ -33,7 +33,7 @@ def numbered_batch(producer: tuple[int, int], sequence: int) -> bytearray:
     return build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-def take_away(server: RedisServer, broker: KorvetProcess) -> None:
+def kill_and_wait_until_detected(server: RedisServer, broker: KorvetProcess) -> None:
     """Kill the server, and return when the broker has noticed; it then fails batches after five seconds."""
     server.kill()
     broker.wait_for_log("lost the connection")
@@ -46,7 +46,7 @@ def test_batches_after_a_failed_one_fail_until_it_is_repeated(
     create_topic(broker.port, topic)
     producer = new_producer_id(broker.port)
     with Wire(broker.port) as wire, Wire(broker.port) as other:
-        take_away(server, broker)
+        kill_and_wait_until_detected(server, broker)
         for sequence in range(5):
             wire.send(frame_of(produce_request(topic, numbered_batch(producer, sequence))))
         with pytest.raises(KafkaStorageError):
@@ -94,7 +94,7 @@ def test_librdkafka_loses_no_record_first_written_while_redis_is_down(
     producer.produce(f"{topic}-other", "0", partition=0)
     assert producer.flush(LIMIT_S) == 0
     with Wire(broker.port) as wire:
-        take_away(server, broker)
+        kill_and_wait_until_detected(server, broker)
         for number in range(RECORDS):
             producer.produce(topic, str(number), partition=0, on_delivery=note)
         # When this batch fails, the producer's first one fails too. Redis is available again for the second one.

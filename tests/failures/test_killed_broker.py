@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from bench.wire import create_topic
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess
 
@@ -47,27 +47,29 @@ def kill_repeatedly(broker: KorvetProcess, ledgers: Ledgers) -> tuple[list[int],
 
 @EACH_LAYOUT
 def test_idempotent_records_are_stored_once_when_the_broker_is_killed(
-    broker: KorvetProcess, topic: str, say: Say
+    broker: KorvetProcess, topic: str, report: Report
 ) -> None:
     create_topic(broker.port, topic)
     with Ledgers.of(broker.bootstrap_servers, topic, idempotent=True) as ledgers:
         unanswered, _ = kill_repeatedly(broker, ledgers)
     found = consume_all(broker.bootstrap_servers, topic)
-    say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+    report(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
     assert_each_once_and_in_order(ledgers, found)
 
 
 @EACH_LAYOUT
-def test_acknowledged_records_survive_a_broker_kill(broker: KorvetProcess, topic: str, say: Say) -> None:
+def test_acknowledged_records_survive_a_broker_kill(
+    broker: KorvetProcess, topic: str, report: Report
+) -> None:
     create_topic(broker.port, topic)
     with Ledgers.of(broker.bootstrap_servers, topic, idempotent=False) as ledgers:
         unanswered, at_risk = kill_repeatedly(broker, ledgers)
     found = consume_all(broker.bootstrap_servers, topic)
     times_found = Counter((one.name, one.number) for one in found)
     doubled = {record for record, times in times_found.items() if times > 1}
-    say(
+    report(
         f"killed {KILLS} times with signal 9, requests unanswered: {unanswered};"
         f" {len(found)} records for {len(ledgers.produced())} produced, twice: {len(doubled)}"
     )

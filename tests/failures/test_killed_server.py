@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.wire import create_topic
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker, embedded_client
+from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker, embedded_client
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import RedisServer
 
@@ -27,7 +27,12 @@ RECORDS_BETWEEN = 300
 @EACH_LAYOUT
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_acknowledged_records_are_stored_once_when_the_server_is_killed(
-    durable_server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, idempotent: bool, say: Say
+    durable_server: RedisServer,
+    start_broker: StartBroker,
+    topic: str,
+    kept: Kept,
+    idempotent: bool,
+    report: Report,
 ) -> None:
     broker = start_broker(durable_server.url, kept.settings)
     create_topic(broker.port, topic)
@@ -42,7 +47,7 @@ def test_acknowledged_records_are_stored_once_when_the_server_is_killed(
         ledgers.wait_for_more(RECORDS_BETWEEN)
         ledgers.finish()
     found = consume_all(broker.bootstrap_servers, topic)
-    say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+    report(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
     assert_each_once_and_in_order(ledgers, found)
@@ -50,7 +55,7 @@ def test_acknowledged_records_are_stored_once_when_the_server_is_killed(
 
 @EACH_LAYOUT
 def test_killed_embedded_server_is_restarted_with_acknowledged_records(
-    embedded_folder: Path, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+    embedded_folder: Path, start_broker: StartBroker, topic: str, kept: Kept, report: Report
 ) -> None:
     settings = {**kept.settings, "embedded.appendfsync": "always"}
     broker = start_broker(f"embedded:{embedded_folder}", settings)
@@ -69,7 +74,7 @@ def test_killed_embedded_server_is_restarted_with_acknowledged_records(
         ledgers.wait_for_more(RECORDS_BETWEEN)
         ledgers.finish()
     found = consume_all(broker.bootstrap_servers, topic)
-    say(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+    report(f"killed {KILLS} times with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert all(unanswered)
     assert len(servers) == KILLS

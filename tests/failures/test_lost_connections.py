@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.wire import create_topic
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import StartServer
 
@@ -16,7 +16,12 @@ RECORDS_BETWEEN = 40
 @EACH_LAYOUT
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_lost_connections_and_flushed_scripts_lose_and_duplicate_no_record(
-    new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, idempotent: bool, say: Say
+    new_server: StartServer,
+    start_broker: StartBroker,
+    topic: str,
+    kept: Kept,
+    idempotent: bool,
+    report: Report,
 ) -> None:
     server = new_server()
     broker = start_broker(server.url, kept.settings)
@@ -34,7 +39,7 @@ def test_lost_connections_and_flushed_scripts_lose_and_duplicate_no_record(
         ledgers.wait_for_more(RECORDS_BETWEEN)
         ledgers.finish()
     found = consume_all(broker.bootstrap_servers, topic)
-    say(f"{cut} connections cut; {len(found)} records")
+    report(f"{cut} connections cut; {len(found)} records")
 
     assert cut >= CUTS
     assert_each_once_and_in_order(ledgers, found)

@@ -26,7 +26,7 @@ SETTINGS = {"queued.max.request.bytes": str(BUDGET), "queued.max.response.bytes"
 
 
 def test_large_frames_and_slow_readers_stay_within_the_budgets(
-    start_broker: StartBroker, embedded_folder: Path, say: Callable[[str], None]
+    start_broker: StartBroker, embedded_folder: Path, report: Callable[[str], None]
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", SETTINGS)
     create_topic(broker.port, "large", settings={"storage.layout": "batch"})
@@ -44,7 +44,7 @@ def test_large_frames_and_slow_readers_stay_within_the_budgets(
             wire.send(frame_of(fetch_request("large", 0, max_wait_ms=100)))
             assert fetched(wire.receive())
     after_mb = awaited_mb(broker.pid, 1.2 * idle_mb)
-    say(
+    report(
         f"resident: idle {idle_mb:.0f} MB, frames {frames_mb:.0f}, readers {readers_mb:.0f}, after {after_mb:.0f}"
     )
 

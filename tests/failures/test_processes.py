@@ -35,7 +35,7 @@ from korvet.protocol.errors import UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.record_batch import build_batch
 from korvet.workers.groups import owner_of
-from tests.failures.conftest import BATCH_DENSE, Say, StartBroker
+from tests.failures.conftest import BATCH_DENSE, Report, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
@@ -141,11 +141,11 @@ def connections(broker: KorvetProcess) -> Iterator[dict[int, list[Wire]]]:
 
 
 def test_record_produced_to_one_process_is_fetched_from_another(
-    broker: KorvetProcess, topic: str, say: Say
+    broker: KorvetProcess, topic: str, report: Report
 ) -> None:
     create_topic(broker.port, topic)
     with connections(broker) as found:
-        say(f"{CONNECTIONS} connections: {sorted(map(len, found.values()))}")
+        report(f"{CONNECTIONS} connections: {sorted(map(len, found.values()))}")
         wires = [each[0] for each in found.values()]
         for number, writer in enumerate(wires):
             writer.send(frame_of(produce_request(topic, BATCH)))
@@ -158,7 +158,7 @@ def test_record_produced_to_one_process_is_fetched_from_another(
 
 
 def test_parked_fetch_is_answered_when_another_process_appends_a_record(
-    broker: KorvetProcess, topic: str, say: Say
+    broker: KorvetProcess, topic: str, report: Report
 ) -> None:
     create_topic(broker.port, topic)
     request = frame_of(produce_request(topic, BATCH))
@@ -174,7 +174,7 @@ def test_parked_fetch_is_answered_when_another_process_appends_a_record(
             assert fetched(reader.receive())
             times_s.append(time.perf_counter() - began)
             produced(writer.receive())
-    say(f"p50 {median(times_s) * 1000:.1f} ms, most {max(times_s) * 1000:.1f} ms")
+    report(f"p50 {median(times_s) * 1000:.1f} ms, most {max(times_s) * 1000:.1f} ms")
 
     assert median(times_s) < 0.05
 
@@ -338,7 +338,7 @@ def groups_of_each(processes: int) -> list[str]:
 
 
 def test_group_members_at_several_processes_share_its_partitions(
-    broker: KorvetProcess, topic: str, say: Say
+    broker: KorvetProcess, topic: str, report: Report
 ) -> None:
     admin = new_topic(broker, topic, 6)
     groups = groups_of_each(3)
@@ -347,7 +347,7 @@ def test_group_members_at_several_processes_share_its_partitions(
         for party in parties.values():
             party.until_shared(2, 2, 2)
         spread = [len(clients_of(pid, broker.port)) for pid in workers(broker)]
-        say(f"connections of 9 members and an administrator: {spread}")
+        report(f"connections of 9 members and an administrator: {spread}")
         assert all(spread)
 
         produce(broker, topic, partitions=6, each=20)
@@ -403,7 +403,7 @@ def test_group_continues_when_its_owning_process_is_killed(
 
 
 def test_records_are_stored_once_when_processes_are_killed_in_turn(
-    start_broker: StartBroker, embedded_folder: Path, topic: str, say: Say
+    start_broker: StartBroker, embedded_folder: Path, topic: str, report: Report
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
     create_topic(broker.port, topic)
@@ -419,7 +419,7 @@ def test_records_are_stored_once_when_processes_are_killed_in_turn(
         ledgers.wait_for_more(300)
         ledgers.finish()
     found = consume_all(broker.bootstrap_servers, topic)
-    say(f"killed twice with signal 9, requests unanswered: {unanswered}; {len(found)} records")
+    report(f"killed twice with signal 9, requests unanswered: {unanswered}; {len(found)} records")
 
     assert_each_once_and_in_order(ledgers, found)
 

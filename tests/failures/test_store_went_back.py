@@ -69,7 +69,7 @@ def values_of(consumer: Consumer, count: int) -> list[int]:
 
 
 @EACH
-def test_a_consumer_continues_after_a_restart_without_a_loss(
+def test_consumer_continues_after_a_restart_without_a_loss(
     server: RedisServer, broker: KorvetProcess, consumer: Consumer, topic: str
 ) -> None:
     produce(broker, topic, range(10))
@@ -85,7 +85,7 @@ def test_a_consumer_continues_after_a_restart_without_a_loss(
 
 
 @EACH
-def test_a_consumer_reads_what_is_appended_at_lost_offsets(
+def test_consumer_reads_what_is_appended_at_lost_offsets(
     server: RedisServer, broker: KorvetProcess, consumer: Consumer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, range(5))

@@ -27,7 +27,7 @@ from tests.failures.conftest import (
     RECORD_DENSE,
     RECORD_TIMESTAMP,
     Kept,
-    Say,
+    Report,
     StartBroker,
 )
 from tests.processes import KorvetProcess
@@ -70,8 +70,8 @@ def answer_times(
 
 
 @pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, RECORD_DENSE, BATCH_TIMESTAMP, BATCH_DENSE], ids=str)
-def test_a_parked_fetch_is_answered_when_another_broker_writes(
-    new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+def test_parked_fetch_is_answered_when_another_broker_writes(
+    new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, report: Report
 ) -> None:
     server = new_server()
     writer, reader = (start_broker(server.url, kept.settings) for _ in range(2))
@@ -85,14 +85,14 @@ def test_a_parked_fetch_is_answered_when_another_broker_writes(
             produced(wire.receive())
 
         times_s = answer_times(server, reader, topic, write)
-    say(f"answered after {', '.join(f'{1000 * time_s:.1f}' for time_s in times_s)} ms")
+    report(f"answered after {', '.join(f'{1000 * time_s:.1f}' for time_s in times_s)} ms")
 
     assert median(times_s) <= BOUND_S
 
 
 @pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, RECORD_DENSE, BATCH_TIMESTAMP, BATCH_DENSE], ids=str)
-def test_a_parked_fetch_is_answered_when_a_plain_client_adds_an_entry(
-    new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+def test_parked_fetch_is_answered_when_a_plain_client_adds_an_entry(
+    new_server: StartServer, start_broker: StartBroker, topic: str, kept: Kept, report: Report
 ) -> None:
     server = new_server()
     reader = start_broker(server.url, kept.settings)
@@ -107,6 +107,6 @@ def test_a_parked_fetch_is_answered_when_a_plain_client_adds_an_entry(
             client.xadd(f"korvet:{topic}:0", {"value": "by hand"}, id=entry_id)
 
         times_s = answer_times(server, reader, topic, write)
-    say(f"answered after {', '.join(f'{1000 * time_s:.1f}' for time_s in times_s)} ms")
+    report(f"answered after {', '.join(f'{1000 * time_s:.1f}' for time_s in times_s)} ms")
 
     assert median(times_s) <= BOUND_S

@@ -101,7 +101,7 @@ def test_pending_member_may_leave() -> None:
     assert ["a leads 2: a"] == talk.leave("b")
 
 
-def test_an_unknown_member_id_is_refused() -> None:
+def test_unknown_member_id_is_refused() -> None:
     talk = settled("a")
 
     assert ["x: UNKNOWN_MEMBER_ID"] == talk.join("x", member_id="made-up")
@@ -124,7 +124,7 @@ def test_protocol_preferred_by_most_members_is_selected() -> None:
     assert "sticky" == talk.group.protocol_name
 
 
-def test_the_leader_gets_every_members_metadata_of_the_selected_protocol() -> None:
+def test_leader_gets_every_members_metadata_of_the_selected_protocol() -> None:
     talk = Conversation(GroupLimits(initial_rebalance_delay_ms=10))
     talk.join("a", protocols=BOTH)
     talk.join("b", protocols=(("sticky", b"b's"), ("other", b"")))
@@ -171,7 +171,7 @@ def test_empty_group_accepts_another_protocol_type() -> None:
 
 
 @pytest.mark.parametrize("protocol", [("connect", "range"), ("consumer", "sticky")])
-def test_a_sync_for_another_protocol_is_refused(protocol: tuple[str, str]) -> None:
+def test_sync_for_another_protocol_is_refused(protocol: tuple[str, str]) -> None:
     talk = settled("a")
 
     assert ["a: INCONSISTENT_GROUP_PROTOCOL"] == talk.sync("a", protocol=protocol)
@@ -295,7 +295,7 @@ def test_new_metadata_before_the_assignment_causes_a_rebalance() -> None:
     assert ["a leads 3: a, b", "b follows a in 3"] == talk.join("b")
 
 
-def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
+def test_member_without_an_assignment_gets_an_empty_one() -> None:
     talk = settled("a", "b")
     talk.join("a")
     talk.join("b")

@@ -337,7 +337,7 @@ async def test_started_generation_continues_after_a_restart(autojump_clock: Mock
         assert b"yours" == follower.responses[-1].assignment  # type: ignore[union-attr]
 
 
-async def test_an_empty_group_keeps_its_generation(autojump_clock: MockClock, world: World) -> None:
+async def test_empty_group_keeps_its_generation(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     a = Client(broker, "a")
     await a.take_part()

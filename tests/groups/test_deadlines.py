@@ -15,7 +15,7 @@ def test_keys_are_popped_in_order_of_their_deadlines() -> None:
     assert deadlines.next_ms == 30
 
 
-def test_a_deadline_can_be_moved_and_cleared() -> None:
+def test_deadline_can_be_moved_and_cleared() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("later", 10)
     deadlines.set("later", 40)

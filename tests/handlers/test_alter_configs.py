@@ -76,7 +76,7 @@ async def test_fixed_settings_may_be_given_with_their_current_value(broker: Brok
     assert {"retention.ms": "1"} == await settings_of(broker)
 
 
-async def test_validate_only_alters_nothing(broker: Broker) -> None:
+async def test_validate_only_alters_no_setting(broker: Broker) -> None:
     await create(broker)
 
     (right,) = await alter(broker, wanted({"retention.ms": "1"}), validate_only=True)

@@ -38,7 +38,7 @@ async def start(broker: Broker, tp: TopicPartition = T0) -> int:
     return (await broker._storage.latest(tp)).log_start_offset
 
 
-async def test_the_log_starts_at_the_offset_also_inside_a_batch(broker: Broker) -> None:
+async def test_log_starts_at_the_offset_also_inside_a_batch(broker: Broker) -> None:
     await create(broker)
     await append(broker, T0, b"0", b"1", b"2", b"3", b"4")
 
@@ -70,7 +70,7 @@ async def test_log_start_offset_does_not_decrease(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("offset", [3, 2**62, -2, -(2**62)])
-async def test_an_offset_beyond_the_end_or_negative_is_out_of_range(broker: Broker, offset: int) -> None:
+async def test_offset_beyond_the_end_or_negative_is_out_of_range(broker: Broker, offset: int) -> None:
     await create(broker)
     await append(broker, T0, b"0", b"1")
 

@@ -83,7 +83,7 @@ async def test_duplicate_and_ambiguous_topics_are_refused(broker: Broker) -> Non
     assert await broker._storage.topic("t") is not None
 
 
-async def test_a_topic_named_both_ways_is_deleted_once(broker: Broker) -> None:
+async def test_topic_named_both_ways_is_deleted_once(broker: Broker) -> None:
     created = await create(broker)
 
     results = await delete(broker, "t", created.topic_id)

@@ -14,7 +14,7 @@ async def broker() -> Broker:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_stable_group_is_described_with_its_members(broker: Broker, version: int) -> None:
+async def test_stable_group_is_described_with_its_members(broker: Broker, version: int) -> None:
     joined = await take_part(broker, instance="i")
     group = await describe(broker, version=version)
     (member,) = group.members
@@ -36,7 +36,7 @@ async def test_a_stable_group_is_described_with_its_members(broker: Broker, vers
     assert (3400 if version >= 3 else -(2**31)) == group.authorized_operations
 
 
-async def test_a_group_that_rebalances_is_described_without_its_protocol(broker: Broker) -> None:
+async def test_group_that_rebalances_is_described_without_its_protocol(broker: Broker) -> None:
     await join(broker)
     group = await describe(broker)
 

@@ -169,7 +169,7 @@ async def test_records_are_empty_and_never_null(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 2**62])
-async def test_an_offset_outside_the_log_is_out_of_range(broker: Broker, offset: int) -> None:
+async def test_offset_outside_the_log_is_out_of_range(broker: Broker, offset: int) -> None:
     await create(broker)
     await append(broker)
 

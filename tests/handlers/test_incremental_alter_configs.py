@@ -200,7 +200,7 @@ async def test_duplicate_resources_are_refused(broker: Broker) -> None:
     assert {} == await settings_of(broker)
 
 
-async def test_validate_only_alters_nothing(broker: Broker) -> None:
+async def test_validate_only_alters_no_setting(broker: Broker) -> None:
     await create(broker)
 
     (right,) = await alter(broker, wanted(("retention.ms", SET, "1")), validate_only=True)

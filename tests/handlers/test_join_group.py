@@ -19,7 +19,7 @@ async def broker() -> Broker:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_a_member_joins_in_every_version(broker: Broker, version: int) -> None:
+async def test_member_joins_in_every_version(broker: Broker, version: int) -> None:
     joined = await join(broker, version)
 
     assert (ErrorCode.NONE, 1, "range") == (joined.error_code, joined.generation_id, joined.protocol_name)

@@ -28,7 +28,7 @@ async def test_requested_types_are_listed(broker: Broker) -> None:
     assert (ErrorCode.NONE, []) == await listed(broker, 16, 32)
 
 
-async def test_a_type_without_settings_is_unsupported(broker: Broker) -> None:
+async def test_type_without_settings_is_unsupported(broker: Broker) -> None:
     assert (ErrorCode.UNSUPPORTED_VERSION, []) == await listed(broker, 2, 99)
 
 

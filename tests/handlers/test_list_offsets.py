@@ -91,7 +91,7 @@ async def test_timestamp_after_every_record_is_unknown(written: Broker) -> None:
     assert (0, -1, -1, -1) == await found(written, 501)
 
 
-async def test_an_empty_partition(broker: Broker) -> None:
+async def test_empty_partition(broker: Broker) -> None:
     await create(broker)
 
     assert (0, 0, -1, 0) == await found(broker, LATEST)

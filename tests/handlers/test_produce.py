@@ -183,7 +183,7 @@ async def test_acks_0_gets_no_response(broker: Broker) -> None:
     assert [(0, 1)] == await stored(broker)
 
 
-async def test_an_error_with_acks_0_closes_the_connection(broker: Broker) -> None:
+async def test_error_with_acks_0_closes_the_connection(broker: Broker) -> None:
     await create(broker)
 
     with pytest.raises(Disconnect, match="'t' 9: UNKNOWN_TOPIC_OR_PARTITION"):

@@ -49,7 +49,7 @@ def bomb() -> bytes:
     return sealed(frame * (33_000 // len(frame)))
 
 
-def just_fits() -> bytes:
+def largest_accepted_batch() -> bytes:
     """Return a batch of a kilobyte or two that decompresses to nearly as much as the broker accepts."""
     plain = build_batch([(0, 1000, b"k", bytes(MAX_UNPACKED_BYTES - 100), ())])
     return sealed(compress(Codec.ZSTD, memoryview(plain)[HEADER_BYTES:]))
@@ -135,7 +135,7 @@ async def test_refused_batches_of_20_connections_take_at_most_64_mb(storage: str
 async def test_accepted_batches_take_at_most_64_mb(storage: str) -> None:
     """In the record layout batches are refused behind the first 16 MB by which a request grows."""
     with trio.fail_after(120):
-        outcome = await attack(storage, just_fits(), partitions=PARTITIONS)
+        outcome = await attack(storage, largest_accepted_batch(), partitions=PARTITIONS)
 
     accepted = PARTITIONS if storage == "memory://" else 1
     assert accepted == outcome.codes[ErrorCode.NONE]

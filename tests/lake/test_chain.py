@@ -16,7 +16,7 @@ def table(tmp_path: Path) -> LakeTable:
     return LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
 
-def test_a_partition_never_archived_has_no_chain(table: LakeTable) -> None:
+def test_partition_never_archived_has_no_chain(table: LakeTable) -> None:
     assert chained_up_to(table, 0) is None
 
 
@@ -71,7 +71,7 @@ def test_ranges_committed_after_a_loss_do_not_hide_it(table: LakeTable) -> None:
     assert missing_stretches(table, 0) == [Stretch(10, 20)]
 
 
-def test_an_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
+def test_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
     table = table.commit([written(table, 0, 10)])
     table = table.commit([ArchivedRange(0, 20, 20)], [Gap(0, 10, 20)])
     table = table.commit([written(table, 20, 25)])

@@ -238,12 +238,12 @@ def test_compaction_that_loses_a_race_restarts_from_the_new_snapshot(
 ) -> None:
     table = archived(table, [0], [0])
 
-    def beaten(*arguments: Any, **options: Any) -> LakeTable:
+    def lose_race(*arguments: Any, **options: Any) -> LakeTable:
         monkeypatch.setattr(compacting, "replace", replace)
         Compaction(table.reopened()).run()
         return replace(*arguments, **options)
 
-    monkeypatch.setattr(compacting, "replace", beaten)
+    monkeypatch.setattr(compacting, "replace", lose_race)
     result = Compaction(table).run()
 
     assert (result.files_before, result.errors) == (0, [])

@@ -194,12 +194,12 @@ def test_erasure_succeeds_beside_an_archiver_and_a_compaction(
 ) -> None:
     table = archived(table, ["ada", "bob"], ["bob", "ada"])
 
-    def beaten(*arguments: Any, **options: Any) -> LakeTable:
+    def lose_race(*arguments: Any, **options: Any) -> LakeTable:
         monkeypatch.setattr(erasing, "replace", replace)
         Compaction(archived(table.reopened(), ["ada", "eve"])).run()
         return replace(*arguments, **options)
 
-    monkeypatch.setattr(erasing, "replace", beaten)
+    monkeypatch.setattr(erasing, "replace", lose_race)
     Erasure(table, ADA).run()
 
     after = table.reopened()
@@ -212,12 +212,12 @@ def test_two_concurrent_erasures_of_one_range_are_both_counted(
 ) -> None:
     table = archived(table, ["ada", "bob", "ada", "bob"], days=(0, 1))
 
-    def beaten(*arguments: Any, **options: Any) -> LakeTable:
+    def lose_race(*arguments: Any, **options: Any) -> LakeTable:
         monkeypatch.setattr(erasing, "replace", replace)
         Erasure(table.reopened(), key_set([b"bob"])).run()
         return replace(*arguments, **options)
 
-    monkeypatch.setattr(erasing, "replace", beaten)
+    monkeypatch.setattr(erasing, "replace", lose_race)
     Erasure(table, ADA).run()
 
     after = table.reopened()

@@ -51,11 +51,11 @@ def test_rows_decoded_during_an_erasure_are_erased_by_the_next_one(lake: Lake) -
     lake.archive([{"id": 1}, {"id": 2}], keys=["ada", "bob"])
     late = lake.decoding()
 
-    def too_late(step: str) -> None:
+    def erase_before_commit(step: str) -> None:
         if step == "before commit":
             erase(lake)
 
-    late.on_step = too_late
+    late.on_step = erase_before_commit
     late.round()
     assert lake.values("id") == [1, 2]
 

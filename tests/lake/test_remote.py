@@ -234,7 +234,7 @@ def test_topic_without_a_table_has_no_archived_log(tmp_path: Path) -> None:
     assert reader.archived(TOPIC, TOPIC_ID, 0) is None
 
 
-def test_the_cache_is_bounded(tmp_path: Path) -> None:
+def test_cache_is_bounded(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100_000)
     reader = ColdReader(lake(tmp_path), cache_bytes=2 * MB)
 

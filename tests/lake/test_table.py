@@ -94,7 +94,7 @@ def test_archived_offsets_are_read_from_checkpoints(tmp_path: Path, table: LakeT
     assert LakeTable.open(lake(tmp_path), TOPIC).archived_up_to == table.archived_up_to == {0: 45, 1: 45}
 
 
-def test_an_accepted_gap_is_recorded(tmp_path: Path, table: LakeTable) -> None:
+def test_accepted_gap_is_recorded(tmp_path: Path, table: LakeTable) -> None:
     table = table.commit([written(table, 0, 10)])
     table.commit([written(table, 30, 40)], [Gap(0, 10, 30)])
 
@@ -117,14 +117,14 @@ def test_table_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "lake/orders").iterdir()] == ["notes.txt"]
 
 
-def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
+def test_foreign_table_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "lake/orders"), pa.table({"x": [1]}))
 
     with pytest.raises(WrongTable, match="no archive of korvet's"):
         LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
 
-def test_a_table_of_another_topic_is_refused(tmp_path: Path, table: LakeTable) -> None:
+def test_table_of_another_topic_is_refused(tmp_path: Path, table: LakeTable) -> None:
     (tmp_path / "lake/orders").rename(tmp_path / "lake/bills")
 
     with pytest.raises(WrongTable, match="is the archive of topic orders, not of bills"):
@@ -136,7 +136,7 @@ def test_table_of_a_recreated_topic_is_refused_with_advice(tmp_path: Path, table
         LakeTable.open_or_create(lake(tmp_path), TOPIC, uuid4())
 
 
-def test_a_newer_format_is_refused(tmp_path: Path, table: LakeTable) -> None:
+def test_newer_format_is_refused(tmp_path: Path, table: LakeTable) -> None:
     table.delta.alter.set_table_properties({"korvet.format.version": "2"}, raise_if_not_exists=False)
 
     with pytest.raises(NewerFormat, match="has format version 2; this korvet reads up to 1"):

@@ -103,7 +103,7 @@ class Upkeep(RuleBasedStateMachine):
             table.commit([], [Gap(partition, start, start + length)])
 
     @rule()
-    def take_a_snapshot(self) -> None:
+    def take_snapshot(self) -> None:
         self.old = self.newest()
 
     @rule(target_bytes=TARGETS)

@@ -16,7 +16,7 @@ import pyspark
 from attrs import define, field
 
 from korvet.pipeline.session import QUICK_JAVA
-from tests.servers import dying_with_us
+from tests.servers import parent_death_prefix
 
 LIMIT_S = 600.0  # Javas that start on a busy machine
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -45,7 +45,7 @@ class Running:
             "PYSPARK_PYTHON": sys.executable,
         }
         process = subprocess.Popen(
-            [*dying_with_us(), *words],
+            [*parent_death_prefix(), *words],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,

@@ -116,7 +116,7 @@ def test_empty_topic_has_a_table_with_archived_offset_0(memory: Cluster, topic: 
 
 
 @pytest.mark.slow
-def test_a_thousand_partitions_with_a_record_each(memory: Cluster, topic: str, tmp_path: Path) -> None:
+def test_thousand_partitions_with_a_record_each(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic, partitions=1000)
     memory.produce(topic, [Record(b"%d" % number, partition=number) for number in range(1000)])
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -211,9 +211,7 @@ def test_trimming_archived_records_leaves_no_gap_under_timestamp_mapping(
     assert len(rows_of(tmp_path / topic)) == 15
 
 
-def test_an_accepted_gap_is_recorded_and_the_rest_archived(
-    memory: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_accepted_gap_is_recorded_and_the_rest_archived(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     memory.produce(topic, values(10))
     archived(memory.bootstrap_servers, topic, tmp_path)
@@ -240,7 +238,7 @@ def test_archive_commits_its_offsets_to_a_group(memory: Cluster, topic: str, tmp
 
 @pytest.mark.slow
 def test_archiver_killed_at_every_step_loses_and_duplicates_no_record(
-    memory: Cluster, topic: str, tmp_path: Path, say: Callable[[str], None]
+    memory: Cluster, topic: str, tmp_path: Path, report: Callable[[str], None]
 ) -> None:
     memory.create(topic, partitions=2)
     kills = 0
@@ -253,7 +251,7 @@ def test_archiver_killed_at_every_step_loses_and_duplicates_no_record(
 
     rows = rows_of(tmp_path / topic)
     assert without_times(rows) == log_of(memory, topic)
-    say(f"{kills} kills -9 of the archiver, {len(rows):,} records, each once in the table")
+    report(f"{kills} kills -9 of the archiver, {len(rows):,} records, each once in the table")
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def rows_by_spark(spark: SparkSession, table: Path) -> list[Row]:
     ]
 
 
-def test_spark_archives_and_spark_and_duckdb_read_the_same(
+def test_spark_and_duckdb_read_the_same_archived_records(
     spark: SparkSession, memory: Cluster, topic: str, tmp_path: Path
 ) -> None:
     memory.create(topic, partitions=3)

@@ -58,14 +58,14 @@ def bounds(outcome: Outcome) -> list[tuple[int, int, int]]:
     return [(item.start, item.end, item.count) for item in outcome.ranges]
 
 
-def test_a_tail_without_records_belongs_to_the_range(tmp_path: Path) -> None:
+def test_trailing_offsets_without_records_belong_to_the_range(tmp_path: Path) -> None:
     outcome = PieceWriter(piece(tmp_path, 0, 20)).write(Answers(answer(10, batch(0, 10)), answer(20)))
 
     assert bounds(outcome) == [(0, 20, 10)]
     assert outcome.error == ""
 
 
-def test_a_range_of_control_batches_alone_has_no_files(tmp_path: Path) -> None:
+def test_range_of_only_control_batches_has_no_files(tmp_path: Path) -> None:
     outcome = PieceWriter(piece(tmp_path, 5, 20)).write(Answers(answer(20)))
 
     assert outcome.ranges == (ArchivedRange(0, 5, 20),)

@@ -46,9 +46,7 @@ def test_null_and_empty_values_infer_no_column(value: object) -> None:
     "numbers, integers, mixed",
     [("long", "int64", "double"), ("double", "double", "double"), ("string", "string", "string")],
 )
-def test_numbers_are_long_double_or_string_from_the_start(
-    numbers: Numbers, integers: str, mixed: str
-) -> None:
+def test_numbers_setting_selects_the_column_type(numbers: Numbers, integers: str, mixed: str) -> None:
     assert {"a": integers} == columns([{"a": 1}, {"a": 2}], numbers=numbers)
     assert {"a": mixed} == columns([{"a": 1}, {"a": 2.5}, {"a": 3}], numbers=numbers)
 

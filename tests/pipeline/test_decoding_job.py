@@ -130,7 +130,7 @@ def test_store_without_conditional_writes_is_refused_before_the_first_commit(lak
 
 
 def test_job_killed_at_every_step_decodes_each_record_of_a_growing_topic_once(
-    lake: Lake, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    lake: Lake, report: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processes die by signal 9; what is in the tables is read with DuckDB after an independent replay."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -154,7 +154,7 @@ def test_job_killed_at_every_step_decodes_each_record_of_a_growing_topic_once(
     typed, dlq = lake.folder / "typed/orders", lake.folder / "typed/orders~dlq"
     assert [(offset, offset) for offset in good] == replayed(typed, "_offset, a")
     assert [(offset,) for offset in bad] == replayed(dlq, '"offset"')
-    say(f"{len(steps)} processes were killed; {len(good)} typed and {len(bad)} bad rows are there once")
+    report(f"{len(steps)} processes were killed; {len(good)} typed and {len(bad)} bad rows are there once")
 
 
 def replayed(table: Path, columns: str) -> list[tuple[Any, ...]]:

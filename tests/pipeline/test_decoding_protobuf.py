@@ -153,7 +153,7 @@ def test_every_kind_of_bad_value_is_reported_with_its_error(
     assert "$: a timestamp of 253402300800 s is out of range" == bad[6]
 
 
-def test_frames_name_schema_and_message(
+def test_frames_identify_schema_and_message(
     lake: Lake, fake: FakeRegistry, classes: Callable[[str, str], Any]
 ) -> None:
     common = 'syntax = "proto3"; package c; message Money { int64 cents = 1; }'

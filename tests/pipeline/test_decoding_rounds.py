@@ -43,7 +43,7 @@ def kill_at(step: str, decoding: Decoding) -> None:
         decoding.round()
 
 
-def test_a_schema_grows_in_four_phases(lake: Lake) -> None:
+def test_schema_grows_in_four_phases(lake: Lake) -> None:
     settings: dict[str, Any] = {}
     lake.archive([{"id": 1, "price": 5}])
     lake.decode(**settings)
@@ -339,7 +339,7 @@ def test_rows_missing_from_the_archive_are_not_skipped(lake: Lake) -> None:
     assert [1, 3] == lake.values("a")
 
 
-def test_a_large_archive_is_decoded_in_several_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_archive_is_decoded_in_several_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         lake.archive([{"a": number}])
         lake.archive([{"a": number}], partition=1)

@@ -29,7 +29,7 @@ def by_key(lake: Lake, *columns: str) -> dict[str, Any]:
     return {key: values[0] if len(values) == 1 else values for key, values in sorted(found.items())}
 
 
-def test_the_latest_offset_wins_and_tombstones_delete(lake: Lake) -> None:
+def test_latest_offset_wins_and_tombstones_delete(lake: Lake) -> None:
     lake.archive([{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}, None], keys=["x", "y", "x", "z", "z"])
     result = lake.decode(upsert=True)
     assert {"x": (3, 2), "y": (2, 1)} == by_key(lake, "a", "_offset")

@@ -110,7 +110,7 @@ def test_invalid_options_are_refused_with_the_accepted_values(given: dict[str, s
     assert "\n" not in str(raised.value)
 
 
-def test_a_stream_has_no_end() -> None:
+def test_stream_has_no_end() -> None:
     with pytest.raises(WrongOption, match="endingOffsets is not accepted here: it is for batch reads"):
         read_options({**SERVERS, "subscribe": "a", "endingOffsets": "latest"}, streaming=True)
 

@@ -83,7 +83,7 @@ def test_rows_written_to_a_topic_are_read_back(spark: SparkSession, cluster: Clu
     assert all(row.partition == partition_of_key(bytes(row.key), 3) for row in back if row.key is not None)
 
 
-def test_timestamps_and_sql_work(spark: SparkSession, memory: Cluster, topic: str) -> None:
+def test_timestamps_and_sql_queries(spark: SparkSession, memory: Cluster, topic: str) -> None:
     memory.create(topic)
     memory.produce(topic, [Record(b"%d" % n, timestamp=NOON + n) for n in range(10)])
     load(spark, memory, subscribe=topic).createOrReplaceTempView("records")

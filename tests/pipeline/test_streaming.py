@@ -173,7 +173,7 @@ def test_deleted_topic_is_data_loss(cluster: Cluster, topic: str) -> None:
     assert [b"still"] == values(trigger(lax, start)[1])
 
 
-def test_a_replayed_trigger_reads_the_same(cluster: Cluster, topic: str) -> None:
+def test_replayed_trigger_reads_the_same(cluster: Cluster, topic: str) -> None:
     cluster.create(topic)
     cluster.produce(topic, [Record(b"%d" % n) for n in range(50)])
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 20}

@@ -107,14 +107,14 @@ def test_starting_offsets_require_every_partition(memory: Cluster, topic: str) -
         memory.read(subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}')
 
 
-def test_an_empty_topic_has_no_rows(cluster: Cluster, topic: str) -> None:
+def test_empty_topic_has_no_rows(cluster: Cluster, topic: str) -> None:
     cluster.create(topic, partitions=3)
 
     assert [] == cluster.read(subscribe=topic)
     assert [] == cluster.read(subscribe=topic, minPartitions=10)
 
 
-def test_a_record_of_ten_megabytes_is_read(cluster: Cluster, topic: str) -> None:
+def test_record_of_ten_megabytes_is_read(cluster: Cluster, topic: str) -> None:
     cluster.create(topic, max_message_bytes="20000000")
     value = random.Random(1).randbytes(10_000_000)
     cluster.produce(topic, [Record(b"before"), Record(value), Record(b"after")])
@@ -123,7 +123,7 @@ def test_a_record_of_ten_megabytes_is_read(cluster: Cluster, topic: str) -> None
 
 
 @pytest.mark.slow
-def test_a_thousand_partitions_with_a_record_each_are_read(cluster: Cluster, topic: str) -> None:
+def test_thousand_partitions_with_a_record_each_are_read(cluster: Cluster, topic: str) -> None:
     cluster.create(topic, partitions=1000)
     cluster.produce(topic, [Record(b"%d" % n, partition=n) for n in range(1000)])
     reader = cluster.stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1000)

@@ -129,7 +129,7 @@ def test_columns_are_checked_by_their_types(columns: str, said: str) -> None:
     assert said in str(raised.value)
 
 
-def test_a_topic_is_named_by_an_option_or_a_column() -> None:
+def test_topic_is_named_by_an_option_or_a_column() -> None:
     with pytest.raises(
         WrongOption, match="no topic is named; accepted is an option topic, or a column topic"
     ):

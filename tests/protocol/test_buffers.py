@@ -3,7 +3,7 @@ from __future__ import annotations
 from korvet.protocol.buffers import join_small
 
 
-def test_joins_runs_of_small_buffers_and_leaves_large_ones() -> None:
+def test_small_adjacent_buffers_are_joined_and_large_ones_are_not() -> None:
     large = bytearray(5000)
     joined = join_small([b"a", b"b", large, b"", b"c"], 4096)
 

@@ -274,7 +274,7 @@ def test_unknown_tags_are_skipped_in_a_message_without_tags() -> None:
     [(FetchRequest, 15, encoded(FETCH, 15)), (ApiVersionsRequest, 3, b"\x01\x01\x00")],
     ids=["known tags", "no known tags"],
 )
-def test_a_million_tags_are_refused(cls: type[Any], version: int, body: bytes) -> None:
+def test_million_tags_are_refused(cls: type[Any], version: int, body: bytes) -> None:
     with pytest.raises(ProtocolError, match="too many tagged fields"):
         decoded(cls, version, body[:-1] + uvarint(1_000_001) + b"\x40\x00" * 1_000_001)
 
@@ -302,7 +302,7 @@ def test_tag_with_a_wrong_size_is_a_protocol_error(tag: tuple[int, bytes]) -> No
     [b"\x01\x32\x7f", b"\x01\x32\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x0f"],
     ids=["beyond the data", "4 GiB", "a count of 2^32"],
 )
-def test_a_tag_section_beyond_the_data_is_a_protocol_error(
+def test_tag_section_beyond_the_data_is_a_protocol_error(
     cls: type[Any], version: int, body: bytes, tags: bytes
 ) -> None:
     with little_memory(20_000), pytest.raises(ProtocolError):
@@ -434,7 +434,7 @@ def test_records_decode_as_one_writable_view_of_the_frame() -> None:
 
 @pytest.mark.parametrize("version", [3, 9])
 @pytest.mark.parametrize("records, expected", [(None, None), ((), ()), ([b""], ()), ([b"", b"x"], (b"x",))])
-def test_null_records_stay_null_and_empty_ones_empty(version: int, records: Any, expected: Any) -> None:
+def test_null_and_empty_records_are_distinguished(version: int, records: Any, expected: Any) -> None:
     got = decoded(ProduceRequest, version, encoded(produce(records), version))
 
     assert expected == got.topic_data[0].partition_data[0].records
@@ -482,7 +482,7 @@ def test_lengths_of_one_to_three_bytes_survive_a_round_trip(version: int, count:
         (2**32 - 1, "ffffffff0f"),
     ],
 )
-def test_an_unsigned_varint_has_seven_bits_a_byte(value: int, expected: str) -> None:
+def test_unsigned_varint_has_seven_bits_a_byte(value: int, expected: str) -> None:
     assert expected == uvarint(value).hex()
 
 
@@ -566,7 +566,7 @@ def test_every_type_survives_a_round_trip(version: int, next_: Cursor | None) ->
 
 
 @every_message_version
-def test_no_element_is_smaller_than_the_codec_assumes_nor_empty(cls: type[Any], version: int) -> None:
+def test_smallest_elements_match_the_assumption_of_the_codec(cls: type[Any], version: int) -> None:
     flexible = version in schema_of(cls).flexible
     for field in schema_of(cls).fields:
         if field.is_array and version in field.versions and field.struct is not None:
@@ -618,7 +618,7 @@ def test_response_with_an_object_of_a_wrong_type_is_not_a_protocol_error() -> No
         encoded(response, 12)
 
 
-def test_a_number_out_of_range_is_not_written() -> None:
+def test_number_out_of_range_is_refused() -> None:
     with pytest.raises(struct_error):
         encoded(evolve(FETCH, max_wait_ms=2**31), 12)
 

@@ -112,7 +112,7 @@ def test_data_one_byte_larger_than_max_bytes_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_truncated_data_are_invalid(codec: Codec) -> None:
+def test_truncated_data_is_invalid(codec: Codec) -> None:
     with pytest.raises(InvalidRecord):
         decompress(codec, compress(codec, TEXT)[:-9], max_bytes=AMPLE)
 

@@ -147,7 +147,7 @@ Feed = Callable[[bytes], list[Request]]
     ],
     ids=["old", "flexible", "old fetch", "flexible fetch", "small", "produce"],
 )
-def test_a_request_is_read(feed: Feed, body: Any, version: int) -> None:
+def test_request_is_read(feed: Feed, body: Any, version: int) -> None:
     data = wire(body, version)
 
     (request,) = feed(data)
@@ -182,7 +182,7 @@ def test_client_id_may_be_any_string_or_null(feed: Feed, client_id: str | None) 
     "feed", [whole, with_next_request_appended, into_frame_buffer], ids=lambda way: way.__name__
 )
 @pytest.mark.parametrize("size", [LARGE_FRAME - 200, LARGE_FRAME, LARGE_FRAME + 1, 1_000_000, MAPPED_FRAME])
-def test_a_large_request_is_read(feed: Feed, size: int) -> None:
+def test_large_request_is_read(feed: Feed, size: int) -> None:
     body = produce(bytes(range(256)) * (size // 256))
 
     (request,) = feed(wire(body, 9))
@@ -293,7 +293,7 @@ def test_random_bytes_after_a_valid_header_decode_or_raise_a_protocol_error(
 
 @fed
 @pytest.mark.parametrize("version", [-1, 5, 32767])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(feed: Feed, version: int) -> None:
+def test_unknown_version_of_api_versions_is_answered_in_version_0(feed: Feed, version: int) -> None:
     header = RequestHeader(request_api_key=18, request_api_version=version, correlation_id=7, client_id="new")
     body = b"from the future, in no form we know"
     (request,) = feed(frame(encoded(header, 2 if version >= 3 else 1) + body))
@@ -466,7 +466,7 @@ def test_allow_frame_called_twice_keeps_received_bytes() -> None:
     assert len(data) - 4 == request.frame_size
 
 
-def test_a_connection_is_idle_between_requests_only() -> None:
+def test_connection_is_idle_between_requests_only() -> None:
     data = wire(METADATA, 1)
     connection = broker()
     idle = [connection.idle]

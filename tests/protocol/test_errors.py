@@ -45,7 +45,7 @@ RETRIABLE = {
 }
 
 
-def test_codes_and_names_are_kafkas() -> None:
+def test_codes_and_names_are_those_of_kafka() -> None:
     theirs = {
         OTHER_NAMES.get(error.message, error.message): error.errno
         for error in cast(dict[str, Any], vars(kafka.errors)).values()
@@ -118,7 +118,7 @@ def test_errors_survive_pickling() -> None:
     assert (CorruptMessage, "bad checksum") == (type(error), error.message)
 
 
-def test_an_error_is_caught_as_a_kafka_error_with_its_code() -> None:
+def test_error_is_caught_as_a_kafka_error_with_its_code() -> None:
     with pytest.raises(KafkaError) as caught:
         raise UnknownTopicOrPartition
 

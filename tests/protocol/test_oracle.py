@@ -90,7 +90,7 @@ def described_by_kafka(fields: list[dict[str, Any]], versions: range) -> list[di
     return described
 
 
-def described_by_us(fields: tuple[Field, ...], versions: range) -> list[dict[str, object]]:
+def described_by_korvet(fields: tuple[Field, ...], versions: range) -> list[dict[str, object]]:
     """Return our declaration in the same form. A tag applies to all versions of its field, as in Kafka."""
     return [
         {
@@ -103,7 +103,7 @@ def described_by_us(fields: tuple[Field, ...], versions: range) -> list[dict[str
             "tagged": set() if field.tag is None else set(field.versions) & set(versions),
             "ignorable": field.ignorable,
             "compact": field.compact,
-            "fields": described_by_us(schema_of(field.struct).fields, versions) if field.struct else [],
+            "fields": described_by_korvet(schema_of(field.struct).fields, versions) if field.struct else [],
         }
         for field in fields
     ]
@@ -119,7 +119,7 @@ def test_every_field_is_declared_as_in_kafkas_specification(cls: type[Any]) -> N
 
     kafkas = described_by_kafka(specification(cls.__name__)["fields"], versions)
 
-    assert kafkas == described_by_us(schema_of(cls).fields, versions)
+    assert kafkas == described_by_korvet(schema_of(cls).fields, versions)
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)

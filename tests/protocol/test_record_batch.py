@@ -256,7 +256,7 @@ def test_records_under_log_append_time_have_the_max_timestamp() -> None:
     assert [9, 9] == [timestamp for _, timestamp, *_ in decode_records(batch)]
 
 
-def test_repr_names_offsets_and_producer() -> None:
+def test_repr_contains_offsets_and_producer() -> None:
     batch = batch_of(PLAIN[:2], base_offset=40, producer_id=7, producer_epoch=1, base_sequence=20)
 
     assert f"<RecordBatch 40..41 records=2 size={batch.size} producer=7/1/20>" == repr(batch)
@@ -282,7 +282,7 @@ def test_data_batches_and_other_control_records_have_no_control_type() -> None:
 # --- Splitting --------------------------------------------------------------------------------------------
 
 
-def test_splits_a_sequence_of_batches() -> None:
+def test_sequence_of_batches_is_split() -> None:
     first, second = build_batch(PLAIN[:2]), build_batch(ODD, base_offset=2)
     batches = parse_batches(first + second)
 
@@ -304,7 +304,7 @@ def test_truncated_last_batch_is_ignored_only_with_truncated_end_ok(kept: int) -
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
-def test_a_batch_shorter_than_its_header_is_corrupt(length: int) -> None:
+def test_batch_shorter_than_its_header_is_corrupt(length: int) -> None:
     with pytest.raises(CorruptMessage, match="shorter than its header"):
         parse_batches(sealed(batch_of(), 8, ">i", length))
 
@@ -364,7 +364,7 @@ def test_zstd_is_accepted_from_produce_version_7_on(version: int, accepted: bool
         produced(build_batch(PLAIN, codec=Codec.ZSTD), api_version=version)
 
 
-def test_the_size_of_the_whole_batch_counts_against_the_topics_limit() -> None:
+def test_max_message_bytes_limits_the_size_of_the_whole_batch() -> None:
     data = build_batch(PLAIN)
 
     assert len(data) == produced(data, max_message_bytes=len(data)).size
@@ -381,7 +381,7 @@ def test_too_large_batch_is_refused_before_its_checksum_is_computed() -> None:
 
 
 @pytest.mark.parametrize("position", [17, 21, 40, 60, 61, 100, -1])
-def test_a_flipped_bit_makes_the_batch_corrupt(position: int) -> None:
+def test_flipped_bit_makes_the_batch_corrupt(position: int) -> None:
     data = build_batch(PLAIN)
     data[position] ^= 0x40
 
@@ -559,20 +559,20 @@ def test_repeated_offset_deltas_are_refused() -> None:
         decode_records(with_records(section, count=2))
 
 
-def test_any_negative_length_is_a_null_as_in_kafka() -> None:
+def test_any_negative_length_is_null_as_in_kafka() -> None:
     section = record_of(b"\0", 0, 0, -7, -2, 1, 1, b"h", -3)
 
     assert [(0, NOW, None, None, (("h", None),))] == decode_records(with_records(section))
 
 
-def test_records_too_many_for_memory_are_refused_by_the_headers_count() -> None:
+def test_record_counts_too_large_for_memory_are_refused() -> None:
     batch = RecordBatch(sealed(batch_of(), 57, ">i", 2**31 - 1))
 
     with pytest.raises(MessageTooLarge, match="2147483647 records"):
         decode_records(batch)
 
 
-def test_headers_too_many_for_memory_are_refused() -> None:
+def test_header_counts_too_large_for_memory_are_refused() -> None:
     headers = (("", None),) * 10_000
     batch = batch_of([(n, NOW, None, None, headers) for n in range(20)], codec=Codec.ZSTD)
 

@@ -74,7 +74,7 @@ def test_objects_have_slots_only_so_a_misspelt_field_is_an_error() -> None:
             object.__new__(struct).no_such_field = 1
 
 
-def test_a_struct_inside_a_message_is_not_sent_by_itself() -> None:
+def test_struct_inside_a_message_is_not_sent_by_itself() -> None:
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
 
     with pytest.raises(UnsupportedVersion, match="FetchPartition"):
@@ -82,7 +82,7 @@ def test_a_struct_inside_a_message_is_not_sent_by_itself() -> None:
 
 
 @pytest.mark.slow
-def test_a_type_checker_checks_constructors_and_declarations(tmp_path: Path) -> None:
+def test_type_checker_checks_constructors_and_declarations(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         """

@@ -14,7 +14,7 @@ FIRST_MS = 1_234_567_890_000
 
 
 @DENSE
-async def test_one_request_finds_earliest_latest_and_a_time(broker: Conversation) -> None:
+async def test_one_request_finds_earliest_latest_and_a_timestamp(broker: Conversation) -> None:
     """The page answers leader epoch -1; the broker answers 0, by which Kafka's clients notice a truncated log."""
     await broker.create(partitions=3)
     for tp in ORDERS:
@@ -31,7 +31,7 @@ async def test_one_request_finds_earliest_latest_and_a_time(broker: Conversation
 
 
 @BY_TIME_ON_REDIS
-async def test_earliest_is_the_first_entry_s_id_as_an_offset_with_its_timestamp_field(
+async def test_earliest_is_the_offset_of_the_first_entry_id_with_its_timestamp_field(
     broker: Conversation,
 ) -> None:
     broker.add("1234567890123-0", 1_234_567_890_000)
@@ -41,7 +41,7 @@ async def test_earliest_is_the_first_entry_s_id_as_an_offset_with_its_timestamp_
     assert (0, 1_234_567_890_123 << BITS | 0, 1_234_567_890_000) == await broker.list_offsets(EARLIEST)
 
 
-async def test_earliest_is_the_log_start_also_after_the_first_record(broker: Conversation) -> None:
+async def test_earliest_is_the_log_start_after_the_first_record(broker: Conversation) -> None:
     """The page takes the first entry's ID; the log of a new topic begins at its creation, as in Kafka at 0."""
     await broker.create()
     start = await broker.offset(EARLIEST)
@@ -60,7 +60,7 @@ async def test_earliest_and_latest_of_an_empty_partition_have_no_timestamp(broke
     assert (start == 0) == (broker.place.mapping == "dense")
 
 
-async def test_a_topic_that_does_not_exist_is_an_error(broker: Conversation) -> None:
+async def test_topic_that_does_not_exist_is_an_error(broker: Conversation) -> None:
     """The page answers offset 0 and timestamp -1; Kafka's clients rely on the error."""
     found = [await broker.list_offsets(timestamp) for timestamp in (EARLIEST, LATEST, FIRST_MS)]
 
@@ -68,7 +68,7 @@ async def test_a_topic_that_does_not_exist_is_an_error(broker: Conversation) -> 
 
 
 @BY_TIME_ON_REDIS
-async def test_latest_is_the_offset_after_the_last_entry_s(broker: Conversation) -> None:
+async def test_latest_is_the_offset_after_that_of_the_last_entry(broker: Conversation) -> None:
     """The page's commands return the last entry's own offset; its example, and Kafka, the next to be written."""
     broker.add("1234567890123-0", 1_234_567_890_000)
     broker.add("1234567890999-5", 1_234_567_890_900)
@@ -85,7 +85,7 @@ async def test_latest_is_the_next_offset_to_be_written(broker: Conversation) -> 
 
 
 @BY_TIME_ON_REDIS
-async def test_a_time_is_the_first_entry_at_or_after_it(broker: Conversation) -> None:
+async def test_timestamp_finds_the_first_entry_at_or_after_it(broker: Conversation) -> None:
     broker.add("1234567889000-0", 1_234_567_889_000)
     broker.add("1234567890500-0", 1_234_567_890_500)
     await broker.create()
@@ -96,7 +96,9 @@ async def test_a_time_is_the_first_entry_at_or_after_it(broker: Conversation) ->
 
 
 @ON_REDIS
-async def test_a_time_is_compared_with_the_timestamp_field_instead_of_the_id(broker: Conversation) -> None:
+async def test_timestamps_are_compared_with_the_timestamp_field_instead_of_the_id(
+    broker: Conversation,
+) -> None:
     """The page compares IDs (XREAD after `TIME-0`), which would also exclude an entry with just that ID."""
     broker.add("2000-0", 100)
     broker.add("3000-0", 300)
@@ -106,7 +108,7 @@ async def test_a_time_is_compared_with_the_timestamp_field_instead_of_the_id(bro
     assert (0, -1, -1) == await broker.list_offsets(2000)
 
 
-async def test_a_time_without_a_record_is_offset_minus_1(broker: Conversation) -> None:
+async def test_timestamp_without_a_record_is_offset_minus_1(broker: Conversation) -> None:
     """The page answers offset 0, which Kafka's clients take for a record; -1 is "none" to them."""
     await broker.create()
     await broker.produce(Record(b"v", timestamp=FIRST_MS))
@@ -114,7 +116,7 @@ async def test_a_time_without_a_record_is_offset_minus_1(broker: Conversation) -
     assert (0, -1, -1) == await broker.list_offsets(FIRST_MS + 1)
 
 
-async def test_a_time_without_a_record_is_offset_0_if_so_configured(broker: Conversation) -> None:
+async def test_timestamp_without_a_record_is_offset_0_when_configured(broker: Conversation) -> None:
     await broker.create()
     reconfigure(broker.server.broker, list_offsets_unknown="zero")
     of_an_empty_log = await broker.list_offsets(FIRST_MS)

@@ -40,7 +40,7 @@ async def join(broker: Conversation) -> tuple[int, str]:
 
 
 @BY_TIME_ON_REDIS
-async def test_acknowledges_the_entry_before_the_committed_offset(broker: Conversation) -> None:
+async def test_entry_before_the_committed_offset_is_acknowledged(broker: Conversation) -> None:
     broker.add("1234567890123-0", 1_234_567_890_000)
     broker.add("1234567890123-1", 1_234_567_890_000)
     await broker.create()
@@ -56,7 +56,7 @@ async def test_acknowledges_the_entry_before_the_committed_offset(broker: Conver
 
 
 @ON_REDIS
-async def test_acknowledges_all_entries_before_the_committed_offset(broker: Conversation) -> None:
+async def test_all_entries_before_the_committed_offset_are_acknowledged(broker: Conversation) -> None:
     """The page acknowledges the entries that the client has read; a Kafka commit covers all lower offsets."""
     await broker.create()
     for _ in range(5):
@@ -68,7 +68,7 @@ async def test_acknowledges_all_entries_before_the_committed_offset(broker: Conv
     assert 1 == broker.plain.xpending(STREAM, GROUP)["pending"]
 
 
-async def test_a_committed_offset_is_the_next_to_read(broker: Conversation) -> None:
+async def test_committed_offset_is_the_next_to_read(broker: Conversation) -> None:
     await broker.create()
     base_offset = (await broker.produce(*numbered(3))).base_offset
     await broker.commit({ORDERS: base_offset + 1})
@@ -78,7 +78,7 @@ async def test_a_committed_offset_is_the_next_to_read(broker: Conversation) -> N
 
 
 @ON_REDIS
-async def test_stores_the_offset_beside_the_redis_group(broker: Conversation) -> None:
+async def test_offset_is_stored_beside_the_redis_group(broker: Conversation) -> None:
     """The page says that XACK is the commit; metadata, a commit behind a gap and the fence need a store."""
     await broker.create()
     await broker.commit({ORDERS: 44}, metadata="processed batch 123")
@@ -89,7 +89,7 @@ async def test_stores_the_offset_beside_the_redis_group(broker: Conversation) ->
     assert ("44", "processed batch 123") == (offset, metadata)
 
 
-async def test_refuses_a_client_that_is_no_member_with_unknown_member_id(broker: Conversation) -> None:
+async def test_commit_of_an_unknown_member_is_refused_with_unknown_member_id(broker: Conversation) -> None:
     """The page names error code 25."""
     await broker.create()
     generation_id, _ = await join(broker)
@@ -98,7 +98,7 @@ async def test_refuses_a_client_that_is_no_member_with_unknown_member_id(broker:
     assert -1 == await broker.committed()
 
 
-async def test_refuses_another_generation_with_illegal_generation(broker: Conversation) -> None:
+async def test_commit_of_another_generation_is_refused_with_illegal_generation(broker: Conversation) -> None:
     """The page names error code 22."""
     await broker.create()
     generation_id, member_id = await join(broker)

@@ -13,7 +13,7 @@ PAYMENTS = TopicPartition("payments", 0)
 
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9])
-async def test_returns_what_was_committed_in_the_shape_of_the_version(
+async def test_committed_offset_is_returned_in_the_schema_of_the_version(
     broker: Conversation, version: int
 ) -> None:
     await broker.create("orders", 3)
@@ -27,7 +27,7 @@ async def test_returns_what_was_committed_in_the_shape_of_the_version(
     ] == await broker.offsets_fetched({"orders": [0, 1, 2], "payments": [0]}, version=version)
 
 
-async def test_without_any_state_of_the_group_the_offset_is_minus_1(broker: Conversation) -> None:
+async def test_offset_of_a_group_without_state_is_minus_1(broker: Conversation) -> None:
     await broker.create()
     await broker.produce(*numbered(3))
 
@@ -35,7 +35,7 @@ async def test_without_any_state_of_the_group_the_offset_is_minus_1(broker: Conv
 
 
 @ON_REDIS
-async def test_an_explicit_commit_goes_before_the_state_of_the_redis_group(broker: Conversation) -> None:
+async def test_committed_offset_takes_precedence_over_the_redis_group(broker: Conversation) -> None:
     await broker.create()
     for _ in range(3):
         last = (await broker.produce(*numbered(1))).base_offset
@@ -46,7 +46,7 @@ async def test_an_explicit_commit_goes_before_the_state_of_the_redis_group(broke
 
 
 @ON_REDIS
-async def test_falls_back_to_the_offset_after_the_last_delivered_id(broker: Conversation) -> None:
+async def test_offset_falls_back_to_the_one_after_the_last_delivered_id(broker: Conversation) -> None:
     await broker.create()
     offsets = [(await broker.produce(*numbered(1))).base_offset for _ in range(3)]
     broker.plain.xgroup_create(STREAM, GROUP, "0")
@@ -60,7 +60,7 @@ async def test_falls_back_to_the_offset_after_the_last_delivered_id(broker: Conv
 
 
 @ON_REDIS
-async def test_falls_back_to_the_lowest_pending_entry_before_the_last_delivered_id(
+async def test_lowest_pending_entry_takes_precedence_over_the_last_delivered_id(
     broker: Conversation,
 ) -> None:
     """The page names only `last-delivered-id`, after which a Kafka consumer would miss what is unacknowledged."""

@@ -10,7 +10,7 @@ from tests.reference.conversation import EARLIEST, LATEST, Conversation
 from tests.talk import connect, port_of
 
 
-async def test_minus_2_is_the_beginning_and_minus_1_the_end_of_what_can_be_fetched(
+async def test_minus_2_is_the_log_start_and_minus_1_the_log_end(
     broker: Conversation,
 ) -> None:
     await broker.create()
@@ -26,7 +26,7 @@ async def test_minus_2_is_the_beginning_and_minus_1_the_end_of_what_can_be_fetch
     assert [[b"0", b"1", b"2", b"3", b"4"], []] == values
 
 
-async def test_earliest_has_the_first_record_s_timestamp(broker: Conversation) -> None:
+async def test_earliest_has_the_timestamp_of_the_first_record(broker: Conversation) -> None:
     """Kafka answers no timestamp (-1); the page "List Offsets" answers the first message's, which this follows."""
     await broker.create()
     await broker.produce(Record(b"v", timestamp=1_234_567_890_000))
@@ -34,7 +34,7 @@ async def test_earliest_has_the_first_record_s_timestamp(broker: Conversation) -
     assert 1_234_567_890_000 == (await broker.list_offsets(EARLIEST))[2]
 
 
-async def test_the_last_stable_offset_is_the_high_watermark(broker: Conversation) -> None:
+async def test_last_stable_offset_is_the_high_watermark(broker: Conversation) -> None:
     """Without transactions nothing is undecided, so both isolation levels have the same end."""
     await broker.create()
     await broker.produce(*numbered(5))
@@ -48,7 +48,7 @@ async def test_the_last_stable_offset_is_the_high_watermark(broker: Conversation
 @pytest.mark.parametrize(
     "timestamp, index, found", [(0, 0, 100), (100, 0, 100), (101, 1, 300), (250, 1, 300), (301, 3, 500)]
 )
-async def test_a_time_is_the_first_record_in_the_order_of_offsets_that_has_it_or_a_later_one(
+async def test_timestamp_finds_the_lowest_offset_at_or_after_it(
     broker: Conversation, timestamp: int, index: int, found: int
 ) -> None:
     await broker.create(retention_ms="-1")
@@ -59,7 +59,7 @@ async def test_a_time_is_the_first_record_in_the_order_of_offsets_that_has_it_or
     assert (0, offsets[index], found) == await broker.list_offsets(timestamp)
 
 
-async def test_the_leader_in_the_metadata_answers(broker: Conversation) -> None:
+async def test_leader_in_the_metadata_answers_list_offsets(broker: Conversation) -> None:
     await broker.create()
     metadata = await broker.client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="orders")]), 9)
     leader_id = metadata.topics[0].partitions[0].leader_id

@@ -20,7 +20,7 @@ ORDER_123 = Record(
 ORDER_124 = Record(b'{"product": "gadget", "quantity": 3}', b"order-124", 1_234_567_891_000)
 
 
-def test_offsets_and_entry_ids_follow_from_each_other_without_a_table() -> None:
+def test_offsets_and_entry_ids_are_converted_without_a_lookup_table() -> None:
     """The page writes 1264197008485888 for this offset; its own formula gives another number."""
     mapper = TimestampOffsets(10)
     offset = 1_234_567_890_123 << 10 | 5
@@ -32,7 +32,7 @@ def test_offsets_and_entry_ids_follow_from_each_other_without_a_table() -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_returns_the_first_offset_that_was_assigned(broker: Conversation, acks: int) -> None:
+async def test_base_offset_of_the_batch_is_returned(broker: Conversation, acks: int) -> None:
     """The page answers `log_append_time` always; in Kafka it is -1 if producers set the timestamps."""
     await broker.create(retention_ms="-1")
     start = await broker.offset(LATEST)
@@ -54,7 +54,7 @@ async def test_returns_the_first_offset_that_was_assigned(broker: Conversation, 
     )
 
 
-async def test_acks_0_is_not_answered(broker: Conversation) -> None:
+async def test_acks_0_gets_no_response(broker: Conversation) -> None:
     await broker.create()
     start = await broker.offset(LATEST)
     request = produce_request({ORDERS: bytes(batch(numbered(2)).buffer)}, acks=0)
@@ -66,7 +66,7 @@ async def test_acks_0_is_not_answered(broker: Conversation) -> None:
 
 
 @BY_TIME
-async def test_a_log_append_time_is_the_one_in_the_offset(broker: Conversation) -> None:
+async def test_log_append_time_equals_the_time_in_the_offset(broker: Conversation) -> None:
     await broker.create(message_timestamp_type="LogAppendTime")
     appended = await broker.produce(ORDER_123)
 
@@ -74,7 +74,7 @@ async def test_a_log_append_time_is_the_one_in_the_offset(broker: Conversation) 
 
 
 @RECORDS_ON_REDIS
-async def test_a_record_becomes_an_entry_with_its_fields(broker: Conversation) -> None:
+async def test_record_becomes_an_entry_with_its_fields(broker: Conversation) -> None:
     await broker.create(retention_ms="-1")
     await broker.produce(ORDER_123, ORDER_124)
 
@@ -106,7 +106,7 @@ async def test_offsets_are_derived_from_entry_ids(broker: Conversation) -> None:
     assert offsets == [offset_mapper(topic.config).offset(entry_id) for entry_id in ids]
 
 
-async def test_a_large_batch_is_written_whole(broker: Conversation) -> None:
+async def test_large_batch_is_written_completely(broker: Conversation) -> None:
     """The page splits large batches into chunks, of which a reader, or a crash, could leave a part."""
     await broker.create()
     base_offset = (await broker.produce(*numbered(3_000))).base_offset
@@ -115,7 +115,7 @@ async def test_a_large_batch_is_written_whole(broker: Conversation) -> None:
     assert list(range(base_offset, base_offset + 3_000)) == [record.offset for record in records]
 
 
-async def test_a_repeated_batch_is_detected_and_not_written(broker: Conversation) -> None:
+async def test_duplicate_batch_is_detected_and_not_written(broker: Conversation) -> None:
     await broker.create()
     producer = Producer(7)
     first, again = [await broker.produce(produced=batch(numbered(2), producer=producer)) for _ in range(2)]

@@ -142,12 +142,12 @@ async def observe(broker: Conversation) -> dict[str, str]:
 
 
 @PLACES
-async def test_the_page_names_the_commands_of_each_request(monitored: Conversation) -> None:
+async def test_page_lists_the_commands_of_each_request(monitored: Conversation) -> None:
     assert documented(monitored.place.layout) == await observe(monitored)
 
 
 @PLACES
-async def test_the_bounds_of_a_long_log_take_no_more_commands(monitored: Conversation) -> None:
+async def test_command_count_is_independent_of_the_log_length(monitored: Conversation) -> None:
     await monitored.create()
     for _ in range(20):
         await monitored.produce(*(Record(b"x" * 1_000) for _ in range(100)))

@@ -29,7 +29,7 @@ async def test_append_and_read(broker: Conversation, bits: int) -> None:
 
 @BITS
 @BY_TIME_ON_REDIS
-async def test_append_gives_entries_their_ids(broker: Conversation, bits: int) -> None:
+async def test_append_assigns_entry_ids(broker: Conversation, bits: int) -> None:
     """A batch with more records than a millisecond has sequences continues in the next millisecond."""
     await broker.create(offset_sequence_bits=str(bits))
     base_offset = (await broker.produce(*numbered(5))).base_offset

@@ -63,7 +63,7 @@ def test_port_in_use_is_reported() -> None:
             pass
 
 
-def test_a_port_in_use_in_one_family_is_in_use() -> None:
+def test_port_in_use_in_one_family_is_in_use() -> None:
     with opened(("::1", 0)) as (taken,):
         port = taken.listener.port
         with pytest.raises(ListenError, match="in use"), opened(("localhost", port)):

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from tests.clients.confluent import Confluent
 from tests.clients.interface import LIMIT_S
 from tests.clients.workers import CONFLUENT, KAFKA_PYTHON, Workers
-from tests.failures.conftest import Say, StartBroker
+from tests.failures.conftest import Report, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import REDIS_PATH, VALKEY, RedisServer, ServerKind, start_server
 
@@ -126,7 +126,7 @@ def server_and_strategy(request: pytest.FixtureRequest) -> Iterator[tuple[RedisS
 
 
 def test_group_in_churn_loses_no_record_and_becomes_stable(
-    server_and_strategy: tuple[RedisServer, str], start_broker: StartBroker, topic: str, say: Say
+    server_and_strategy: tuple[RedisServer, str], start_broker: StartBroker, topic: str, report: Report
 ) -> None:
     server, strategy = server_and_strategy
     random = Random(strategy)
@@ -154,8 +154,8 @@ def test_group_in_churn_loses_no_record_and_becomes_stable(
             calm_s = seconds_until_stable(broker, workers)
         workers.wait_for(source.delivered)
         positions.look()
-        lag = unread(broker, topic)
-    say(
+        lag = partitions_behind(broker, topic)
+    report(
         f"{time.monotonic() - began_s:.0f} s, {len(source.delivered)} records, {workers.repeated} of them"
         f" processed again, {positions.moves} moves seen in {positions.looks} looks, at rest after {calm_s:.1f} s"
     )
@@ -185,7 +185,7 @@ def churn(workers: Workers, random: Random) -> None:
     if what.startswith("kill"):
         workers.kill(number)
     else:
-        workers.let_leave(number)
+        workers.leave_group(number)
     if what.endswith("replace"):
         start_one(workers, random)
 
@@ -203,7 +203,7 @@ def seconds_until_stable(broker: KorvetProcess, workers: Workers) -> float:
     return time.monotonic() - began_s
 
 
-def unread(broker: KorvetProcess, topic: str) -> int:
+def partitions_behind(broker: KorvetProcess, topic: str) -> int:
     """Return the number of partitions whose committed offset is not the end, once the last commit has arrived."""
     client = Confluent(broker.bootstrap_servers)
     began_s = time.monotonic()

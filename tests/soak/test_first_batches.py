@@ -27,7 +27,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, TopicPartition
 from korvet.storage.memory import MemoryStorage
-from tests.failures.conftest import EACH_LAYOUT, Kept, Say, StartBroker
+from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import consume_all
 from tests.servers import VALKEY, RedisServer, start_server
 from tests.soak.producers import Commands, SteadyProducer
@@ -106,7 +106,7 @@ class Producers:
 @EACH_LAYOUT
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_producers_started_while_redis_is_down_lose_no_record(
-    server: RedisServer, start_broker: StartBroker, commands: Commands, kept: Kept, how: str, say: Say
+    server: RedisServer, start_broker: StartBroker, commands: Commands, kept: Kept, how: str, report: Report
 ) -> None:
     broker = start_broker(server.url, kept.settings)
     count = 0
@@ -120,7 +120,7 @@ def test_producers_started_while_redis_is_down_lose_no_record(
             time.sleep(seconds)  # the length of the outage
             server.start() if how == "kill" else server.resume()
             count += producers.assert_each_record_is_stored_once_in_order()
-    say(f"{kept}, {how}: {count} records, each stored once and in order")
+    report(f"{kept}, {how}: {count} records, each stored once and in order")
 
 
 @define(eq=False)
@@ -154,7 +154,7 @@ class FirstBatchesFail(MemoryStorage):
 
 
 async def test_producers_lose_no_record_when_only_their_first_batch_fails(
-    commands: Commands, say: Say
+    commands: Commands, report: Report
 ) -> None:
     storage = FirstBatchesFail(errors={error.__name__.lower(): error for error in ERRORS})
     count = 0
@@ -169,4 +169,4 @@ async def test_producers_lose_no_record_when_only_their_first_batch_fails(
             finally:
                 producers.kill()
     assert len(storage.failed) == 2 * len(CLIENTS) * len(ERRORS)
-    say(f"{count} records, each stored once and in order")
+    report(f"{count} records, each stored once and in order")

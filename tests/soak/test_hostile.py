@@ -18,9 +18,9 @@ from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffs
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from tests.failures.conftest import Say
+from tests.failures.conftest import Report
 from tests.hostile.measuring import client_of, highest_bytes
-from tests.hostile.test_decompression import bomb, just_fits
+from tests.hostile.test_decompression import bomb, largest_accepted_batch
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
@@ -64,7 +64,7 @@ class Attacks:
     batches: list[bytes] = field(
         factory=lambda: [
             bomb(),
-            just_fits(),
+            largest_accepted_batch(),
             bytes(build_batch([(number, 1, None, b"", ()) for number in range(140_000)])),
         ]
     )
@@ -143,7 +143,7 @@ class Harmless:
             assert self.stored == end.topics[0].partitions[0].offset
 
 
-async def attacked(storage: str, seconds: float, say: Say) -> None:
+async def attacked(storage: str, seconds: float, report: Report) -> None:
     harmless = Harmless()
     with KorvetProcess(storage=storage, settings=SETTINGS) as broker:
         async with client_of(broker) as client:
@@ -156,19 +156,19 @@ async def attacked(storage: str, seconds: float, say: Say) -> None:
             await harmless.run(broker, seconds)
             nursery.cancel_scope.cancel()
         took = highest_bytes(broker.pid) - before
-    say(f"{storage[:8]}: {took >> 20} MB, {harmless}, {attacks.made}")
+    report(f"{storage[:8]}: {took >> 20} MB, {harmless}, {attacks.made}")
 
     assert took < MOST_BYTES
     assert harmless.longest_s < LONGEST_S
 
 
 @pytest.mark.parametrize("storage", ["memory", "valkey"])
-async def test_client_is_served_during_attacks(storage: str, say: Say) -> None:
+async def test_client_is_served_during_attacks(storage: str, report: Report) -> None:
     if storage == "memory":
-        await attacked("memory://", SECONDS, say)
+        await attacked("memory://", SECONDS, report)
         return
     server = start_server(VALKEY)
     try:
-        await attacked(server.url, SECONDS, say)
+        await attacked(server.url, SECONDS, report)
     finally:
         server.remove()

@@ -21,7 +21,7 @@ import pytest
 from attrs import define
 
 from tests.clients.confluent import Confluent
-from tests.failures.conftest import Say, StartBroker
+from tests.failures.conftest import Report, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import REDIS_PATH, RedisServer, start_replica, start_server
 from tests.soak.attempt import Attempt
@@ -59,7 +59,7 @@ def attempt(
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_clients_survive_a_broker_restart(
-    server: RedisServer, start_broker: StartBroker, topic: str, how: str, acks: str, say: Say
+    server: RedisServer, start_broker: StartBroker, topic: str, how: str, acks: str, report: Report
 ) -> None:
     broker = start_broker(server.url)
 
@@ -68,7 +68,7 @@ def test_clients_survive_a_broker_restart(
         broker.start()
 
     outcome = attempt(broker, topic, end, acks=acks).outcome()
-    say(str(outcome))
+    report(str(outcome))
 
     assert outcome.lost == 0 or acks == "0"
     assert outcome.consumer_goes_on
@@ -76,7 +76,7 @@ def test_clients_survive_a_broker_restart(
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_clients_survive_a_redis_restart(
-    server: RedisServer, start_broker: StartBroker, topic: str, acks: str, say: Say
+    server: RedisServer, start_broker: StartBroker, topic: str, acks: str, report: Report
 ) -> None:
     broker = start_broker(server.url)
 
@@ -85,14 +85,14 @@ def test_clients_survive_a_redis_restart(
         server.start()
 
     outcome = attempt(broker, topic, end, acks=acks).outcome()
-    say(str(outcome))
+    report(str(outcome))
 
     assert outcome.lost == 0 or acks == "0"
     assert outcome.consumer_goes_on
 
 
 def test_clients_survive_a_full_redis(
-    server: RedisServer, start_broker: StartBroker, topic: str, say: Say
+    server: RedisServer, start_broker: StartBroker, topic: str, report: Report
 ) -> None:
     broker = start_broker(server.url)
 
@@ -104,8 +104,8 @@ def test_clients_survive_a_full_redis(
             client.config_set("maxmemory", "0")
 
     outcome = attempt(broker, topic, fill).outcome()
-    say(str(outcome))
-    say(f"log: {[line for line in broker.log if 'OOM' in line][:1]}")
+    report(str(outcome))
+    report(f"log: {[line for line in broker.log if 'OOM' in line][:1]}")
 
     assert (0, 0) == (outcome.lost, outcome.repeated)
     assert outcome.consumer_goes_on
@@ -114,7 +114,7 @@ def test_clients_survive_a_full_redis(
 @pytest.mark.parametrize("insync", ["1", "2"])
 @pytest.mark.parametrize("how", ["killed", "running"])
 def test_clients_survive_a_failover_to_a_replica(
-    start_broker: StartBroker, topic: str, tmp_path: Path, how: str, insync: str, say: Say
+    start_broker: StartBroker, topic: str, tmp_path: Path, how: str, insync: str, report: Report
 ) -> None:
     """The old primary is killed a second after the replica lost it, or keeps running and answers the broker."""
     address = tmp_path / "redis"
@@ -140,7 +140,7 @@ def test_clients_survive_a_failover_to_a_replica(
                 broker.wait_for_log("leads to another server")
 
         outcome = attempt(broker, topic, fail_over, idempotent=False).outcome()
-    say(str(outcome))
+    report(str(outcome))
 
     assert outcome.lost == 0 or insync == "1"
     assert outcome.consumer_goes_on
@@ -194,10 +194,10 @@ def plug(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("plug", list(POWER), indirect=True)
 def test_clients_survive_a_power_loss(
-    plug: Plug, start_broker: StartBroker, topic: str, acks: str, say: Say
+    plug: Plug, start_broker: StartBroker, topic: str, acks: str, report: Report
 ) -> None:
     broker = start_broker(plug.server.url)
     outcome = attempt(broker, topic, plug.cut, acks=acks, idempotent=False).outcome()
-    say(str(outcome))
+    report(str(outcome))
 
     assert outcome.consumer_goes_on

@@ -13,9 +13,9 @@ SECONDS = 300.0
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_excess_requests_wait_without_loss_or_duplicates(system: str, say: Callable[[str], None]) -> None:
+def test_excess_requests_wait_without_loss_or_duplicates(system: str, report: Callable[[str], None]) -> None:
     found = overload.measure(system, SECONDS, overload.CONNECTIONS)
-    say(str(found))
+    report(str(found))
 
     assert 0 == found.lost == found.twice
     assert found.after_mb <= overload.MEMORY_GOAL * found.idle_mb

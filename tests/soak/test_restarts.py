@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 
 from bench.processes import resident_mb
 from tests.clients.confluent import Confluent
-from tests.failures.conftest import BATCH_DENSE, RECORD_TIMESTAMP, Kept, Say, StartBroker
+from tests.failures.conftest import BATCH_DENSE, RECORD_TIMESTAMP, Kept, Report, StartBroker
 from tests.failures.ledger import LIMIT_S, Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import REDIS_PATH, VALKEY, RedisServer, ServerKind, start_server
 
@@ -92,7 +92,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 @pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, BATCH_DENSE], ids=str)
 def test_records_are_read_once_in_order_while_broker_and_redis_are_killed(
-    server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, say: Say
+    server: RedisServer, start_broker: StartBroker, topic: str, kept: Kept, report: Report
 ) -> None:
     broker = start_broker(server.url, kept.settings)
     Confluent(broker.bootstrap_servers).create_topic(topic)
@@ -110,7 +110,7 @@ def test_records_are_read_once_in_order_while_broker_and_redis_are_killed(
             threading.Event().wait(BETWEEN_S)
         ledgers.finish()
         follower.wait_for(len(ledgers.produced()))
-    say(f"{time.monotonic() - began_s:.0f} s, {len(ledgers.produced())} records, {KILLS} kills")
+    report(f"{time.monotonic() - began_s:.0f} s, {len(ledgers.produced())} records, {KILLS} kills")
 
     found = consume_all(broker.bootstrap_servers, topic)
     assert_each_once_and_in_order(ledgers, found)
@@ -119,7 +119,7 @@ def test_records_are_read_once_in_order_while_broker_and_redis_are_killed(
 
 @pytest.mark.parametrize("storage", ["memory", "redis"])
 def test_memory_does_not_grow_with_the_load(
-    storage: str, request: pytest.FixtureRequest, start_broker: StartBroker, topic: str, say: Say
+    storage: str, request: pytest.FixtureRequest, start_broker: StartBroker, topic: str, report: Report
 ) -> None:
     url = "memory://"
     if storage == "redis":
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_load(
         threading.Event().wait(2 * STEADY_S / 3)
         after_mb = resident_mb(broker.pid)
         ledgers.finish()
-    say(
+    report(
         f"{len(ledgers.produced())} records, {before_mb:.0f} MB after a third of it, {after_mb:.0f} MB at the end"
     )
 

@@ -71,7 +71,7 @@ async def test_data_survives_a_restart(folder: Path, binary: str) -> None:
     assert kept == b"kept"
 
 
-async def test_the_server_ends_with_the_broker(folder: Path, binary: str) -> None:
+async def test_server_ends_with_the_broker(folder: Path, binary: str) -> None:
     async with embedded_server(folder, binary=binary) as server:
         pid = server.pid
         was_running = is_running(pid)
@@ -173,7 +173,7 @@ def kill_a_broker(folder: Path, *, appendfsync: str = "always") -> int:
     return int(done.stdout)
 
 
-async def test_the_server_of_a_killed_broker_is_adopted_and_then_stopped(folder: Path) -> None:
+async def test_server_of_a_killed_broker_is_adopted_and_then_stopped(folder: Path) -> None:
     orphan = kill_a_broker(folder)
     was_running = is_running(orphan)
     async with embedded_server(folder, appendfsync="no") as server:
@@ -229,7 +229,7 @@ async def test_adopted_server_that_ends_is_restarted(folder: Path) -> None:
         assert await connection.execute(b"GET", b"a", repeatable=True) == b"kept"
 
 
-async def test_a_cancelled_broker_stops_its_server(folder: Path) -> None:
+async def test_cancelled_broker_stops_its_server(folder: Path) -> None:
     with trio.CancelScope() as scope:
         async with embedded_server(folder) as server:
             scope.cancel()
@@ -356,11 +356,13 @@ async def test_long_loading_is_logged(
 # --- Which server --------------------------------------------------------------------------------------------
 
 
-def test_the_wheels_server_is_the_first_choice() -> None:
+def test_server_of_the_wheel_is_preferred() -> None:
     assert find_binary(None) == VALKEY.binary()
 
 
-def test_the_search_path_is_the_second_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_server_on_the_search_path_is_used_without_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     own = tmp_path / "venv"
     elsewhere = tmp_path / "elsewhere"
     for directory, name in ((own, "valkey-server"), (elsewhere, "redis-server")):
@@ -389,7 +391,7 @@ def test_configured_program_that_is_not_a_server_is_refused() -> None:
         version_of(Path(cast(str, shutil.which("true"))))
 
 
-def test_a_server_too_old_is_refused(tmp_path: Path) -> None:
+def test_server_too_old_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "redis-server"
     program.write_text('#!/bin/sh\necho "Redis server v=6.0.16 sha=0"\n')
     program.chmod(0o700)

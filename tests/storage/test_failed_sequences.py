@@ -71,7 +71,7 @@ def test_refusals_do_not_replace_the_failure(failed: FailedSequences) -> None:
     assert [passes(failed, sequence) for sequence in (6, 5, 6)] == [False, True, True]
 
 
-def test_an_earlier_failure_replaces_a_later_one(failed: FailedSequences) -> None:
+def test_earlier_failure_replaces_a_later_one(failed: FailedSequences) -> None:
     failed.note(PARTITION, ProducerBatch(7, 0, 3), KafkaStorageError())
 
     assert [passes(failed, sequence) for sequence in (4, 5, 3, 4, 5)] == [False, False, True, True, True]
@@ -122,7 +122,7 @@ def test_producers_without_idempotence_are_not_tracked() -> None:
     assert len(failed) == 0
 
 
-def test_the_oldest_failures_are_dropped() -> None:
+def test_oldest_failures_are_dropped() -> None:
     failed = FailedSequences(max_failures=3)
     for producer_id in range(5):
         failed.note(PARTITION, ProducerBatch(producer_id, 0, 0), NotEnoughReplicas())

@@ -394,7 +394,7 @@ async def test_append_wakes_only_watchers_of_its_partition() -> None:
     assert woken == [TP, OTHER]
 
 
-async def test_a_wait_sleeps_until_the_next_append() -> None:
+async def test_wait_sleeps_until_the_next_append() -> None:
     storage = await memory()
     with storage.watch([TP]) as watch:
         await append(storage, TP, numbered(1))

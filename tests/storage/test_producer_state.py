@@ -81,7 +81,7 @@ def test_other_sequences_are_out_of_order(send: Send, first: int, last: int) -> 
         send(first, last)
 
 
-def test_a_lower_epoch_is_fenced_also_for_duplicates(send: Send) -> None:
+def test_lower_epoch_is_fenced_also_for_duplicates(send: Send) -> None:
     send(0, 2)
     send(0, 2, epoch=1)
     for first, last in ((0, 2), (3, 3)):
@@ -169,7 +169,7 @@ def test_check_does_not_record_the_batch(states: ProducerStates) -> None:
     assert len(states) == 0
 
 
-def test_a_silent_producer_expires(send: Send) -> None:
+def test_producer_without_appends_expires(send: Send) -> None:
     send(0, 2, epoch=3)
 
     assert send(0, 2, epoch=3, now_ms=DAY_MS - 1) == AppendedBatch(0, 2, 1)

@@ -216,7 +216,7 @@ async def fill(server: RedisServer, *, spare: int = 0) -> None:
 
 
 @each_layout
-async def test_a_full_server_stores_no_part_of_a_batch(redis_server: RedisServer, layout: str) -> None:
+async def test_full_server_stores_no_part_of_a_batch(redis_server: RedisServer, layout: str) -> None:
     async with broker_on(redis_server, layout) as storage:
         await append(storage, TP, numbered(10))
         await fill(redis_server)
@@ -437,7 +437,7 @@ async def test_batch_of_too_many_records_is_stored_completely_or_refused(
         assert len(await records_from(storage, TP)) == (limit if layout == "record" else 2 * limit + 1)
 
 
-async def test_as_many_records_as_a_megabyte_holds_fit(redis_server: RedisServer) -> None:
+async def test_batch_of_as_many_records_as_fit_in_a_megabyte_is_stored(redis_server: RedisServer) -> None:
     async with broker_on(redis_server) as storage:
         await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(140_000)])
 

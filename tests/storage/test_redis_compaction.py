@@ -509,11 +509,11 @@ async def test_compaction_ends_despite_faster_writers(
 
 
 def test_compaction_killed_at_any_step_keeps_the_stream_complete(
-    redis_server: RedisServer, client: redis.Redis, say: Callable[[str], None]
+    redis_server: RedisServer, client: redis.Redis, report: Callable[[str], None]
 ) -> None:
     layouts = ("record", "batch")
     kills = {layout: trio.run(kill_at_every_step, redis_server, client, layout) for layout in layouts}
-    say(f"killed with signal 9 after each of {kills} steps")
+    report(f"killed with signal 9 after each of {kills} steps")
 
     assert all(number >= 3 for number in kills.values())
 

@@ -53,7 +53,7 @@ USUAL = (b"key", b"a", b"value", b"1", b"timestamp", b"1700000000000")
     ],
 )
 @pytest.mark.parametrize("skips", [False, True])
-def test_a_key_is_found_in_entries_of_any_shape(again: Sequence[bytes], *, skips: bool) -> None:
+def test_key_is_found_in_entries_of_any_shape(again: Sequence[bytes], *, skips: bool) -> None:
     assert [b"2-0"] == left(entries(USUAL, again), reader(skips=skips))
     assert [b"2-0"] == left(entries(again, USUAL), reader(skips=skips))
 

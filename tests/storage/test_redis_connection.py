@@ -125,7 +125,7 @@ async def test_cancelled_commands_do_not_affect_other_replies(redis: RedisConnec
     assert (wrong, await redis.execute(b"ECHO", b"after")) == ([], b"after")
 
 
-async def test_errors_inside_scripts_are_those_of_the_command(redis: RedisConnection) -> None:
+async def test_errors_inside_scripts_have_the_class_of_the_command(redis: RedisConnection) -> None:
     fill = Script(b"return redis.call('SET', KEYS[1], ARGV[1])")
     await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"1")
     try:
@@ -273,7 +273,7 @@ def server_context(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLCon
     return context
 
 
-async def test_tls_carries_megabytes_both_ways(
+async def test_tls_transfers_megabytes_in_both_directions(
     redis_server: RedisServer, authority: trustme.CA, ca_file: Path
 ) -> None:
     value = bytes(range(256)) * 8_000
@@ -453,7 +453,7 @@ async def test_blocking_command_may_exceed_the_socket_timeout(redis_server: Redi
         assert await redis.execute(b"BLPOP", b"nothing", 0.5, limit_s=5.0) is None
 
 
-async def test_a_callers_deadline_needs_no_connection_to_end(redis_server: RedisServer) -> None:
+async def test_deadline_of_the_caller_ends_without_a_connection(redis_server: RedisServer) -> None:
     async with open_connection(redis_server.url) as redis:
         redis_server.pause()
         with trio.move_on_after(0.05) as limit:

@@ -209,7 +209,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("document", GROUPS.values(), ids=GROUPS)
-def test_a_damaged_group_document_is_unreadable(document: bytes) -> None:
+def test_damaged_group_document_is_unreadable(document: bytes) -> None:
     with pytest.raises(UnreadableDocument):
         read("g", document, GroupLimits())
 

@@ -42,7 +42,7 @@ def promote(pair: ServerPair) -> RedisServer:
     return replica
 
 
-def a_second_later() -> int:
+def one_second_later() -> int:
     return time.time_ns() // 1_000_000 + 1000
 
 
@@ -55,7 +55,7 @@ async def test_producer_ids_are_not_reused_by_a_promoted_replica(replica_pair: S
 
     # A failover takes at least a second: a broker notices it, and a replica is promoted.
     async with open_redis_storage(promoted.url) as storage:
-        after = {await ProducerIds(storage, a_second_later).allocate() for _ in range(3)}
+        after = {await ProducerIds(storage, one_second_later).allocate() for _ in range(3)}
 
     assert len(before | lost | after) == 9
     assert max(before | lost) < min(after) < 2**53
@@ -118,7 +118,7 @@ async def bounds_of(storage: Storage) -> int:
 
 
 @pytest.mark.parametrize("first", [bounds_of, append_one], ids=["read", "append"])
-async def test_an_older_append_only_file_raises_the_leader_epoch(
+async def test_older_append_only_file_raises_the_leader_epoch(
     durable_server: RedisServer, tmp_path: Path, first: Callable[[Storage], Awaitable[int]]
 ) -> None:
     async with open_redis_storage(durable_server.url) as storage:
@@ -138,7 +138,7 @@ async def test_an_older_append_only_file_raises_the_leader_epoch(
 
 
 @pytest.mark.parametrize("mapping", ["timestamp", "dense"])
-async def test_a_restarted_server_raises_the_leader_epoch_once(
+async def test_restarted_server_raises_the_leader_epoch_once(
     durable_server: RedisServer, mapping: str
 ) -> None:
     async with open_redis_storage(durable_server.url) as storage:
@@ -182,7 +182,7 @@ async def test_leader_epochs_without_records_are_not_stored(durable_server: Redi
     assert (only, unstored) == (4, EpochEnd(0, 3))
 
 
-async def test_a_full_server_that_was_restarted_is_read_and_its_leader_epoch_raised_later(
+async def test_full_server_that_was_restarted_is_read_and_its_leader_epoch_raised_later(
     durable_server: RedisServer,
 ) -> None:
     async with open_redis_storage(durable_server.url) as storage:

@@ -323,7 +323,7 @@ async def test_log_start_follows_externally_trimmed_entries(shared: Shared) -> N
     assert len(await shared.records()) == len(kept) + 1
 
 
-async def test_only_the_removal_of_the_first_entry_moves_the_log_start(shared: Shared) -> None:
+async def test_only_the_deletion_of_the_first_entry_advances_the_log_start(shared: Shared) -> None:
     start = (await shared.storage.latest(TP)).log_start_offset
     offsets = [await shared.append(b"%d" % number) for number in range(10)]
     starts = []
@@ -453,7 +453,7 @@ async def test_plain_clients_see_records_as_fields(redis_server: RedisServer, cl
     assert entries[0][1][b"header.source"] == b"app"
 
 
-async def test_rebuilt_batches_use_the_topic_s_codec(redis_server: RedisServer) -> None:
+async def test_rebuilt_batches_use_the_codec_of_the_topic(redis_server: RedisServer) -> None:
     async with open_redis_storage(redis_server.url) as storage:
         for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed", "producer"):
             tp = TopicPartition(codec, 0)

@@ -177,7 +177,7 @@ async def test_same_later_and_missing_generations_are_accepted(store: Store) -> 
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(3, 0)}
 
 
-async def test_a_commit_delayed_in_the_network_does_not_overwrite_a_newer_one(
+async def test_commit_delayed_in_the_network_does_not_overwrite_a_newer_one(
     redis_server: RedisServer,
 ) -> None:
     async with open_relay(redis_server) as relay, open_redis_storage(relay.url) as storage:
@@ -201,7 +201,7 @@ async def test_a_commit_delayed_in_the_network_does_not_overwrite_a_newer_one(
 
 
 @pytest.mark.parametrize("tps", [[TP], None], ids=["one", "all"])
-async def test_a_deletion_delayed_in_the_network_does_not_remove_a_newer_commit(
+async def test_deletion_delayed_in_the_network_does_not_remove_a_newer_commit(
     redis_server: RedisServer, tps: list[TopicPartition] | None
 ) -> None:
     async with open_relay(redis_server) as relay, open_redis_storage(relay.url) as storage:
@@ -378,7 +378,7 @@ async def test_committed_offset_of_a_redis_group_follows_its_delivered_entries(s
     assert await store.groups.committed("billing") == expected
 
 
-async def test_a_pending_batch_is_read_again_from_its_first_record(store: Store) -> None:
+async def test_pending_batch_is_read_again_from_its_first_record(store: Store) -> None:
     await store.create()
     batch = build_batch([(0, 1, None, b"a", ()), (1, 1, None, b"b", ()), (2, 1, None, b"c", ())])
     await store.redis.execute(b"XADD", STREAM, store.entry_id(4), b"$batch", bytes(batch))
@@ -464,7 +464,7 @@ async def test_forget_of_a_large_topic_sends_few_bytes_for_each_group(store: Sto
     assert await store.redis.execute(b"HLEN", b"korvet:$group:group 7") == 0
 
 
-async def test_a_group_without_offsets_does_not_list_the_other_groups(store: Store) -> None:
+async def test_lookup_of_a_group_without_offsets_does_not_list_other_groups(store: Store) -> None:
     await store.create()
     await store.add(0, 1)
     await store.commit(store.offset(1))

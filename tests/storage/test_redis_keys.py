@@ -11,7 +11,7 @@ from korvet.storage.redis.keys import Keyspace
 KEYS = Keyspace()
 
 
-def test_a_stream_is_named_after_its_partition() -> None:
+def test_stream_is_named_after_its_partition() -> None:
     assert KEYS.stream(TopicPartition("orders.eu", 12)) == b"korvet:orders.eu:12"
 
 

@@ -135,7 +135,7 @@ def test_packing_a_large_batch_yields_between_slices() -> None:
 
 
 @pytest.mark.parametrize("layout", StorageLayout)
-def test_a_producer_without_a_sequence_is_refused(layout: StorageLayout) -> None:
+def test_producer_without_a_sequence_is_refused(layout: StorageLayout) -> None:
     raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=-1)
 
     with pytest.raises(InvalidRecord, match="sequence"):
@@ -151,7 +151,7 @@ def test_too_many_headers_are_refused() -> None:
 @pytest.mark.parametrize(
     "retention_bytes, largest", [(-1, 66_000), (1_000_000, 66_000), (80_000, 11_000), (0, 5_000)]
 )
-def test_a_large_batch_is_several_pieces_of_the_index(retention_bytes: int, largest: int) -> None:
+def test_large_batch_is_several_pieces_of_the_index(retention_bytes: int, largest: int) -> None:
     records = [Record(b"x" * (100 + n % 7), timestamp=T0 + n % 1000) for n in range(5000)]
     found = packed(records, TopicConfig(retention_bytes=retention_bytes))
     pieces = pieces_of(found)
@@ -240,7 +240,7 @@ def test_records_survive_a_round_trip_through_entries(
 
 
 @given(records=stored_records(), limit=st.integers(0, 30_000), at_least_one=st.booleans())
-def test_as_many_records_as_the_limit_allows(
+def test_whole_entries_are_rebuilt_up_to_the_limit(
     records: list[tuple[int, Record, bytes, bool]], limit: int, at_least_one: bool
 ) -> None:
     mapper = TimestampOffsets(10)
@@ -260,7 +260,7 @@ def test_as_many_records_as_the_limit_allows(
         assert more.size > limit
 
 
-def test_a_batch_belongs_to_one_leader_epoch() -> None:
+def test_batch_belongs_to_one_leader_epoch() -> None:
     mapper = DenseOffsets()
     entries = [entry_of(mapper, offset, fields_of(Record(b"v"))) for offset in range(10)]
     epochs = [Epoch(0, 0), Epoch(3, 4), Epoch(4, 4), Epoch(5, 8)]

@@ -104,7 +104,7 @@ async def test_reply_of_a_cancelled_command_is_discarded() -> None:
         assert await second.wait() == b"second"
 
 
-async def test_a_command_cancelled_before_it_is_written_is_dropped() -> None:
+async def test_command_cancelled_before_it_is_written_is_dropped() -> None:
     async with served_link() as server:
         first, second, third = (server.send(b"GET", key) for key in (b"a", b"b", b"c"))
         with trio.CancelScope() as scope:

@@ -95,7 +95,7 @@ async def test_thousands_of_small_batches_are_returned_in_few_buffers(storage: S
     assert len(answered.batches) < 30
 
 
-async def test_partitions_of_a_silent_server_get_a_storage_error_each(
+async def test_partitions_of_an_unresponsive_server_get_storage_errors(
     redis_server: RedisServer, layout: str
 ) -> None:
     partitions = 300  # more than one write asks for

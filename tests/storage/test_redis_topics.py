@@ -173,9 +173,7 @@ async def test_altered_settings_are_announced_to_another_broker(
 
 
 @pytest.mark.parametrize("stored", ["2", "17", "next", ""])
-async def test_a_newer_keyspace_is_refused(
-    redis_server: RedisServer, client: redis.Redis, stored: str
-) -> None:
+async def test_newer_keyspace_is_refused(redis_server: RedisServer, client: redis.Redis, stored: str) -> None:
     client.set("korvet:$format", stored)
     with pytest.raises(StorageUsageError, match="format") as refused:
         async with open_redis_storage(redis_server.url):
@@ -241,7 +239,7 @@ async def test_wrong_password_is_refused_in_one_line(new_server: object) -> None
 # --- Lost records -----------------------------------------------------------------------------------------------
 
 
-async def go_back(client: redis.Redis, saved: dict[bytes, bytes]) -> None:
+async def restore_keys(client: redis.Redis, saved: dict[bytes, bytes]) -> None:
     """Restore saved keys, as a server that restarts with an older file does."""
     client.delete(*[key for key in client.keys("*") if b"orders" in key and b"$topics" not in key])
     for key, dump in saved.items():
@@ -261,7 +259,7 @@ async def test_lost_records_start_a_new_leader_epoch(
     await append(storage, TP, numbered(5))
     saved = save(client)
     await append(storage, TP, numbered(5, first=5))
-    await go_back(client, saved)
+    await restore_keys(client, saved)
     bounds = await storage.latest(TP)
     await append(storage, TP, numbered(3, first=100))
     found = await read(storage, TP, 0)
@@ -281,7 +279,7 @@ async def test_append_detects_lost_records(storage: Storage, client: redis.Redis
     await append(storage, TP, numbered(5))
     saved = save(client)
     await append(storage, TP, numbered(5, first=5))
-    await go_back(client, saved)
+    await restore_keys(client, saved)
     await append(storage, TP, numbered(1, first=100))
     found = await read(storage, TP, 0)
 
@@ -298,7 +296,7 @@ async def test_two_brokers_that_detect_the_same_loss_start_one_epoch(
         saved = save(client)
         await append(storage, TP, numbered(5))
         await other.latest(TP)
-        await go_back(client, saved)
+        await restore_keys(client, saved)
         epochs = [(await each.latest(TP)).leader_epoch for each in (storage, other, storage, other)]
 
     assert epochs == [1, 1, 1, 1]

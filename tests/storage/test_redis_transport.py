@@ -23,7 +23,7 @@ def streams() -> tuple[Transport, Transport]:
 
 
 @pytest.mark.parametrize("pair", [plain, streams])
-async def test_all_buffers_arrive_in_order_and_then_the_end(
+async def test_all_buffers_are_received_in_order_before_the_end(
     pair: Callable[[], tuple[Transport, Transport]],
 ) -> None:
     buffers = [bytes([n % 256]) * (n * 100) for n in range(700)]

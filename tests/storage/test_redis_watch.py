@@ -318,7 +318,7 @@ async def test_all_watchers_are_woken_after_a_lost_connection(durable_server: Re
             assert watching.changes == [None, None]
 
 
-async def test_a_killed_client_is_replaced(watching: Watching) -> None:
+async def test_killed_client_is_replaced(watching: Watching) -> None:
     async with trio.open_nursery() as nursery:
         with watching.watcher.watch([b"a"]) as watch:
             watching.watcher.note(b"a", b"0-0")
@@ -388,7 +388,7 @@ async def test_growth_of_many_streams_wakes_all_watchers(watching: Watching) -> 
         (b"0-0", b"0-0", b"0-1"),
     ],
 )
-def test_neighbours_of_ids(entry_id: bytes, before: bytes, after: bytes) -> None:
+def test_next_and_previous_entry_id(entry_id: bytes, before: bytes, after: bytes) -> None:
     assert (id_before(entry_id), id_after(entry_id)) == (before, after)
 
 

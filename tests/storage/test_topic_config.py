@@ -88,7 +88,7 @@ def test_missing_fixed_settings_get_their_defaults() -> None:
     }
 
 
-def test_a_backend_parses_its_own_settings() -> None:
+def test_backend_parses_its_own_settings() -> None:
     config = topic_config({"storage.layout": "record"}, DEFAULTS)
 
     assert layout_of(config) is StorageLayout.RECORD
@@ -101,7 +101,7 @@ def test_a_backend_parses_its_own_settings() -> None:
     "name, value",
     [("storage.layout", "pages"), ("offset.sequence.bits", "17"), ("offset.sequence.bits", "x")],
 )
-def test_a_backend_refuses_invalid_settings_of_its_own(name: str, value: str) -> None:
+def test_backend_refuses_invalid_settings_of_its_own(name: str, value: str) -> None:
     config = topic_config({name: value}, TopicConfig())
 
     with pytest.raises(InvalidConfig, match=name):

@@ -104,7 +104,7 @@ async def test_cancelled_request_does_not_affect_other_requests(table: LakeTable
     assert not store._waiting
 
 
-async def test_the_process_ends_with_its_store(table: LakeTable, tmp_path: Path) -> None:
+async def test_process_ends_with_its_store(table: LakeTable, tmp_path: Path) -> None:
     async with open_cold_store(str(tmp_path / "lake")) as store:
         await store.refresh(TOPIC_OF_TABLE)
         process = store._process

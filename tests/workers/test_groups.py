@@ -151,7 +151,7 @@ async def test_members_at_different_processes_share_a_generation(storage: Memory
         assert OffsetAndMetadata(PROCESSES - 1).offset == (await storage.committed(GROUP))[T0].offset
 
 
-async def test_a_rebalance_reaches_members_at_other_processes(storage: MemoryStorage) -> None:
+async def test_rebalance_reaches_members_at_other_processes(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         first, second = (Client(groups, "m") for groups in processes.others)
         await first.take_part()
