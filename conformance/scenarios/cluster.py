@@ -37,7 +37,7 @@ def api_versions(talk: Talk, version: int) -> None:
 
 
 @scenario(ApiVersionsRequest, 3)
-def names_of_software(talk: Talk, version: int) -> None:
+def software_names(talk: Talk, version: int) -> None:
     for name, number in (("", ""), ("a b", "1"), ("judge", "-"), ("-judge", "1"), ("x" * 300, "1")):
         request = ApiVersionsRequest(client_software_name=name, client_software_version=number)
         answer = talk.tell(request, version)
@@ -51,7 +51,7 @@ def raw_request(key: int, version: int, body: bytes = b"") -> bytes:
 
 
 @scenario()
-def requests_of_no_api(talk: Talk, _version: int) -> None:
+def malformed_requests(talk: Talk, _version: int) -> None:
     metadata = MetadataRequest(topics=[])
     for label, data in {
         "ApiVersions of a version to come": raw_request(18, 99),

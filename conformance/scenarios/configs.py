@@ -90,7 +90,7 @@ def settings_of_the_broker(talk: Talk, version: int) -> None:
 
 
 @scenario(DescribeConfigsRequest)
-def settings_of_what_is_not_there(talk: Talk, version: int) -> None:
+def settings_of_missing_resources(talk: Talk, version: int) -> None:
     talk.ask(describe(talk.name("nowhere"), everything=True), version, "an unknown topic")
     talk.ask(describe("", everything=True), version, "a topic of no name")
     talk.ask(describe("a b", everything=True), version, "a name that no topic can have")
@@ -108,7 +108,7 @@ def settings_of_what_is_not_there(talk: Talk, version: int) -> None:
 
 
 @scenario(DescribeConfigsRequest)
-def resources_that_korvet_does_not_have(talk: Talk, version: int) -> None:
+def unsupported_resources(talk: Talk, version: int) -> None:
     talk.ask(describe("1", "no.such.logger", sort=Resource.BROKER_LOGGER), version, "loggers")
     talk.ask(describe("x", everything=True, sort=Resource.CLIENT_METRICS), version, "client metrics")
     talk.ask(describe("x", "consumer.session.timeout.ms", sort=Resource.GROUP), version, "a group")
@@ -191,7 +191,7 @@ def changing_lists(talk: Talk, version: int) -> None:
 
 
 @scenario(IncrementalAlterConfigsRequest)
-def changing_what_cannot_be(talk: Talk, version: int) -> None:
+def invalid_changes(talk: Talk, version: int) -> None:
     name = talk.topic("orders")
     for key, value in BAD_SETTINGS:
         talk.ask(change(name, (SET, key, value)), version, f"{key}={value!r}")
@@ -234,7 +234,7 @@ def changing_other_resources(talk: Talk, version: int) -> None:
 
 
 @scenario(AlterConfigsRequest)
-def settings_anew(talk: Talk, version: int) -> None:
+def replacing_settings(talk: Talk, version: int) -> None:
     name = talk.topic("orders", retention_ms="1000", max_message_bytes="2000")
     talk.ask(alter(name, retention_ms="3000", validate_only=True), version, "only validated")
     talk.settle()
@@ -260,6 +260,6 @@ def settings_anew(talk: Talk, version: int) -> None:
 
 
 @scenario(AlterConfigsRequest)
-def settings_anew_for_a_topic_named_twice(talk: Talk, version: int) -> None:
+def replacing_settings_of_a_duplicate_topic(talk: Talk, version: int) -> None:
     twice = alter(talk.topic("orders"), retention_ms="3000").resources * 2
     talk.ask(AlterConfigsRequest(resources=twice, validate_only=False), version, limit_s=2)

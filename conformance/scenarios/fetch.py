@@ -84,7 +84,7 @@ def limits_on_bytes(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest)
-def what_is_not_there(talk: Talk, version: int) -> None:
+def missing_partitions(talk: Talk, version: int) -> None:
     talk.topic("orders")
     for partition in (1, -1):
         asked = fetch(talk, "orders", 0, partition=partition, version=version)
@@ -104,7 +104,7 @@ def what_is_not_there(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest, 12, 13)
-def a_good_partition_beside_a_bad_one(talk: Talk, version: int) -> None:
+def valid_and_invalid_partitions(talk: Talk, version: int) -> None:
     talk.topic("orders")
     talk.fill("orders", batch())
     asked = [
@@ -117,7 +117,7 @@ def a_good_partition_beside_a_bad_one(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest)
-def a_partition_named_twice(talk: Talk, version: int) -> None:
+def duplicate_partition(talk: Talk, version: int) -> None:
     talk.topic("orders")
     talk.fill("orders", batch(b"0"), batch(b"1"))
     asked = [
@@ -175,7 +175,7 @@ def isolation_levels(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest)
-def a_long_poll_ends_with_a_record(talk: Talk, version: int) -> None:
+def long_poll_that_ends_with_a_record(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     consumer = talk.client()
     asked = fetch(talk, "orders", 0, version=version, max_wait_ms=10_000, min_bytes=1)
@@ -185,7 +185,7 @@ def a_long_poll_ends_with_a_record(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest, 4, 4)
-def a_long_poll_that_ends_by_itself(talk: Talk, version: int) -> None:
+def long_poll_that_times_out(talk: Talk, version: int) -> None:
     talk.topic("orders")
     talk.fill("orders", batch())
     began = time.monotonic()
@@ -200,7 +200,7 @@ def a_long_poll_that_ends_by_itself(talk: Talk, version: int) -> None:
 
 
 @scenario(FetchRequest, 4, 4)
-def limits_below_the_least_that_is_wanted(talk: Talk, version: int) -> None:
+def partition_max_bytes_below_min_bytes(talk: Talk, version: int) -> None:
     """Wait for more bytes than a partition's limit allows; also at the end of the log."""
     talk.topic("orders", partitions=2)
     each = batch(b"x" * 1000)
@@ -216,7 +216,7 @@ def limits_below_the_least_that_is_wanted(talk: Talk, version: int) -> None:
 
 
 @scenario()
-def an_id_of_a_topic_that_was_made_anew(talk: Talk, _version: int) -> None:
+def old_id_of_a_recreated_topic(talk: Talk, _version: int) -> None:
     name = talk.topic("orders")
     asked = fetch(talk, "orders", 0)
     talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000))

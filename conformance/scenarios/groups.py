@@ -48,7 +48,7 @@ def joining_alone(talk: Talk, version: int) -> None:
 
 
 @scenario(JoinGroupRequest)
-def joins_that_cannot_be(talk: Talk, version: int) -> None:
+def invalid_joins(talk: Talk, version: int) -> None:
     group = talk.name("g")
     talk.ask(join(""), version, "a group of no name")
     talk.ask(join(group, "nobody"), version, "a member id that nobody gave")
@@ -65,7 +65,7 @@ def joins_that_cannot_be(talk: Talk, version: int) -> None:
 
 
 @scenario(JoinGroupRequest)
-def joins_that_do_not_fit(talk: Talk, version: int) -> None:
+def inconsistent_joins(talk: Talk, version: int) -> None:
     member = joined(talk, "g")
     talk.ask(join(member.group, protocols=("other",)), version, "another protocol")
     talk.ask(join(member.group, protocol_type="connect"), version, "another protocol type")
@@ -208,7 +208,7 @@ def a_refused_join_leaves_no_group(talk: Talk, _version: int) -> None:
 
 
 @scenario()
-def more_members_than_a_group_may_have(talk: Talk, _version: int) -> None:
+def group_max_size(talk: Talk, _version: int) -> None:
     group = talk.name("g")
     members = [Member(talk, f"number {number}", group, join_version=3) for number in range(4)]
     form(*members)

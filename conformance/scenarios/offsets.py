@@ -86,7 +86,7 @@ def by_time(talk: Talk, version: int) -> None:
 
 
 @scenario(ListOffsetsRequest)
-def offsets_of_what_is_not_there(talk: Talk, version: int) -> None:
+def offsets_of_missing_partitions(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     for partition in (1, -1):
         talk.ask(list_offsets(topic, -1, partition=partition), version, f"partition {partition}")
@@ -147,7 +147,7 @@ def deleting_records(talk: Talk, version: int) -> None:
 
 
 @scenario(DeleteRecordsRequest)
-def deleting_records_of_what_is_not_there(talk: Talk, version: int) -> None:
+def deleting_records_of_missing_partitions(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     talk.ask(delete_records(talk, "orders", -1, partition=4), version, "an unknown partition")
     talk.ask(delete_records(talk, "nowhere", -1), version, "an unknown topic")

@@ -54,7 +54,7 @@ def every_codec(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def several_partitions_of_which_some_fail(talk: Talk, version: int) -> None:
+def some_partitions_fail(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", partitions=2)
     partitions = [PartitionProduceData(index=index, records=[batch()]) for index in (0, 1, 2, -1)]
     nowhere = [PartitionProduceData(index=0, records=[batch()])]
@@ -77,13 +77,13 @@ def an_unknown_topic_is_not_created(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def names_that_no_topic_can_have(talk: Talk, version: int) -> None:
+def invalid_topic_names(talk: Talk, version: int) -> None:
     for name in ("", ".", "a b", "x" * 250):
         talk.ask(produce(name, batch()), version, repr(name[:10]))
 
 
 @scenario(ProduceRequest)
-def nothing_at_all(talk: Talk, version: int) -> None:
+def empty_requests(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     talk.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[]), version, "no topics")
     no_partitions = TopicProduceData(name=topic, partition_data=[])
@@ -93,7 +93,7 @@ def nothing_at_all(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def a_topic_and_a_partition_named_twice(talk: Talk, version: int) -> None:
+def duplicate_topics_and_partitions(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     data = PartitionProduceData(index=0, records=[batch()])
     twice = [TopicProduceData(name=topic, partition_data=[data, data])]
@@ -103,7 +103,7 @@ def a_topic_and_a_partition_named_twice(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def acks_that_there_are_not(talk: Talk, version: int) -> None:
+def invalid_acks(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     for acks in (2, -2, 100):
         talk.ask(produce(topic, batch(), acks=acks), version, f"acks={acks}")
@@ -115,7 +115,7 @@ def acks_1(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def acks_0_is_not_answered(talk: Talk, version: int) -> None:
+def acks_0_gets_no_response(talk: Talk, version: int) -> None:
     topic = talk.topic("orders")
     talk.send(produce(topic, batch(), acks=0), version)
     talk.ask(MetadataRequest(topics=[]), label="the next answer")
@@ -130,7 +130,7 @@ def acks_0_and_an_error_close_the_connection(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def broken_batches(talk: Talk, version: int) -> None:
+def malformed_batches(talk: Talk, version: int) -> None:
     good = batch(b"one", b"two")
     broken = {
         "a wrong checksum": overwritten(good, 62, b"!", seal=False),
@@ -172,7 +172,7 @@ def broken_batches(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def a_batch_that_is_too_large(talk: Talk, version: int) -> None:
+def too_large_batch(talk: Talk, version: int) -> None:
     small = talk.topic("small", max_message_bytes="200")
     talk.ask(produce(small, batch(b"x" * 200)), version, "too large for the topic")
     talk.ask(produce(small, batch(b"x" * 100)), version, "not too large")
@@ -197,7 +197,7 @@ def log_append_time(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def log_append_time_that_a_producer_claims(talk: Talk, version: int) -> None:
+def log_append_time_set_by_the_producer(talk: Talk, version: int) -> None:
     talk.ask(produce(talk.topic("orders"), batch(timestamp_type=1)), version, "of a CreateTime topic")
     append = talk.topic("append", message_timestamp_type="LogAppendTime")
     talk.ask(produce(append, batch(timestamp_type=1)), version, "of a LogAppendTime topic")
@@ -233,7 +233,7 @@ def a_transactional_id(talk: Talk, version: int) -> None:
 
 
 @scenario(ProduceRequest)
-def topics_that_kafka_keeps_for_itself(talk: Talk, version: int) -> None:
+def internal_topics(talk: Talk, version: int) -> None:
     for name in ("__consumer_offsets", "__transaction_state"):
         talk.ask(produce(name, batch()), version, name)
 
@@ -273,7 +273,7 @@ def idempotent_producers(talk: Talk, version: int) -> None:
 
 
 @scenario()
-def versions_that_are_refused(talk: Talk, _version: int) -> None:
+def refused_versions(talk: Talk, _version: int) -> None:
     topic = talk.topic("orders")
     for version in range(3):
         talk.ask(produce(topic, batch()), version, f"version {version}")

@@ -97,7 +97,7 @@ def a_member_crashes(talk: Talk, _version: int) -> None:
 
 
 @scenario()
-def the_leader_crashes_before_it_brings_assignments(talk: Talk, _version: int) -> None:
+def leader_crashes_before_its_sync(talk: Talk, _version: int) -> None:
     group = talk.name("g")
     one = Member(talk, "one", group, session_timeout_ms=1000, join_version=3)
     two = Member(talk, "two", group, session_timeout_ms=1000, join_version=3)
@@ -111,7 +111,7 @@ def the_leader_crashes_before_it_brings_assignments(talk: Talk, _version: int) -
 
 
 @scenario()
-def a_static_member_comes_again(talk: Talk, _version: int) -> None:
+def static_member_restarts(talk: Talk, _version: int) -> None:
     group = talk.name("g")
     one, two = Member(talk, "one", group, instance="a"), Member(talk, "two", group, instance="b")
     form(one, two)
@@ -140,7 +140,7 @@ def protocols_are_voted_for(talk: Talk, _version: int) -> None:
 
 
 @scenario()
-def a_member_that_does_not_join_again(talk: Talk, _version: int) -> None:
+def member_that_does_not_rejoin(talk: Talk, _version: int) -> None:
     group = talk.name("g")
     one = Member(talk, "one", group, join_version=3)
     one_join = join(group, session_timeout_ms=30_000, rebalance_timeout_ms=1000)
@@ -157,7 +157,7 @@ def a_member_that_does_not_join_again(talk: Talk, _version: int) -> None:
 
 
 @scenario()
-def positions_survive_the_members(talk: Talk, _version: int) -> None:
+def committed_offsets_survive_the_members(talk: Talk, _version: int) -> None:
     topic = talk.topic("orders")
     talk.fill("orders", batch(b"0", b"1", b"2"))
     one = Member(talk, "one", talk.name("g"))
@@ -183,7 +183,7 @@ def idempotent_producers_by_their_own_ids(talk: Talk, _version: int) -> None:
 
 
 @scenario()
-def a_consumer_reads_on_from_a_time(talk: Talk, _version: int) -> None:
+def consumer_resumes_from_a_time(talk: Talk, _version: int) -> None:
     topic = talk.topic("orders")
     for number in range(10):
         talk.fill("orders", batch(b"%d" % number, timestamps=(T0 + 1000 * number,)))

@@ -111,19 +111,19 @@ def metadata_of_version_0(talk: Talk, version: int) -> None:
 
 
 @scenario(MetadataRequest)
-def names_that_no_topic_can_have(talk: Talk, version: int) -> None:
+def invalid_topic_names(talk: Talk, version: int) -> None:
     for name in BAD_NAMES:
         talk.ask(metadata(name, create=True), version, repr(name[:9]))
 
 
 @scenario(MetadataRequest, 4)
-def topics_that_are_not_there(talk: Talk, version: int) -> None:
+def missing_topics(talk: Talk, version: int) -> None:
     talk.ask(metadata(talk.name("nowhere")), version, "unknown, and not to be made")
     talk.ask(metadata(talk.name("nowhere")), version, "still unknown")
 
 
 @scenario(MetadataRequest)
-def a_topic_made_on_first_use(talk: Talk, version: int) -> None:
+def topic_created_on_first_use(talk: Talk, version: int) -> None:
     talk.ask(metadata(talk.name("new"), create=True), version, "at first")
     talk.until_ready("new")
     talk.ask(metadata(talk.name("new"), create=True), version, "after a moment")
@@ -152,7 +152,7 @@ def metadata_by_id(talk: Talk, version: int) -> None:
 
 
 @scenario()
-def topics_that_kafka_keeps_for_itself(talk: Talk, _version: int) -> None:
+def internal_topics(talk: Talk, _version: int) -> None:
     for name in ("__consumer_offsets", "__transaction_state"):
         talk.ask(metadata(name, create=True), label=name)
         talk.ask(create(creatable(name), validate_only=True), label=f"{name} is to be made")
@@ -204,7 +204,7 @@ def creating_topics(talk: Talk, version: int) -> None:
 
 
 @scenario(CreateTopicsRequest)
-def creating_what_cannot_be(talk: Talk, version: int) -> None:
+def invalid_creations(talk: Talk, version: int) -> None:
     for name in BAD_NAMES:
         talk.ask(create(creatable(name)), version, repr(name[:9]))
     name = talk.name("orders")
@@ -241,14 +241,14 @@ def creating_what_cannot_be(talk: Talk, version: int) -> None:
 
 
 @scenario(CreateTopicsRequest)
-def names_that_collide(talk: Talk, version: int) -> None:
+def colliding_names(talk: Talk, version: int) -> None:
     talk.topic("a.b")
     talk.ask(create(creatable(talk.name("a_b"))), version, "with one that is there")
     talk.ask(create(creatable(talk.name("c.d")), creatable(talk.name("c_d"))), version, "with each other")
 
 
 @scenario(CreateTopicsRequest)
-def only_validating(talk: Talk, version: int) -> None:
+def validate_only(talk: Talk, version: int) -> None:
     talk.ask(create(creatable(talk.name("orders"), 2), validate_only=True), version, "a good one")
     talk.ask(create(creatable(talk.name("orders"), 0), validate_only=True), version, "a bad one")
     talk.ask(metadata(talk.name("orders")), label="nothing is there")
@@ -301,7 +301,7 @@ def deleting_topics_by_id(talk: Talk, version: int) -> None:
 
 
 @scenario()
-def a_topic_made_anew_is_empty(talk: Talk, _version: int) -> None:
+def recreated_topic_is_empty(talk: Talk, _version: int) -> None:
     name = talk.topic("orders", retention_ms="1234567")
     talk.fill("orders", batch())
     talk.tell(delete(6, name))

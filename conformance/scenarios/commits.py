@@ -24,7 +24,7 @@ from korvet.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetc
 
 
 @scenario(OffsetCommitRequest)
-def commits_of_no_member(talk: Talk, version: int) -> None:
+def commits_without_a_member(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", partitions=2)
     group = talk.name("g")
     for label, request in {
@@ -78,7 +78,7 @@ def commits_of_members(talk: Talk, version: int) -> None:
 
 
 @scenario(OffsetFetchRequest)
-def positions(talk: Talk, version: int) -> None:
+def committed_offsets(talk: Talk, version: int) -> None:
     topic, other = talk.topic("orders", partitions=2), talk.topic("other")
     group = talk.name("g")
     talk.tell(commit(group, topic, 5, metadata="here", epoch=0))
@@ -110,7 +110,7 @@ def positions(talk: Talk, version: int) -> None:
 
 
 @scenario()
-def positions_on_a_topic_that_is_deleted(talk: Talk, _version: int) -> None:
+def committed_offsets_of_a_deleted_topic(talk: Talk, _version: int) -> None:
     topic = talk.topic("orders")
     talk.tell(commit(talk.name("g"), topic, 5))
     talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000))
@@ -133,7 +133,7 @@ def forget(group: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest:
 
 
 @scenario(OffsetDeleteRequest)
-def deleting_positions(talk: Talk, version: int) -> None:
+def deleting_offsets(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", partitions=2)
     group = talk.name("g")
     talk.tell(commit(group, topic, 5))
@@ -151,7 +151,7 @@ def deleting_positions(talk: Talk, version: int) -> None:
 
 
 @scenario(OffsetDeleteRequest)
-def deleting_positions_of_a_group_that_reads(talk: Talk, version: int) -> None:
+def deleting_offsets_of_a_subscribed_group(talk: Talk, version: int) -> None:
     member = joined(talk, "g")
     talk.topic("orders")
     other = talk.topic("other")
