@@ -168,7 +168,7 @@ def test_archive_is_exact_after_java_and_the_command_were_killed(
         os.kill(without_java.java(), signal.SIGKILL)
         status, _ = without_java.end()
         assert status == 1
-        assert any("Java has ended" in line for line in without_java.lines), without_java.lines
+        assert any("Java process has ended" in line for line in without_java.lines), without_java.lines
 
         killed = start()
         killed.wait_for("archived [1-9]")
