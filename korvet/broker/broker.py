@@ -8,6 +8,7 @@ leader epochs and coordinators are determined only here, because later there wil
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,22 @@ class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not a
     """Close the connection instead of sending a response, for example after an error of a Produce with acks=0."""
 
 
+class PendingResponse(ABC):
+    """The response to a request whose order relative to later requests is fixed, and whose result is not known yet.
+
+    The server may handle the connection's next request before it waits for the response. It must either wait for the
+    response or abandon it.
+    """
+
+    @abstractmethod
+    async def wait(self) -> object | None:
+        """Wait for the result and return the response, or None if the request has no response. May be called once."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Release what the request holds, since the client will not receive the response."""
+
+
 @define
 class RequestContext:
     """A request's metadata, which a handler reads, and its progress, which a handler reports to the server."""
@@ -118,18 +135,14 @@ class RequestContext:
     principal: str = "User:ANONYMOUS"
     listener_name: str = "PLAINTEXT"
     peer: str = ""
-    is_submitted: bool = False
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
+    has_parked: bool = False  # True after the handler has waited for records or for members of a group
 
     @property
     def client_host(self) -> str:
         """The peer's address without its port, as Kafka writes it: /127.0.0.1."""
         return "/" + self.peer.rpartition(":")[0].strip("[]")
-
-    def submitted(self) -> None:
-        """Report that the order of this request's appends is fixed, so that the connection's next request may start."""
-        self.is_submitted = True
 
 
 @frozen
@@ -333,7 +346,7 @@ class Broker:
         The block then ends as if the time were over, and the handler responds with the records available.
         """
         with trio.move_on_after(0 if self._draining else wait_s) as scope:
-            context.parked = scope
+            context.parked, context.has_parked = scope, True
             self._parked.add(scope)
             try:
                 yield

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, partition_of
+from attrs import frozen
+
+from korvet.broker.broker import Broker, Disconnect, Operation, PendingResponse, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.errors import (
@@ -53,13 +55,13 @@ from korvet.protocol.record_batch import (
 )
 from korvet.protocol.steps import Steps
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResult, Topic, TopicPartition
+from korvet.storage.interface import AppendResult, AppendResults, PendingAppend, Topic, TopicPartition
 
 NO_TIMESTAMP = -1
 # Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
-Outcome = AppendResult | KafkaError
+Batches = dict[TopicPartition, RecordBatch]
 
 
 class TimestampsRefused(InvalidTimestamp):
@@ -78,20 +80,46 @@ class KeysMissing(InvalidRecord):
         self.indexes = indexes
 
 
-async def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
-    batches: dict[TopicPartition, RecordBatch] = {}
-    outcomes: dict[TopicPartition, Outcome] = {}
+@frozen(eq=False)
+class PendingProduce(PendingResponse):
+    """A Produce whose batches are submitted to the store."""
+
+    broker: Broker
+    request: ProduceRequest
+    batches: Batches
+    outcomes: AppendResults
+    appending: PendingAppend
+
+    async def wait(self) -> ProduceResponse | None:
+        results = await self.appending.wait()
+        return _respond(self.broker, self.request, self.batches, self.outcomes | results)
+
+    def abandon(self) -> None:
+        self.appending.abandon()
+
+
+async def handle(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | PendingProduce | None:
+    batches: Batches = {}
+    outcomes: AppendResults = {}
     turns = Turns()
     for topic in request.topic_data:
         await _take(broker, request, context, topic, turns, batches, outcomes)
     if batches:
-        outcomes |= await broker.log.append(
-            batches,
-            acks=request.acks,
-            timeout_s=max(request.timeout_ms, 0) / 1000,
-            submitted=context.submitted,
-        )
-        _count(broker, batches, outcomes)
+        timeout_s = max(request.timeout_ms, 0) / 1000
+        appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
+        if not isinstance(appending, dict):
+            return PendingProduce(broker, request, batches, outcomes, appending)
+        outcomes |= appending
+    return _respond(broker, request, batches, outcomes)
+
+
+def _respond(
+    broker: Broker, request: ProduceRequest, batches: Batches, outcomes: AppendResults
+) -> ProduceResponse | None:
+    """Return the response once all outcomes are known."""
+    _count(broker, batches, outcomes)
     if request.acks == 0:
         _disconnect_on_errors(outcomes)
         return None
@@ -105,8 +133,8 @@ async def _take(
     context: RequestContext,
     data: TopicProduceData,
     turns: Turns,
-    batches: dict[TopicPartition, RecordBatch],
-    outcomes: dict[TopicPartition, Outcome],
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> None:
     """Sort a topic's partitions into batches to append, and errors."""
     topic: Topic | KafkaError
@@ -200,16 +228,14 @@ def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
         raise KeysMissing(message, refused[:RECORD_ERRORS])
 
 
-def _count(
-    broker: Broker, batches: dict[TopicPartition, RecordBatch], outcomes: dict[TopicPartition, Outcome]
-) -> None:
+def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> None:
     for tp, batch in batches.items():
         outcome = outcomes[tp]
         if isinstance(outcome, AppendResult) and not outcome.duplicate:
             broker.counters.stored(batch.record_count, batch.size)
 
 
-def _disconnect_on_errors(outcomes: dict[TopicPartition, Outcome]) -> None:
+def _disconnect_on_errors(outcomes: AppendResults) -> None:
     errors = [
         f"{tp.topic!r} {tp.partition}: {outcome.error_code.name}"
         for tp, outcome in outcomes.items()
@@ -219,7 +245,7 @@ def _disconnect_on_errors(outcomes: dict[TopicPartition, Outcome]) -> None:
         raise Disconnect("a produce with acks=0 failed, " + ", ".join(errors))
 
 
-def _answer(data: TopicProduceData, outcomes: dict[TopicPartition, Outcome]) -> TopicProduceResponse:
+def _answer(data: TopicProduceData, outcomes: AppendResults) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=data.name,
         partition_responses=[
@@ -229,7 +255,7 @@ def _answer(data: TopicProduceData, outcomes: dict[TopicPartition, Outcome]) -> 
     )
 
 
-def _partition_answer(index: int, outcome: Outcome) -> PartitionProduceResponse:
+def _partition_answer(index: int, outcome: AppendResult | KafkaError) -> PartitionProduceResponse:
     if isinstance(outcome, KafkaError):
         return PartitionProduceResponse(
             index=index,

@@ -5,8 +5,7 @@ event loop to sleep and waking it takes about as long, and as much processor tim
 that fast, the event loop polls. This reduces the latency of acknowledging one record to 50 to 75 %. If requests arrive
 more slowly, the event loop sleeps as usual.
 
-A response to a request that waited counts only if the records are in this process: there, the next append ends a long
-poll. A request that waits for Redis should leave the processor to Redis.
+If the records are in another process, such as Redis, most requests wait for it, and the processor is left to it.
 """
 
 from __future__ import annotations
@@ -28,16 +27,19 @@ class Vigil:
     Times are seconds of `monotonic`.
     """
 
-    counts_those_that_waited: bool = False
+    is_useful: bool = True  # False if requests wait for another process
     _answered: float = 0.0
     _until: float = 0.0
     _is_called_for: trio.Event = field(factory=trio.Event)
 
     def answered(self, asked: float, now: float, *, has_waited: bool) -> None:
-        """Record a response at `now` to a request that arrived at `asked`, and start polling if that was quick."""
+        """Record a response at `now` to a request that arrived at `asked`, and start polling if that was quick.
+
+        A response that has waited, such as that of a long poll which an append ends, counts as one asked for `now`.
+        """
+        if not self.is_useful:
+            return
         if has_waited:
-            if not self.counts_those_that_waited:
-                return
             asked = now
         if asked - self._answered < QUICK_S:
             self._until = now + AWAKE_S

@@ -32,7 +32,7 @@ from korvet.concurrency.time_slices import DECODED
 from korvet.config import Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
-from korvet.server.connection import PEER_GONE, Patience, ServedConnection, Shared
+from korvet.server.connection import ServedConnection, Shared
 from korvet.server.listeners import (
     BoundListener,
     advertised_addresses,
@@ -41,7 +41,10 @@ from korvet.server.listeners import (
     peer_name,
 )
 from korvet.server.malloc import Heap, keep_what_is_free
+from korvet.server.patience import Patience
+from korvet.server.receiving import RequestMemory
 from korvet.server.signals import ended_by_signals
+from korvet.server.transport import PlainTransport
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
 from korvet.storage.open import StorageOptions, open_storage
@@ -70,6 +73,8 @@ ROOM_PAUSE_S = 0.1
 COLLECT_AFTER = (20_000, 20, 50)
 SWEEP_INTERVAL_S = 1.0
 RESOLVE_LIMIT_S = 5.0
+# The events of poll(2) that report a closed peer. Only Linux has POLLRDHUP, which is set even if bytes are unread.
+PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 @define(eq=False)
@@ -114,13 +119,15 @@ class Server:
         with self._scope:
             # Connections run in the outer nursery: accepting ends first, and requests in flight may still finish.
             async with trio.open_nursery() as connections:
-                shared = Shared(self.broker, APIS, self._budget, connections.start_soon)
                 try:
-                    await self._accept_until_stopped(shared, task_status)
+                    await self._accept_until_stopped(connections, task_status)
                 finally:
-                    self._drain(shared)
+                    self._drain()
 
-    async def _accept_until_stopped(self, shared: Shared, task_status: trio.TaskStatus[Self]) -> None:
+    async def _accept_until_stopped(
+        self, connections: trio.Nursery, task_status: trio.TaskStatus[Self]
+    ) -> None:
+        shared = Shared(self.broker, APIS, RequestMemory(self._budget))
         try:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
@@ -133,7 +140,7 @@ class Server:
                 accepting.start_soon(shared.vigil.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
-                        accepting.start_soon(self._accept, sock, bound.listener.name, shared)
+                        accepting.start_soon(self._accept, sock, bound.listener.name, shared, connections)
                 task_status.started(self)
                 await self._stopping.wait()
                 accepting.cancel_scope.cancel()
@@ -141,16 +148,18 @@ class Server:
             for bound in self.listeners:
                 bound.close()
 
-    def _drain(self, shared: Shared) -> None:
-        shared.deadline = trio.current_time() + self.broker.config.shutdown_deadline_ms / 1000
+    def _drain(self) -> None:
+        deadline = trio.current_time() + self.broker.config.shutdown_deadline_ms / 1000
         self.broker.drain()
         for connection in self._connections:
-            connection.drain(shared.deadline)
+            connection.drain(deadline)
 
     # --- Accepting --------------------------------------------------------------------------------------
 
-    async def _accept(self, listening: socket.socket, listener_name: str, shared: Shared) -> None:
-        """Accept connections until cancelled.
+    async def _accept(
+        self, listening: socket.socket, listener_name: str, shared: Shared, connections: trio.Nursery
+    ) -> None:
+        """Accept connections until cancelled, and serve each in a task of `connections`.
 
         Ignore errors that concern one connection. If resources are lacking, retry after a pause. Any other error ends
         the server, since a socket that no longer accepts does not recover.
@@ -170,18 +179,19 @@ class Server:
                 else:
                     raise
             else:
-                self._begin(sock, peer_name(address), listener_name, shared)
+                connection = self._begin(sock, peer_name(address), listener_name, shared)
+                connections.start_soon(connection.serve, name=f"connection {connection.peer}")
                 await trio.lowlevel.checkpoint()
 
-    def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> None:
+    def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> ServedConnection:
         sock.settimeout(0)
         # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = ServedConnection(sock, peer, listener_name, shared, self._ended)
+        connection = ServedConnection(PlainTransport(sock), peer, listener_name, shared, self._ended)
         self._connections.add(connection)
         self._limit.opened()
         self.broker.counters.connected(self._limit.open)
-        shared.spawn(connection.serve)
+        return connection
 
     def _ended(self, connection: ServedConnection) -> None:
         self._connections.discard(connection)
@@ -222,7 +232,9 @@ class Server:
     def _wake_abandoned(self) -> None:
         """End the waits of parked fetches whose clients have disconnected."""
         # No task reads from these sockets in the meantime, so only poll(2) reports the disconnect.
-        parked = {each.sock.fileno(): each.parked for each in self._connections if each.parked is not None}
+        parked = {
+            each.transport.fileno(): each.parked for each in self._connections if each.parked is not None
+        }
         if not parked:
             return
         poll = select.poll()

@@ -21,7 +21,7 @@ Every method may be cancelled; a cancelled `append` or `ack` may or may not have
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Protocol
@@ -51,6 +51,7 @@ from korvet.storage.values import (
 
 __all__ = [
     "AppendResult",
+    "AppendResults",
     "Catalogue",
     "Compacted",
     "Document",
@@ -64,6 +65,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetMapping",
+    "PendingAppend",
     "ReadRequest",
     "ReadResult",
     "Storage",
@@ -103,6 +105,24 @@ class Watch(Protocol):
         """Return what `wait` would return immediately; nothing if it would wait."""
 
 
+AppendResults = dict[TopicPartition, AppendResult | KafkaError]
+
+
+class PendingAppend(ABC):
+    """An append whose order relative to later appends is fixed, and whose results are not known yet.
+
+    The caller must either wait for it or abandon it.
+    """
+
+    @abstractmethod
+    async def wait(self) -> AppendResults:
+        """Wait for the results of `Storage.append`. May be called once; abandons the append if it is cancelled."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Release what the append holds, and withdraw batches that were not sent yet, since no caller waits for it."""
+
+
 class Log(ABC):
     """The records of all topic-partitions."""
 
@@ -113,15 +133,12 @@ class Log(ABC):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
-        submitted: Callable[[], None] = lambda: None,
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
+    ) -> AppendResults:
         """Append a validated batch to each topic-partition, all in one write; each whole or not at all.
 
         Ownership of the batches' buffers passes to the storage: it may keep them, and write its stamps into them.
-        Offsets are assigned consecutively. The storage calls `submitted` once the order relative to later appends to
-        the same partitions is fixed, before the result is known: a caller may then start its next append.
-        With acks -1 the result waits for `min.insync.replicas`, at most `timeout_s`. A batch is appended
-        at most once, even if the connection to the store is lost during the call.
+        Offsets are assigned consecutively. With acks -1 the result waits for `min.insync.replicas`, at most
+        `timeout_s`. A batch is appended at most once, even if the connection to the store is lost during the call.
         A batch that follows a failed one of its producer gets the same error (`failed_sequences`).
 
         Errors: UnknownTopicOrPartition; OutOfOrderSequenceNumber, InvalidProducerEpoch of idempotent
@@ -146,6 +163,20 @@ class Log(ABC):
     @abstractmethod
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
         """Return the first record, in offset order, whose own timestamp is >= `timestamp` (ms), or None."""
+
+    async def begin_append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+    ) -> AppendResults | PendingAppend:
+        """Begin `append`, and return once the order relative to later appends to the same partitions is fixed.
+
+        A caller may then begin its next append. This implementation waits for the results. A backend whose store takes
+        its time overrides it, and returns a PendingAppend.
+        """
+        return await self.append(batches, acks=acks, timeout_s=timeout_s)
 
     @abstractmethod
     async def read(

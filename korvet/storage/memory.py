@@ -34,7 +34,7 @@ from korvet.protocol.errors import (
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
-    AppendResult,
+    AppendResults,
     Compacted,
     Document,
     DocumentConflict,
@@ -252,10 +252,9 @@ class MemoryStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,  # noqa: ARG002  nothing here is waited for
-        submitted: Callable[[], None] = lambda: None,
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
+    ) -> AppendResults:
         now_ms = self.clock()
-        results: dict[TopicPartition, AppendResult | KafkaError] = {}
+        results: AppendResults = {}
         for tp, batch in batches.items():
             try:
                 log = self._log(tp)
@@ -270,7 +269,6 @@ class MemoryStorage(Storage):
             else:
                 if not result.duplicate:
                     self._wake(tp)
-        submitted()
         return results
 
     async def read(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
@@ -29,7 +29,7 @@ from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
-    AppendResult,
+    AppendResults,
     Compacted,
     Document,
     DocumentConflict,
@@ -39,6 +39,7 @@ from korvet.storage.interface import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
+    PendingAppend,
     ReadRequest,
     ReadResult,
     Storage,
@@ -225,9 +226,18 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
-        submitted: Callable[[], None] = lambda: None,
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
-        return await self._appender.append(batches, acks=acks, timeout_s=timeout_s, submitted=submitted)
+    ) -> AppendResults:
+        appending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s)
+        return await appending.wait() if isinstance(appending, PendingAppend) else appending
+
+    async def begin_append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+    ) -> AppendResults | PendingAppend:
+        return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s)
 
     async def read(
         self,

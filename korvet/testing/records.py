@@ -9,7 +9,15 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches
-from korvet.storage.interface import AppendResult, ReadRequest, ReadResult, Storage, TopicPartition
+from korvet.storage.interface import (
+    AppendResult,
+    AppendResults,
+    PendingAppend,
+    ReadRequest,
+    ReadResult,
+    Storage,
+    TopicPartition,
+)
 
 #: Default timestamp of records in tests, in milliseconds.
 T0 = 1_700_000_000_000
@@ -87,6 +95,11 @@ async def append_batch(
     if isinstance(result, KafkaError):
         raise result
     return result
+
+
+async def results_of(appending: AppendResults | PendingAppend) -> AppendResults:
+    """Return the results of an append that was begun."""
+    return await appending.wait() if isinstance(appending, PendingAppend) else appending
 
 
 async def read(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import AbstractContextManager
 from uuid import UUID
 
@@ -27,13 +27,14 @@ from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
-    AppendResult,
+    AppendResults,
     Document,
     DocumentConflict,
     EpochEnd,
     IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
+    PendingAppend,
     ReadRequest,
     ReadResult,
     Storage,
@@ -83,17 +84,16 @@ class Tiers:
         """The store that has the local part of all logs."""
         return self._storage.description
 
-    def append(
+    def begin_append(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         *,
         acks: int,
         timeout_s: float,
-        submitted: Callable[[], None],
-    ) -> Awaitable[dict[TopicPartition, AppendResult | KafkaError]]:
-        """Append as `Storage.append` does."""
+    ) -> Awaitable[AppendResults | PendingAppend]:
+        """Begin an append as `Storage.begin_append` does."""
         # A coroutine around the storage's would add 3 % to the time of a small Produce in memory.
-        return self._storage.append(batches, acks=acks, timeout_s=timeout_s, submitted=submitted)
+        return self._storage.begin_append(batches, acks=acks, timeout_s=timeout_s)
 
     def note_failure(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
         """Record a batch that its handler refused, so that its producer's later batches do not overtake it."""

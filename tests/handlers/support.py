@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import trio
 from attrs import evolve
 
-from korvet.broker.broker import Broker, RequestContext, open_broker
+from korvet.broker.broker import Broker, PendingResponse, RequestContext, open_broker
 from korvet.config import Config
 from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from korvet.storage.interface import Storage, Topic, TopicPartition
+from korvet.storage.interface import AppendResults, PendingAppend, Storage, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 
 NOW_MS = 1_700_000_000_000
@@ -43,7 +44,8 @@ def context(version: int, **values: Any) -> RequestContext:
 
 async def ask(broker: Broker, key: int, version: int, request: object, **values: Any) -> Any:
     """Call the handler of that API and return its response."""
-    return await APIS[key].handle(broker, request, context(version, **values))
+    response = await APIS[key].handle(broker, request, context(version, **values))
+    return await response.wait() if isinstance(response, PendingResponse) else response
 
 
 async def create(broker: Broker, name: str = "t", partitions: int = 1, **settings: str) -> Topic:
@@ -87,6 +89,22 @@ async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None,
     assert partition.error_code == 0, partition
     offset: int = partition.base_offset
     return offset
+
+
+class SlowAppend(PendingAppend):
+    """An append whose results are known when the test sets `done`, as of a remote store."""
+
+    def __init__(self, results: AppendResults) -> None:
+        self.results = results
+        self.done = trio.Event()
+        self.is_abandoned = False
+
+    async def wait(self) -> AppendResults:
+        await self.done.wait()
+        return self.results
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
 
 
 class Shim(MemoryStorage):

@@ -6,6 +6,8 @@ import pytest
 
 from korvet.broker.broker import Broker, Disconnect
 from korvet.broker.counters import Counters
+from korvet.handlers import APIS
+from korvet.handlers.produce import PendingProduce
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.produce import (
@@ -20,10 +22,12 @@ from tests.handlers.support import (
     NOW_MS,
     T0,
     Shim,
+    SlowAppend,
     append,
     ask,
     away,
     batch,
+    context,
     create,
     install,
     produce_request,
@@ -316,21 +320,42 @@ async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await one(broker, batch())).error_code
 
 
-async def test_submitted_is_called_when_the_order_is_settled(broker: Broker) -> None:
-    settled = []
+async def begun(broker: Broker, **options: Any) -> tuple[PendingProduce, SlowAppend]:
+    """Return the pending response to a Produce whose results are not known, and its append."""
+    appends: list[SlowAppend] = []
 
-    class Context:
-        version = 9
-
-        def submitted(self) -> None:
-            settled.append(True)
+    async def begin_append(batches: Any, **options: Any) -> SlowAppend:
+        appends.append(SlowAppend(await storage.append(batches, **options)))
+        return appends[-1]
 
     await create(broker)
-    from korvet.handlers import produce as handler  # noqa: PLC0415  a module of the same name is a function here
+    storage = broker._storage
+    install(broker, Shim(storage, begin_append=begin_append))
+    response = await APIS[0].handle(broker, produce_request({T0: batch()}, **options), context(9))
+    assert isinstance(response, PendingProduce)
+    return response, appends[0]
 
-    await handler.handle(broker, produce_request({T0: batch()}), Context())  # type: ignore[arg-type]
 
-    assert [True] == settled
+async def test_response_is_pending_while_the_store_appends(broker: Broker) -> None:
+    response, append = await begun(broker)
+    append.done.set()
+    (partition,) = (await response.wait()).responses[0].partition_responses  # type: ignore[union-attr]
+
+    assert (0, ErrorCode.NONE) == (partition.base_offset, partition.error_code)
+
+
+async def test_pending_produce_with_acks_0_has_no_response(broker: Broker) -> None:
+    response, append = await begun(broker, acks=0)
+    append.done.set()
+
+    assert await response.wait() is None
+
+
+async def test_abandoned_produce_abandons_its_append(broker: Broker) -> None:
+    response, append = await begun(broker)
+    response.abandon()
+
+    assert append.is_abandoned
 
 
 async def test_counters_exclude_duplicates(broker: Broker) -> None:

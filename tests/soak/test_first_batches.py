@@ -6,7 +6,7 @@ Three client libraries write concurrently, each to a partition that it wrote to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
@@ -25,7 +25,7 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResult, TopicPartition
+from korvet.storage.interface import AppendResults, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import consume_all
@@ -136,9 +136,8 @@ class FirstBatchesFail(MemoryStorage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
-        submitted: Callable[[], None] = lambda: None,
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
-        refused: dict[TopicPartition, AppendResult | KafkaError] = {}
+    ) -> AppendResults:
+        refused: AppendResults = {}
         for tp, batch in batches.items():
             error = self.errors.get(tp.topic.rpartition("-")[2])
             # A producer's very first batch has the record -1, before it prints "ready".
@@ -150,7 +149,7 @@ class FirstBatchesFail(MemoryStorage):
             if error is NotEnoughReplicasAfterAppend:
                 await super().append({tp: batch}, acks=1)
         passed = {tp: batch for tp, batch in batches.items() if tp not in refused}
-        return refused | await super().append(passed, acks=acks, timeout_s=timeout_s, submitted=submitted)
+        return refused | await super().append(passed, acks=acks, timeout_s=timeout_s)
 
 
 async def test_producers_lose_no_record_when_only_their_first_batch_fails(

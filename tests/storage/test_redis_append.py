@@ -20,11 +20,21 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
 )
+from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
 from korvet.storage.redis import append as redis_append
 from korvet.storage.redis import layouts as redis_layouts
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
+from korvet.testing.records import (
+    Producer,
+    Record,
+    append,
+    append_batch,
+    batch,
+    numbered,
+    records_from,
+    results_of,
+)
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -83,20 +93,12 @@ async def values_of(storage: Storage) -> list[bytes | None]:
 
 
 async def append_in_order(storage: Storage, count: int, disturb: Callable[[int], Any]) -> list[Any]:
-    """Append `count` batches, each begun as soon as the one before was submitted."""
-    results: list[Any] = [None] * count
-
-    async def one(number: int, submitted: trio.Event) -> None:
-        found = await storage.append({TP: batch([Record(b"%d" % number)])}, submitted=submitted.set)
-        results[number] = found[TP]
-
-    async with trio.open_nursery() as nursery:
-        for number in range(count):
-            disturb(number)
-            submitted = trio.Event()
-            nursery.start_soon(one, number, submitted)
-            await submitted.wait()
-    return results
+    """Append `count` batches, each begun as soon as the order of the one before is fixed."""
+    begun = []
+    for number in range(count):
+        disturb(number)
+        begun.append(await storage.begin_append({TP: batch([Record(b"%d" % number)])}))
+    return [(await results_of(each))[TP] for each in begun]
 
 
 @each_layout
@@ -277,18 +279,8 @@ async def test_read_only_server_is_a_retriable_error(redis_server: RedisServer) 
 async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
     redis_server: RedisServer, sequences: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results: dict[int, AppendResult | KafkaError] = {}
-
-    async def send(storage: Storage, sequence: int, submitted: trio.Event) -> None:
-        sent = batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
-        (results[sequence],) = (await storage.append({TP: sent}, submitted=submitted.set)).values()
-
-    async def send_all(storage: Storage) -> None:
-        async with trio.open_nursery() as nursery:
-            for sequence in sequences:
-                submitted = trio.Event()
-                nursery.start_soon(send, storage, sequence, submitted)
-                await submitted.wait()
+    def sent(sequence: int) -> dict[TopicPartition, RecordBatch]:
+        return {TP: batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))}
 
     async with broker_on(redis_server) as storage:
         await append(storage, TP, numbered(1), producer=Producer(8))
@@ -298,8 +290,7 @@ async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(redis_append, "APPEND_LIMIT_S", 0.2)
-                sent = batch(numbered(1, first=sequences[0]), producer=Producer(7, sequence=sequences[0]))
-                (first,) = (await storage.append({TP: sent}, timeout_s=0)).values()
+                (first,) = (await storage.append(sent(sequences[0]), timeout_s=0)).values()
         finally:
             redis_server.resume()
         # Those that were sent after it, when Redis is back, and before it comes again.
@@ -307,11 +298,12 @@ async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
             (await storage.append({TP: batch(numbered(1), producer=Producer(7, sequence=sequence))}))[TP]
             for sequence in sequences[1:]
         ]
-        await send_all(storage)
+        begun = [await storage.begin_append(sent(sequence)) for sequence in sequences]
+        results = [(await results_of(each))[TP] for each in begun]
 
         assert isinstance(first, RequestTimedOut)
         assert [type(each) for each in late] == [RequestTimedOut] * 2
-        assert all(isinstance(each, AppendResult) for each in results.values())
+        assert all(isinstance(each, AppendResult) for each in results)
         values = [b"0", *(b"%d" % sequence for sequence in range(sequences[-1] + 1))]
         assert await values_of(storage) == values
 
@@ -319,34 +311,25 @@ async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
 async def test_queued_batches_do_not_overtake_a_failed_one(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results: dict[int, AppendResult | KafkaError] = {}
-    given_up = trio.Event()
-
-    async def send(storage: Storage, sequence: int, submitted: trio.Event) -> None:
-        sent = {TP: batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))}
-        (results[sequence],) = (await storage.append(sent, timeout_s=0, submitted=submitted.set)).values()
-        given_up.set()
-
     async with broker_on(redis_server) as storage:
         await append(storage, TP, numbered(1), producer=Producer(8))
         redis_server.pause()
         try:
-            async with trio.open_nursery() as nursery:
-                for sequence in range(3):
-                    # The first batch is given up early, the others wait until Redis is back.
-                    limit_s = 0.2 if sequence == 0 else 60.0
-                    monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", limit_s)
-                    submitted = trio.Event()
-                    nursery.start_soon(send, storage, sequence, submitted)
-                    await submitted.wait()
-                await given_up.wait()
-                redis_server.resume()
+            begun = []
+            for sequence in range(3):
+                # The first batch is given up early, the others wait until Redis is back.
+                monkeypatch.setattr(redis_append, "APPEND_LIMIT_S", 0.2 if sequence == 0 else 60.0)
+                sent = batch(numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
+                begun.append(await storage.begin_append({TP: sent}, timeout_s=0))
+            results = [(await results_of(begun[0]))[TP]]
+            redis_server.resume()
+            results += [(await results_of(each))[TP] for each in begun[1:]]
         finally:
             redis_server.resume()
         for sequence in range(3):
             await append(storage, TP, numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
 
-        assert [type(results[sequence]) for sequence in range(3)] == [RequestTimedOut] * 3
+        assert [type(result) for result in results] == [RequestTimedOut] * 3
         assert await values_of(storage) == [b"0", b"0", b"1", b"2"]
 
 

@@ -33,6 +33,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     AppendResult,
+    AppendResults,
     Compacted,
     Document,
     DocumentConflict,
@@ -211,9 +212,7 @@ class SQLiteStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,  # noqa: ARG002  there is nothing to wait for
-        submitted: Callable[[], None] = lambda: None,
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
-        submitted()  # the limiter lets calls in by their order
+    ) -> AppendResults:
         try:
             results = await self.append_now(batches, acks)
         except KafkaStorageError as error:
@@ -224,10 +223,8 @@ class SQLiteStorage(Storage):
         return results
 
     @transaction
-    def append_now(
-        self, batches: Mapping[TopicPartition, RecordBatch], acks: int
-    ) -> dict[TopicPartition, AppendResult | KafkaError]:
-        results: dict[TopicPartition, AppendResult | KafkaError] = {}
+    def append_now(self, batches: Mapping[TopicPartition, RecordBatch], acks: int) -> AppendResults:
+        results: AppendResults = {}
         for tp, batch in batches.items():
             try:
                 results[tp] = self.append_one(tp, batch, acks)

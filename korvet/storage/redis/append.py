@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
-from korvet.concurrency.time_slices import DecodedShare, Turns, in_turns
+from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import TopicPartition
-from korvet.storage.redis.append_queue import (
-    AppendContext,
-    AppendQueue,
-    Result,
-    Submission,
-    Ticket,
-    too_few_replicas,
-)
+from korvet.storage.interface import AppendResults, PendingAppend, TopicPartition
+from korvet.storage.redis.append_queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
 from korvet.storage.redis.layouts import pack_batch
 from korvet.storage.redis.partition import Partition
 
@@ -38,66 +31,55 @@ class Appender:
     context: AppendContext
     _queues: dict[Partition, AppendQueue] = field(factory=dict)
 
-    async def append(
-        self,
-        batches: Mapping[TopicPartition, RecordBatch],
-        *,
-        acks: int,
-        timeout_s: float,
-        submitted: Callable[[], None],
-    ) -> dict[TopicPartition, Result]:
-        """See `Storage.append`."""
+    async def begin(
+        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
+    ) -> AppendResults | PendingAppend:
+        """See `Storage.begin_append`."""
         limit_s = max(APPEND_LIMIT_S, timeout_s)
         submission = Submission(limit_s, timeout_s, self.context.failed)
+        tickets: Sequence[Ticket] = ()
         if (refusal := self.context.guard.refusal) is not None:
             for tp, batch in batches.items():
                 submission.fail(tp, ProducerBatch.of(batch), refusal)
-            submitted()
+        else:
+            try:
+                tickets = await self._connected_tickets(batches, submission, acks, limit_s)
+            except BaseException:
+                submission.share.end()
+                raise
+        if not tickets:
+            submission.share.end()
             await trio.lowlevel.checkpoint()
             return submission.results
-        share = DecodedShare()
-        try:
-            return await self._append(batches, submission, acks, limit_s, submitted, share)
-        finally:
-            share.end()
+        submission.submit(tickets)
+        for ticket in tickets:
+            self._queue_of(ticket.partition).submit(ticket)
+        return SubmittedAppend(self, submission, tickets)
 
-    async def _append(
+    async def _connected_tickets(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         submission: Submission,
         acks: int,
         limit_s: float,
-        submitted: Callable[[], None],
-        share: DecodedShare,
-    ) -> dict[TopicPartition, Result]:
-        tickets = await self._tickets(batches, submission, acks, share)
-        if tickets and not await self.context.redis.wait_connected(limit_s):
-            for ticket in tickets:
-                submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
-            tickets = []
-
-        submission.submit(tickets)
+    ) -> Sequence[Ticket]:
+        """Return a ticket for each batch that was not refused, once Redis is connected; none if it is not in time."""
+        tickets = await self._tickets(batches, submission, acks)
+        if not tickets or await self.context.redis.wait_connected(limit_s):
+            return tickets
         for ticket in tickets:
-            self._queue_of(ticket.partition).submit(ticket)
-        submitted()
-        if tickets:
-            await self._wait(submission, tickets)
-        else:
-            await trio.lowlevel.checkpoint()
-        return {tp: submission.results[tp] for tp in batches}
+            submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
+        return ()
 
     async def _tickets(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         submission: Submission,
         acks: int,
-        share: DecodedShare,
     ) -> list[Ticket]:
-        """Pack the batches in time slices; return one ticket for each batch that was not refused.
-
-        Until they are stored, `share` holds the bytes by which packing has enlarged the batches.
-        """
+        """Pack the batches in time slices; return one ticket for each batch that was not refused."""
         tickets = []
+        share = submission.share
         grown = 0  # bytes by which packing has enlarged the batches
         defaults = self.context.partitions.defaults
         turns = Turns()
@@ -136,16 +118,7 @@ class Appender:
     def _ended(self, partition: Partition) -> None:
         self._queues.pop(partition, None)
 
-    async def _wait(self, submission: Submission, tickets: list[Ticket]) -> None:
-        try:
-            with submission.waiting:
-                await submission.done.wait()
-        finally:
-            if not submission.done.is_set():
-                for ticket in tickets:
-                    self._give_up(ticket)
-
-    def _give_up(self, ticket: Ticket) -> None:
+    def give_up(self, ticket: Ticket) -> None:
         """Withdraw a batch whose append has timed out or whose caller was cancelled, and resolve it with an error."""
         queue = self._queues.get(ticket.partition)
         if queue is not None:
@@ -154,3 +127,28 @@ class Appender:
             ticket.resolve(too_few_replicas(ticket.config.min_insync_replicas - 1))
         else:
             ticket.resolve(RequestTimedOut())
+
+
+@frozen(eq=False)
+class SubmittedAppend(PendingAppend):
+    """Batches that were submitted to their partitions' queues."""
+
+    appender: Appender
+    submission: Submission
+    tickets: Sequence[Ticket]
+
+    async def wait(self) -> AppendResults:
+        done = self.submission.done
+        try:
+            # The results may have arrived before the call, and the time limit may have passed since.
+            if not done.is_set():
+                with self.submission.waiting:
+                    await done.wait()
+        finally:
+            self.abandon()
+        return self.submission.results
+
+    def abandon(self) -> None:
+        if not self.submission.done.is_set():
+            for ticket in self.tickets:
+                self.appender.give_up(ticket)

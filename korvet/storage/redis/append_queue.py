@@ -24,6 +24,7 @@ from typing import cast
 import trio
 from attrs import define, field, frozen
 
+from korvet.concurrency.time_slices import DecodedShare
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
     InvalidProducerEpoch,
@@ -56,14 +57,27 @@ Result = AppendResult | KafkaError
 
 
 class Submission:
-    """The batches of one `append`, and their results, for which one task waits."""
+    """The batches of one `append`, and their results, for which one task waits.
 
-    __slots__ = ("appending", "done", "failed", "remaining", "replicas_limit_s", "results", "waiting")
+    Until the last result, `share` holds the bytes by which packing has enlarged the batches.
+    """
+
+    __slots__ = (
+        "appending",
+        "done",
+        "failed",
+        "remaining",
+        "replicas_limit_s",
+        "results",
+        "share",
+        "waiting",
+    )
 
     def __init__(self, limit_s: float, replicas_limit_s: float, failed: FailedSequences) -> None:
         self.waiting = trio.CancelScope(deadline=trio.current_time() + limit_s)
         self.replicas_limit_s = replicas_limit_s
         self.failed = failed
+        self.share = DecodedShare()
         self.done = trio.Event()
         self.appending = self.remaining = 0
         self.results: dict[TopicPartition, Result] = {}
@@ -82,6 +96,7 @@ class Submission:
         self.results[tp] = result
         self.remaining -= 1
         if self.remaining == 0:
+            self.share.end()
             self.done.set()
 
     def fail(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:

@@ -9,7 +9,14 @@ import trio
 
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, UnknownTopicOrPartition
-from korvet.storage.interface import AppendResult, OffsetMapping, Storage, Topic, TopicPartition
+from korvet.storage.interface import (
+    AppendResult,
+    OffsetMapping,
+    PendingAppend,
+    Storage,
+    Topic,
+    TopicPartition,
+)
 from korvet.storage.offsets import TimestampOffsets
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
@@ -24,6 +31,7 @@ from korvet.testing.records import (
     numbered,
     read,
     records_from,
+    results_of,
     stored,
 )
 
@@ -240,30 +248,43 @@ class AppendContract(Contract):
         assert isinstance(results[tp], AppendResult)
         assert len(await records_from(storage, tp)) == 1
 
-    async def test_submitted_is_called_once(self, storage: Storage, topic: Topic) -> None:
-        calls = []
+    async def test_begun_append_returns_the_results_of_an_append(
+        self, storage: Storage, topic: Topic
+    ) -> None:
         batches = {TopicPartition(topic.name, number): batch(numbered(1)) for number in range(3)}
-        await storage.append(batches, submitted=lambda: calls.append(True))
-        await storage.append(
-            {TopicPartition("nowhere", 0): batch(numbered(1))}, submitted=lambda: calls.append(True)
-        )
+        nowhere = TopicPartition("nowhere", 0)
+        appended = await results_of(await storage.begin_append(batches))
+        failed = await results_of(await storage.begin_append({nowhere: batch(numbered(1))}))
 
-        assert calls == [True, True]
+        assert set(appended) == set(batches)
+        assert all(isinstance(result, AppendResult) for result in appended.values())
+        assert isinstance(failed[nowhere], UnknownTopicOrPartition)
 
-    async def test_appends_keep_the_order_in_which_they_were_submitted(
+    async def test_appends_keep_the_order_in_which_they_were_begun(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        async def append_and_note(number: int, submitted: trio.Event) -> None:
-            results = await storage.append({tp: batch(numbered(2, first=number))}, submitted=submitted.set)
-            assert isinstance(results[tp], AppendResult)
+        begun = [
+            await storage.begin_append({tp: batch(numbered(2, first=number))}) for number in range(0, 100, 2)
+        ]
+        results = [(await results_of(each))[tp] for each in reversed(begun)]
 
-        async with trio.open_nursery() as nursery:
-            for number in range(0, 100, 2):
-                submitted = trio.Event()
-                nursery.start_soon(append_and_note, number, submitted)
-                await submitted.wait()
-
+        assert all(isinstance(result, AppendResult) for result in results)
         assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(100)]
+
+    async def test_abandoned_append_does_not_block_the_next(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        begun = [
+            await storage.begin_append({tp: batch(numbered(2, first=number))}) for number in range(0, 10, 2)
+        ]
+        for each in begun:
+            if isinstance(each, PendingAppend):
+                each.abandon()
+        await append(storage, tp, numbered(1, first=10))
+        *pairs, last = [int(record.value or 0) for record in await records_from(storage, tp)]
+
+        assert last == 10
+        assert [first + 1 for first in pairs[::2]] == pairs[1::2]
 
     async def test_batches_of_concurrent_writers_are_not_interleaved(
         self, storage: Storage, tp: TopicPartition, environment: Environment

@@ -13,7 +13,16 @@ from korvet.storage.producer_state import producer_id_at
 from korvet.testing.contract.appending import log_append_time_topic
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
-from korvet.testing.records import Producer, append, batch, batches_of, numbered, read, records_from
+from korvet.testing.records import (
+    Producer,
+    append,
+    batch,
+    batches_of,
+    numbered,
+    read,
+    records_from,
+    results_of,
+)
 
 LAST_SEQUENCE = 2**31 - 1
 # An id that a store assigns long after the tests, so that it cannot have expired. Ids like 7 are older than any store.
@@ -202,20 +211,16 @@ class ProducerContract(Contract):
         assert len(await records_from(storage, tp)) == 2
 
     async def test_five_batches_in_flight_arrive_in_order(self, storage: Storage, tp: TopicPartition) -> None:
-        results: list[object] = []
-
-        async def send(sequence: int, submitted: trio.Event) -> None:
-            appended = batch(numbered(3, first=sequence), producer=Producer(7, sequence=sequence))
-            results.extend((await storage.append({tp: appended}, submitted=submitted.set)).values())
-
         for start in range(0, 75, 15):
-            async with trio.open_nursery() as nursery:
-                for sequence in range(start, start + 15, 3):
-                    submitted = trio.Event()
-                    nursery.start_soon(send, sequence, submitted)
-                    await submitted.wait()
+            begun = [
+                await storage.begin_append(
+                    {tp: batch(numbered(3, first=sequence), producer=Producer(7, sequence=sequence))}
+                )
+                for sequence in range(start, start + 15, 3)
+            ]
+            results = [(await results_of(each))[tp] for each in begun]
+            assert all(isinstance(result, AppendResult) for result in results)
 
-        assert all(isinstance(result, AppendResult) for result in results)
         assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(75)]
 
     # --- Epochs -----------------------------------------------------------------------------------------

@@ -1,0 +1,97 @@
+"""Receive a client's requests: bytes from its transport, memory from the budget of all connections."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from attrs import define, field
+
+from korvet.broker.limits import ByteBudget, Share
+from korvet.protocol.connection import Connection
+from korvet.protocol.errors import ProtocolError
+from korvet.protocol.frames import LARGE_FRAME
+from korvet.server.patience import Progress
+from korvet.server.transport import Transport
+
+RECEIVE_BYTES = 64 * 1024
+
+
+@define(eq=False)
+class RequestMemory:
+    """Memory for requests, which all connections of a server share."""
+
+    budget: ByteBudget
+    scratch: bytearray = field(factory=lambda: bytearray(RECEIVE_BYTES))  # to receive into, between two waits
+
+
+@define(eq=False)
+class Receiver:
+    """Receives the bytes of one connection's requests into `incoming`."""
+
+    transport: Transport
+    incoming: Connection
+    memory: RequestMemory
+    progress: Progress
+    share: Share | None = None  # the share of the budget of a request that has arrived in part
+    queued_s: float = 0.0  # seconds for which that request has waited for memory
+
+    async def receive(self) -> bool:
+        """Receive bytes of a request when there are any. Return False if the client has closed the connection.
+
+        Raises ProtocolError and OSError.
+        """
+        if not self.incoming.idle:
+            return await self._receive_more()
+        await self.transport.wait_readable()
+        return self._receive()
+
+    async def _receive_more(self) -> bool:
+        """Do the same after part of a request: count that part, and wait for memory if the request is large."""
+        budget = self.memory.budget
+        share = self.share = self.share or Share()
+        budget.resize(share, self.incoming.held_bytes)
+        size = self.incoming.pending_frame_size
+        await self.transport.wait_readable()
+        if size is None or size <= LARGE_FRAME:
+            return self._receive()
+        await self._wait_for_room(share)
+        try:
+            self.incoming.allow_frame()
+            return self._receive()
+        finally:
+            budget.resize(share, self.incoming.held_bytes)
+
+    async def _wait_for_room(self, share: Share) -> None:
+        began = monotonic()
+        self.progress.is_waiting_for_room = True
+        try:
+            await self.memory.budget.wait_for_room(share)
+        finally:
+            self.progress.is_waiting_for_room = False
+        self.queued_s += monotonic() - began
+
+    def _receive(self) -> bool:
+        buffer = self.incoming.frame_buffer()
+        try:
+            if buffer is not None:
+                count = self.transport.receive_into(buffer)
+                self.incoming.buffer_filled(count)
+            else:
+                count = self.transport.receive_into(self.memory.scratch)
+                self.incoming.receive_data(memoryview(self.memory.scratch)[:count])
+        except BlockingIOError:
+            return True
+        if not count and not self.incoming.idle:
+            raise ProtocolError("it went in the middle of a request")
+        return count > 0
+
+    def taken(self, frame_size: int) -> Share | None:
+        """Take the bytes of a complete request from the budget. Return the share it had, which they include."""
+        share, self.share = self.share, None
+        self.memory.budget.take_now(frame_size - (share.size if share else 0))
+        return share
+
+    def close(self) -> None:
+        """Release the bytes of a request that has arrived in part."""
+        if self.share is not None:
+            self.memory.budget.give_back(self.share.size, self.share)

@@ -1,0 +1,104 @@
+"""Bytes to and from one client, without copying them.
+
+`trio.SocketStream` needs two rounds of the scheduler where one is enough, and can neither receive into a buffer nor
+send a list of buffers. So a transport uses the socket directly, and a connection waits for it only when it must.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from typing import Final
+
+import trio
+from attrs import define
+
+from korvet.protocol.buffers import Buffer
+
+# The system's limit of buffers in one sendmsg (IOV_MAX).
+BUFFERS_AT_ONCE: Final = 1024
+# Limit of bytes copied to or from a socket in one call, which takes 0.25 ms. Socket buffers may hold ten times as much.
+BYTES_AT_ONCE: Final = 512 * 1024
+
+
+class Transport(ABC):
+    """A client's connection as bytes. Methods that are not asynchronous never block. Errors are OSErrors."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """Return the number of the socket's file descriptor, on which poll(2) reports that the client has gone."""
+
+    @abstractmethod
+    def receive_into(self, buffer: bytearray | memoryview) -> int:
+        """Receive bytes into the beginning of `buffer` and return their number, 0 if the client has closed its side.
+
+        Raises BlockingIOError if no bytes have arrived.
+        """
+
+    @abstractmethod
+    def has_arrived(self) -> bool:
+        """Return True if `receive_into` would not raise BlockingIOError."""
+
+    @abstractmethod
+    def send(self, buffers: list[Buffer], first: int) -> int:
+        """Send some of the bytes of the buffers from index `first`, and return their number."""
+
+    @abstractmethod
+    async def wait_readable(self) -> None:
+        """Wait until `receive_into` is worth another call."""
+
+    @abstractmethod
+    async def wait_writable(self) -> None:
+        """Wait until `send` is worth another call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+@define(eq=False)
+class PlainTransport(Transport):
+    """A non-blocking TCP socket."""
+
+    sock: socket.socket
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def receive_into(self, buffer: bytearray | memoryview) -> int:
+        return self.sock.recv_into(buffer, min(len(buffer), BYTES_AT_ONCE))
+
+    def has_arrived(self) -> bool:
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # the connection is lost, which receive_into reports
+        return True
+
+    def send(self, buffers: list[Buffer], first: int) -> int:
+        try:
+            return self.sock.sendmsg(portion(buffers, first))
+        except BlockingIOError:
+            return 0
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.wait_readable(self.sock)
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.wait_writable(self.sock)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def portion(buffers: list[Buffer], first: int) -> list[Buffer]:
+    """Return the buffers from `first` that are sent in one call, the last one possibly in part."""
+    end, room = first, BYTES_AT_ONCE
+    while end < len(buffers) and end < first + BUFFERS_AT_ONCE and room > 0:
+        room -= len(buffers[end])
+        end += 1
+    if room >= 0:
+        return buffers[first:end]
+    return [*buffers[first : end - 1], memoryview(buffers[end - 1])[:room]]
