@@ -91,7 +91,7 @@ def test_log_start_and_end_enclose_the_records(admin_client: AdminClient, topic:
     received = admin_client.consume(topic, 4)
 
     assert received[0].offset >= start
-    assert admin_client.bounds(topic) == (start, received[-1].offset + 1)
+    assert (start, received[-1].offset + 1) == admin_client.bounds(topic)
 
 
 def test_partitions_are_independent_logs(admin_client: AdminClient, topic: str) -> None:
@@ -100,7 +100,7 @@ def test_partitions_are_independent_logs(admin_client: AdminClient, topic: str) 
     admin_client.produce(topic, records)
 
     by_partition = [records_of(admin_client.consume(topic, 10, partition=index)) for index in range(3)]
-    assert [records[index::3] for index in range(3)] == by_partition
+    assert by_partition == [records[index::3] for index in range(3)]
 
 
 def test_many_batches_are_read_in_order(admin_client: AdminClient, topic: str) -> None:
