@@ -646,4 +646,4 @@ def test_varint_table_and_its_fallback_agree() -> None:
     for number in (-65, -64, -2, -1, 0, 63, 64, 8191, 8192, 2**31 - 1, -(2**63), 2**63 - 1):
         encoded = encode_varint(number)
         assert number == record._varint(encoded, 0)[0] >> 1 ^ -(encoded[0] & 1)
-        assert encoded == record.VARINTS[number]
+        assert record.VARINTS[number] == encoded
