@@ -100,7 +100,7 @@ def test_partitions_are_independent_logs(admin_client: AdminClient, topic: str) 
     admin_client.produce(topic, records)
 
     by_partition = [records_of(admin_client.consume(topic, 10, partition=index)) for index in range(3)]
-    assert by_partition == [records[index::3] for index in range(3)]
+    assert [records[index::3] for index in range(3)] == by_partition
 
 
 def test_many_batches_are_read_in_order(admin_client: AdminClient, topic: str) -> None:

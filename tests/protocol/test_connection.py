@@ -533,7 +533,7 @@ def test_response_is_sent_as_size_header_and_body(version: int) -> None:
 
     header = pack(">ix", 7) if version >= 12 else pack(">i", 7)
 
-    assert sent == frame(header + encoded(fetched(b"abc"), version))
+    assert frame(header + encoded(fetched(b"abc"), version)) == sent
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -542,7 +542,7 @@ def test_api_versions_response_always_has_header_version_0(version: int) -> None
 
     (sent,) = broker().send(request_of(APIS[18], version), response)
 
-    assert sent == frame(pack(">i", 7) + encoded(response, version))
+    assert frame(pack(">i", 7) + encoded(response, version)) == sent
 
 
 def test_no_response_sends_no_bytes() -> None:

@@ -128,9 +128,9 @@ def test_key_and_versions_are_those_of_kafkas_specification(cls: type[Any]) -> N
 
     valid = set(parse_versions(kafkas["validVersions"])) | REFUSED.get(cls.__name__, set())
 
-    assert schema.key == kafkas.get("apiKey")
+    assert kafkas.get("apiKey") == schema.key
     assert set(schema.versions) <= valid
-    assert schema.flexible == parse_versions(kafkas["flexibleVersions"])
+    assert parse_versions(kafkas["flexibleVersions"]) == schema.flexible
 
 
 def test_declared_versions_are_the_documented_ones() -> None:
@@ -173,9 +173,9 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "SaslAuthenticate": range(3),
     }
 
-    assert declared == {
+    assert {
         f"{name}{kind}": versions for name, versions in promised.items() for kind in ("Request", "Response")
-    }
+    } == declared
 
 
 # --- Bytes -------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_request_frames_equal_those_of_kafka_python(cls: type[Any], version: int
 
     ours = b"".join(encode_request(request, version, 77, "käfer"))
 
-    assert ours == theirs.encode(header=True, framed=True)
+    assert theirs.encode(header=True, framed=True) == ours
 
 
 @pytest.mark.parametrize("cls, version", every_version(RESPONSES), ids=version_id)
@@ -258,7 +258,7 @@ def test_response_frames_equal_those_of_kafka_python(cls: type[Any], version: in
 
     ours = b"".join(Connection({}, max_frame_bytes=0).send(request, response))
 
-    assert ours == theirs.encode(header=True, framed=True)
+    assert theirs.encode(header=True, framed=True) == ours
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])

@@ -114,7 +114,7 @@ def test_records_are_read_once_in_order_while_broker_and_redis_are_killed(
 
     found = consume_all(broker.bootstrap_servers, topic)
     assert_each_once_and_in_order(ledgers, found)
-    assert follower.seen == [(one.name, one.number) for one in found]
+    assert [(one.name, one.number) for one in found] == follower.seen
 
 
 @pytest.mark.parametrize("storage", ["memory", "redis"])

@@ -142,7 +142,7 @@ async def test_members_at_different_processes_share_a_generation(storage: Memory
         members = [Client(groups, f"m{index}") for index, groups in enumerate(processes.groups)]
         assignments = await together(*(member.take_part for member in members))
 
-        assert assignments == [member.member_id.encode() for member in members]
+        assert [member.member_id.encode() for member in members] == assignments
         assert {1} == {member.generation_id for member in members}
         assert ["ok"] * PROCESSES == [await member.heartbeat() for member in members]
         assert [None] * PROCESSES == [
