@@ -32,8 +32,10 @@ ENVIRONMENT_PREFIX = "KORVET_"
 # a namespace with a service called korvet, the path of the configuration file,
 # and the password of `korvet users add`.
 NO_SETTINGS = re.compile(r"KORVET_(CONFIG|PASSWORD|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
-# Listener names that would promise clients encryption or authentication, which korvet does not have yet.
-SECURE_NAMES = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# Kafka's protocols that korvet does not have yet.
+ENCRYPTED = ("SSL", "SASL_SSL")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
 LISTENER = re.compile(
     r"(?:(?P<name>[A-Za-z0-9_-]+)://)?"
@@ -188,12 +190,9 @@ def _parse_listener(value: Any) -> Listener:
     match = LISTENER.fullmatch(str(value))
     if match is None or not _is_address(match):
         raise ValueError(f"{value!r} is not an address")
-    name = (match["name"] or "").upper()
-    if name in SECURE_NAMES:
-        raise ValueError(
-            f"{value!r} requires {name}, which korvet does not serve: clients would send plain text"
-        )
-    return Listener(name, match["ipv6"] or match["host"], int(match["port"] or DEFAULT_PORT))
+    return Listener(
+        (match["name"] or "").upper(), match["ipv6"] or match["host"], int(match["port"] or DEFAULT_PORT)
+    )
 
 
 def _is_address(match: re.Match[str]) -> bool:
@@ -216,6 +215,27 @@ def _parse_listeners(value: Any) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
+@frozen
+class ListenerProtocol:
+    """The security protocol of the listener with that name."""
+
+    name: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.protocol}"
+
+
+def _parse_protocol(value: Any) -> ListenerProtocol:
+    name, _, protocol = str(value).upper().partition(":")
+    if not name or protocol not in PROTOCOLS:
+        raise ValueError(f"{value!r} names no protocol")
+    return ListenerProtocol(name, protocol)
+
+
+PROTOCOL_MAP: Kind[tuple[ListenerProtocol, ...]] = attrs.evolve(
+    list_of(Kind("", f"NAME:PROTOCOL; protocols are {', '.join(PROTOCOLS)}", _parse_protocol)), type="string"
+)
 LISTENERS: Kind[tuple[Listener, ...]] = Kind(
     "list", "HOST:PORT, HOST, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
 )
@@ -281,6 +301,11 @@ class Config:
         LISTENERS,
         (),
         "addresses that clients connect to, for the listener of the same name; default: the listener's own address",
+    )
+    listener_security_protocol_map: tuple[ListenerProtocol, ...] = _setting(
+        PROTOCOL_MAP,
+        (),
+        "security protocol of each listener; if not set, the protocol of that name, else PLAINTEXT",
     )
     node_id: int = _setting(integer(at_least=0), 1, "id of this broker", aliases=("broker.id",))
     broker_rack: str | None = _setting(
@@ -496,6 +521,45 @@ class Config:
         integer(at_least=1), 1024, "maximum number of connections that wait to be accepted"
     )
 
+    # Security
+    sasl_enabled_mechanisms: tuple[str, ...] = _setting(
+        list_of(one_of(*SASL_MECHANISMS)),
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "SASL mechanisms of the listeners with SASL",
+    )
+    sasl_server_max_receive_size: int = _bytes(
+        524_288, "largest request of a client that has not authenticated", at_least=1
+    )
+    connections_max_reauth_ms: int = _ms(
+        0, "time after which a client has to authenticate again; 0 for no limit"
+    )
+    connection_failed_authentication_delay_ms: int = _setting(
+        integer(at_least=0), 100, "delay of the response to a failed authentication", unit="ms"
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = _setting(
+        optional(text("an https:, http: or file: URL", r"(https?|file)://[^\x00-\x20]+")),
+        None,
+        "URL of the keys that verify tokens; OAUTHBEARER requires it",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _ms(
+        3_600_000, "interval of reading the keys that verify tokens", at_least=1
+    )
+    sasl_oauthbearer_expected_issuer: str | None = _setting(
+        optional(text("any text")), None, "required issuer of tokens; if not set, any"
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = _setting(
+        list_of(text("any text")), (), "audiences of which a token must have one; if not set, any"
+    )
+    sasl_oauthbearer_scope_claim_name: str = _setting(
+        text("any text"), "scope", "claim of a token with its scopes"
+    )
+    sasl_oauthbearer_sub_claim_name: str = _setting(
+        text("any text"), "sub", "claim of a token with the name of the user"
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = _setting(
+        integer(at_least=0), 30, "accepted difference of the clocks of broker and token issuers"
+    )
+
     # Kinds of storage
     memory_max_bytes: int | None = _setting(
         optional(long(at_least=1)),
@@ -544,6 +608,16 @@ class Config:
         """The offset mapping of new topics. If it is not set: dense in memory, timestamp on Redis."""
         return self.offset_mapping or ("dense" if self.storage.startswith("memory:") else "timestamp")
 
+    def protocol(self, listener: Listener) -> str:
+        """Return the security protocol of a listener."""
+        by_name = {each.name: each.protocol for each in self.listener_security_protocol_map}
+        return by_name.get(listener.name, listener.name if listener.name in PROTOCOLS else "PLAINTEXT")
+
+    @property
+    def has_sasl(self) -> bool:
+        """True if a listener authenticates clients with SASL."""
+        return any(self.protocol(listener).startswith("SASL_") for listener in self.listeners)
+
     def advertised(self, listener: Listener) -> Listener | None:
         """Return the configured advertised listener of `listener`, or None."""
         return next((other for other in self.advertised_listeners if other.name == listener.name), None)
@@ -563,6 +637,7 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"$.advertised.listeners: there is no listener {advertised.name}; accepted: {', '.join(names)}"
         if advertised.is_wildcard:
             yield f"$.advertised.listeners: clients cannot connect to {advertised}; accepted: a single address"
+    yield from _security_contradictions(config)
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         yield (
             "$.group.min.session.timeout.ms: it is above group.max.session.timeout.ms; accepted: at most"
@@ -575,6 +650,20 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"$.processes: {config.processes} processes cannot share the memory of one of them; accepted: 1, or shared"
             " storage: redis://…, rediss://…, unix://PATH, embedded:PATH"
         )
+
+
+def _security_contradictions(config: Config) -> Iterator[str]:
+    mapped = [each.name for each in config.listener_security_protocol_map]
+    for listener in config.listeners:
+        if (protocol := config.protocol(listener)) in ENCRYPTED:
+            yield f"$.listeners: {listener} requires {protocol}, which korvet does not serve; accepted: SASL_PLAINTEXT"
+        if mapped and listener.name not in mapped:
+            yield f"$.listener.security.protocol.map: it has no {listener.name}; accepted: each listener's name"
+    if config.has_sasl and not config.sasl_enabled_mechanisms:
+        yield f"$.sasl.enabled.mechanisms: the list is empty; accepted: {', '.join(SASL_MECHANISMS)}"
+    uses_tokens = config.has_sasl and "OAUTHBEARER" in config.sasl_enabled_mechanisms
+    if uses_tokens and config.sasl_oauthbearer_jwks_endpoint_url is None:
+        yield "$.sasl.oauthbearer.jwks.endpoint.url: it is not set; OAUTHBEARER requires an https:, http: or file: URL"
 
 
 def settings() -> dict[str, Setting]:

@@ -134,6 +134,12 @@ def test_all_faults_are_reported_with_path_source_and_accepted_values(file: Path
         ("storage", 5),
         ("broker.rack", "a\nb"),
         ("offset.sequence.bits", "17"),
+        ("sasl.enabled.mechanisms", "GSSAPI"),
+        ("sasl.enabled.mechanisms", "scram-sha-256"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "ftp://host/keys"),
+        ("listener.security.protocol.map", "INSIDE"),
+        ("listener.security.protocol.map", "INSIDE:TLS"),
+        ("listener.security.protocol.map", ":SSL"),
         ("listeners", 9092),
         ("listeners", ""),
     ],
@@ -168,7 +174,9 @@ def test_invalid_addresses_are_refused(text: str) -> None:
 
 
 def test_unsupported_listener_protocol_is_refused_with_the_reason() -> None:
-    assert "SASL_SSL, which korvet does not serve" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
+    assert (
+        "requires SASL_SSL, which korvet does not serve" in faults(flags={"listeners": "SASL_SSL://:9093"})[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,10 +189,53 @@ def test_unsupported_listener_protocol_is_refused_with_the_reason() -> None:
             "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1",
         ),
         ({"listeners": "A://:1,A://:2"}, "two listeners have the same name"),
+        (
+            {"listeners": "A://:1", "listener.security.protocol.map": "A:SSL"},
+            "$.listeners: A://:1 requires SSL, which korvet does not serve; accepted: SASL_PLAINTEXT",
+        ),
+        (
+            {"listeners": "A://:1,B://:2", "listener.security.protocol.map": "A:PLAINTEXT"},
+            "$.listener.security.protocol.map: it has no B; accepted: each listener's name",
+        ),
+        (
+            {"listeners": "SASL_PLAINTEXT://:1", "sasl.enabled.mechanisms": ""},
+            "$.sasl.enabled.mechanisms: the list is empty",
+        ),
+        (
+            {"listeners": "SASL_PLAINTEXT://:1", "sasl.enabled.mechanisms": "OAUTHBEARER"},
+            "$.sasl.oauthbearer.jwks.endpoint.url: it is not set",
+        ),
     ],
 )
 def test_contradicting_settings_are_refused(flags: dict[str, str], expected: str) -> None:
     assert expected in "\n".join(faults(flags=flags))
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ({"listeners": ":1,INSIDE://:2"}, ["PLAINTEXT", "PLAINTEXT"]),
+        ({"listeners": ":1,SASL_PLAINTEXT://:2"}, ["PLAINTEXT", "SASL_PLAINTEXT"]),
+        (
+            {
+                "listeners": ":1,IN://:2",
+                "listener.security.protocol.map": "IN:sasl_plaintext, plaintext:PLAINTEXT",
+            },
+            ["PLAINTEXT", "SASL_PLAINTEXT"],
+        ),
+        (
+            {"listeners": ":1", "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT"},
+            ["SASL_PLAINTEXT"],
+        ),
+    ],
+)
+def test_protocol_of_a_listener_is_that_of_the_map_or_of_its_name(
+    flags: dict[str, str], expected: list[str]
+) -> None:
+    config = load_config(flags=flags)
+
+    assert expected == [config.protocol(listener) for listener in config.listeners]
+    assert ("SASL_PLAINTEXT" in expected) == config.has_sasl
 
 
 @pytest.mark.parametrize("text", ["= 1", 'storage = "memory://"\n[storage]\nlayout = "batch"'])

@@ -25,6 +25,8 @@ from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from korvet.protocol.messages.metadata import MetadataRequest
+from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 COORDINATORS_IN_A_LIST = 4
 
@@ -222,3 +224,14 @@ def describe_user_scram_credentials(talk: Talk, version: int) -> None:
         talk.ask(DescribeUserScramCredentialsRequest(users=users), version, label)
     removed = AlterUserScramCredentialsRequest(deletions=[deletion("scram-c", 2)], upsertions=[])
     talk.ask(removed, label="delete")
+
+
+@scenario(SaslHandshakeRequest)
+def sasl_handshake_without_sasl(talk: Talk, version: int) -> None:
+    for mechanism in ("PLAIN", "no such mechanism"):
+        talk.ask(SaslHandshakeRequest(mechanism=mechanism), version, mechanism)
+
+
+@scenario(SaslAuthenticateRequest)
+def sasl_authenticate_without_sasl(talk: Talk, version: int) -> None:
+    talk.ask(SaslAuthenticateRequest(auth_bytes=b"\0user\0password"), version)

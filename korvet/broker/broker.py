@@ -43,6 +43,7 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
+from korvet.security.session import ANONYMOUS, Session
 from korvet.security.users import Users
 from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
 from korvet.tiered.log import Tiers
@@ -132,8 +133,9 @@ class RequestContext:
 
     version: int
     client_id: str | None = None
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     listener_name: str = "PLAINTEXT"
+    session: Session | None = None  # None on a listener without SASL
     peer: str = ""
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None

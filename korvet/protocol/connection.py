@@ -40,10 +40,12 @@ from korvet.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
 from korvet.protocol.schema import versions_of
 
 PRODUCE = 0
+SASL_AUTHENTICATE = 36
 
 KEY_AND_VERSION = Struct(">hh")
 
@@ -114,6 +116,7 @@ class Request:
     frame_size: int  # without the four bytes of the size itself
     response_version: int
     refusal: Any = None  # the response if the version is not served; then `body` is None
+    is_bare: bool = False  # a message of a SASL mechanism, which had no header
 
 
 @define
@@ -122,6 +125,10 @@ class Connection:
 
     apis: Mapping[int, Api]
     max_frame_bytes: int = field(kw_only=True)
+    # The keys of the APIs that are accepted, before a client has authenticated; None if all are.
+    accepted: frozenset[int] | None = field(default=None, init=False)
+    # True if frames are messages of a SASL mechanism (after SaslHandshake v0). They are returned as SaslAuthenticate.
+    is_bare: bool = field(default=False, init=False)
     _frames: FrameReader = field(
         default=Factory(lambda self: FrameReader(self.max_frame_bytes), takes_self=True), init=False
     )
@@ -130,6 +137,10 @@ class Connection:
     def receive_data(self, data: Buffer) -> None:
         """Add bytes that were received. `next_request` returns the requests in them."""
         self._frames.receive_data(data)
+
+    def limit_frames(self, max_bytes: int) -> None:
+        """Set another limit of the size of requests, for those that have not begun to arrive."""
+        self._frames.max_frame_bytes = max_bytes
 
     @property
     def idle(self) -> bool:
@@ -177,7 +188,7 @@ class Connection:
             self._failed = True
             raise
 
-    def send(self, request: Request, response: object | None) -> list[Buffer]:
+    def send(self, request: Request, response: Any) -> list[Buffer]:
         """Return the bytes of the response to a request, as buffers to send one after the other.
 
         Large record buffers of the response are returned without a copy. A response of None, as for a Produce with
@@ -185,6 +196,8 @@ class Connection:
         """
         if response is None:
             return []
+        if request.is_bare:
+            return [] if response.error_code else framed([response.auth_bytes])
         spoken = request.api.spoken(request.response_version)
         pieces: list[Buffer] = []
         spoken.write_header(ResponseHeader(correlation_id=request.correlation_id), pieces.append)
@@ -192,12 +205,17 @@ class Connection:
         return framed(pieces)
 
     def _parse(self, frame: memoryview) -> Request:
+        if self.is_bare:
+            body = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+            return Request(self.apis[SASL_AUTHENTICATE], 0, 0, None, body, len(frame), 0, is_bare=True)
         if len(frame) < KEY_AND_VERSION.size:
             raise ProtocolError(f"a frame of {len(frame)} bytes, too few for a request header")
         key, version = KEY_AND_VERSION.unpack_from(frame)
         api = self.apis.get(key)
         if api is None:
             raise ProtocolError(f"unknown API key {key}")
+        if self.accepted is not None and key not in self.accepted:
+            raise ProtocolError(f"{api.name} before the client has authenticated")
         if not api.min_version <= version <= api.max_version:
             header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
             return refuse(api, header, frame, end)

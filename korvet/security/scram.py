@@ -147,8 +147,11 @@ class ScramServer:
 
     def _answer_final(self, message: bytes, credential: ScramCredential) -> bytes:
         match = CLIENT_FINAL.fullmatch(message)
-        if match is None or match["nonce"] != self._nonce or _binary(match["binding"]) != self._header:
+        # Not equal: older versions of librdkafka write their own nonce twice. Kafka accepts that, too.
+        if match is None or not match["nonce"].endswith(self._nonce):
             raise Rejected("the final message does not belong to the first")
+        if _binary(match["binding"]) != self._header:
+            raise Rejected("the channel binding is not that of the first message")
         signed = b"%b,%b" % (self._exchanged, match["without_proof"])
         digest = self.mechanism.digest
         signature = hmac.digest(credential.stored_key, signed, digest)

@@ -28,6 +28,7 @@ from korvet.broker.limits import Share
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
+from korvet.security.session import ANONYMOUS, Session, State
 from korvet.server.busy_poll import Vigil
 from korvet.server.log_limit import LogLimit
 from korvet.server.patience import Patience, Progress
@@ -87,6 +88,7 @@ class ServedConnection:
     listener_name: str
     shared: Shared
     closed: Callable[[ServedConnection], None] = lambda _: None
+    session: Session | None = None  # None on a listener without SASL
     progress: Progress = field(factory=Progress)
     incoming: Connection = field(init=False)
     receiver: Receiver = field(init=False)
@@ -101,6 +103,7 @@ class ServedConnection:
     _has_responder: bool = False
     _appended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _answered: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
+    _principal: str = ANONYMOUS
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
 
@@ -108,6 +111,9 @@ class ServedConnection:
         limit = self.shared.broker.config.socket_request_max_bytes
         self.incoming = Connection(self.shared.apis, max_frame_bytes=limit)
         self.receiver = Receiver(self.transport, self.incoming, self.shared.memory, self.progress)
+        if self.session is not None:
+            self.incoming.limit_frames(self.session.sasl.max_receive_bytes)
+            self._follow(self.session)
 
     def __repr__(self) -> str:
         done = self.progress
@@ -148,6 +154,10 @@ class ServedConnection:
 
     def overdue(self, now: float, patience: Patience) -> str:
         """Return why the client has kept the broker waiting for too long, or ""."""
+        if self.session is not None and not self.session.is_authenticated:
+            connected_s = now - self.progress.connected
+            if connected_s > patience.login_s:
+                return f"it has not authenticated in {connected_s:.0f} s"
         return self.progress.overdue(now, patience, self.incoming)
 
     # --- The first task: requests -----------------------------------------------------------------------
@@ -184,6 +194,8 @@ class ServedConnection:
     async def _serve(self, request: Request, nursery: trio.Nursery) -> None:
         """Handle one request; send its response, or leave that to the responder."""
         exchange = self._begin(request)
+        if self.session is not None and self.session.has_expired(request.api.key):
+            raise Disconnect("its session has expired, and it does not authenticate again")
         if self._pending and not exchange.is_produce:
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
@@ -195,13 +207,24 @@ class ServedConnection:
             await self._until_nothing_is_pending()
         await self._answer(exchange)
         self._current = None
+        if self.session is not None:
+            self._follow(self.session)
+
+    def _follow(self, session: Session) -> None:
+        """Accept the requests that the session's state allows, or none after a failed authentication."""
+        self._principal = session.principal
+        self.incoming.accepted, self.incoming.is_bare = session.accepted, session.is_bare
+        if session.state is State.AUTHENTICATED:
+            self.incoming.limit_frames(self.shared.broker.config.socket_request_max_bytes)
+        elif session.state is State.FAILED:
+            self._is_ending = True
 
     def _begin(self, request: Request) -> Exchange:
         """Count a request that was read."""
         self.progress.taken += 1
         self.progress.active = began = monotonic()
         context = RequestContext(
-            request.version, request.client_id, listener_name=self.listener_name, peer=self.peer
+            request.version, request.client_id, self._principal, self.listener_name, self.session, self.peer
         )
         share = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE

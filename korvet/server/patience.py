@@ -20,6 +20,7 @@ class Patience:
     min_rate: int
     # True if other requests wait for memory. Then a large request must be complete after `progress_s`.
     is_memory_scarce: bool = False
+    login_s: float = 30.0  # until a client must have authenticated
     # True if other responses wait for memory. Then a client must read some of its response in each `progress_s`.
     is_answer_memory_scarce: bool = False
 
@@ -38,6 +39,7 @@ class Arrival:
 class Progress:
     """Progress of a connection, which the connection keeps up to date. Times are those of `monotonic`."""
 
+    connected: float = field(factory=monotonic)
     # When a request was last read, or bytes of a response were last sent.
     active: float = field(factory=monotonic)
     taken: int = 0  # requests read

@@ -32,6 +32,7 @@ from korvet.concurrency.time_slices import DECODED
 from korvet.config import Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
+from korvet.server.authentication import Authentication, authentication
 from korvet.server.connection import ServedConnection, Shared
 from korvet.server.listeners import (
     BoundListener,
@@ -84,6 +85,7 @@ class Server:
     broker: Broker
     listeners: Sequence[BoundListener]
     sweep_interval_s: float = SWEEP_INTERVAL_S
+    _authentication: Authentication = field(init=False)
     _connections: set[ServedConnection] = field(factory=set)
     _limit: ConnectionLimit = field(init=False)
     _budget: ByteBudget = field(init=False)
@@ -93,6 +95,7 @@ class Server:
 
     def __attrs_post_init__(self) -> None:
         config = self.broker.config
+        self._authentication = authentication(self.broker)
         self._limit = ConnectionLimit(share_of(config.max_connections, config.processes))
         self._budget = ByteBudget(share_of(config.queued_max_request_bytes, config.processes))
 
@@ -137,10 +140,12 @@ class Server:
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)
                 await accepting.start(supervise, "imports", APIS.load)
+                if self._authentication.jwks is not None:
+                    await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)
                 accepting.start_soon(shared.vigil.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
-                        accepting.start_soon(self._accept, sock, bound.listener.name, shared, connections)
+                        accepting.start_soon(self._accept, sock, bound.listener, shared, connections)
                 task_status.started(self)
                 await self._stopping.wait()
                 accepting.cancel_scope.cancel()
@@ -157,7 +162,7 @@ class Server:
     # --- Accepting --------------------------------------------------------------------------------------
 
     async def _accept(
-        self, listening: socket.socket, listener_name: str, shared: Shared, connections: trio.Nursery
+        self, listening: socket.socket, listener: Listener, shared: Shared, connections: trio.Nursery
     ) -> None:
         """Accept connections until cancelled, and serve each in a task of `connections`.
 
@@ -179,15 +184,16 @@ class Server:
                 else:
                     raise
             else:
-                connection = self._begin(sock, peer_name(address), listener_name, shared)
+                connection = self._begin(sock, peer_name(address), listener, shared)
                 connections.start_soon(connection.serve, name=f"connection {connection.peer}")
                 await trio.lowlevel.checkpoint()
 
-    def _begin(self, sock: socket.socket, peer: str, listener_name: str, shared: Shared) -> ServedConnection:
+    def _begin(self, sock: socket.socket, peer: str, listener: Listener, shared: Shared) -> ServedConnection:
         sock.settimeout(0)
         # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = ServedConnection(PlainTransport(sock), peer, listener_name, shared, self._ended)
+        session = self._authentication.session(listener, peer)
+        connection = ServedConnection(PlainTransport(sock), peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)
         self._limit.opened()
         self.broker.counters.connected(self._limit.open)
@@ -400,17 +406,19 @@ def start_lines(server: Server) -> list[str]:
     )
     if (processes := server.broker.config.processes) > 1:
         first += f"; {processes} processes"
-    return [first, *(warning for bound in server.listeners for warning in _warnings(bound))]
+    config = server.broker.config
+    return [first, *(warning for bound in server.listeners for warning in _warnings(bound, config))]
 
 
-def _warnings(bound: BoundListener) -> Iterator[str]:
+def _warnings(bound: BoundListener, config: Config) -> Iterator[str]:
     if bound.is_loopback:
         return
     listener, advertised = bound.listener, bound.advertised
-    yield (
-        f"warning: listening on {listener.address}, which other machines can reach, without"
-        " authentication: any client may read, write and delete everything"
-    )
+    if config.protocol(listener).startswith("SASL_"):
+        risk = "without encryption: passwords of PLAIN, tokens and records can be read on the way"
+    else:
+        risk = "without authentication: any client may read, write and delete everything"
+    yield f"warning: listening on {listener.address}, which other machines can reach, {risk}"
     if is_loopback(advertised.host) or advertised.is_wildcard:
         yield (
             f"warning: clients of {listener.address} connect to {advertised.address}, which leads to"

@@ -169,7 +169,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "ListConfigResources": range(2),
         "DescribeTopicPartitions": range(1),
         "ListPartitionReassignments": range(1),
-        "SaslHandshake": range(2),  # only the client supports these two
+        "SaslHandshake": range(2),
         "SaslAuthenticate": range(3),
     }
 

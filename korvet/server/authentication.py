@@ -1,0 +1,71 @@
+"""SASL on the server's listeners, by the broker's settings."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from korvet.broker.broker import Broker
+from korvet.config import Config, ConfigError, Listener
+from korvet.security.session import Sasl, Session
+
+if TYPE_CHECKING:
+    from korvet.security.jwks import Jwks
+    from korvet.security.oauthbearer import Token
+
+
+@define(eq=False)
+class Authentication:
+    """Makes the sessions of connections. `jwks` has the keys of tokens, if OAUTHBEARER is enabled."""
+
+    config: Config
+    sasl: Sasl
+    jwks: Jwks | None = None
+
+    def session(self, listener: Listener, peer: str) -> Session | None:
+        """Return the session of a new connection, None on a listener without SASL."""
+        has_sasl = self.config.protocol(listener).startswith("SASL_")
+        return Session(self.sasl, peer) if has_sasl else None
+
+
+def authentication(broker: Broker) -> Authentication:
+    """Return the authentication that the broker's settings require. Raises ConfigError if a library is missing."""
+    config = broker.config
+    made = Authentication(
+        config,
+        Sasl(
+            config.sasl_enabled_mechanisms,
+            broker.users,
+            max_reauth_ms=config.connections_max_reauth_ms,
+            failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
+            max_receive_bytes=config.sasl_server_max_receive_size,
+        ),
+    )
+    if config.has_sasl and "OAUTHBEARER" in config.sasl_enabled_mechanisms:
+        made.jwks, made.sasl.verify_token = _tokens(config)
+    return made
+
+
+def _tokens(config: Config) -> tuple[Jwks, Callable[[str], Awaitable[Token]]]:
+    """Return the keys of tokens, and the function that verifies tokens."""
+    if importlib.util.find_spec("joserfc") is None:
+        raise ConfigError(
+            ["$.sasl.enabled.mechanisms: OAUTHBEARER requires: pip install 'korvet[oauthbearer]'"]
+        )
+    # Imported here, because joserfc and its cryptography take a fifth of the time in which a broker starts.
+    from korvet.security.jwks import Jwks  # noqa: PLC0415
+    from korvet.security.tokens import TokenRules, TokenVerifier  # noqa: PLC0415
+
+    rules = TokenRules(
+        config.sasl_oauthbearer_expected_issuer,
+        config.sasl_oauthbearer_expected_audience,
+        config.sasl_oauthbearer_scope_claim_name,
+        config.sasl_oauthbearer_sub_claim_name,
+        config.sasl_oauthbearer_clock_skew_seconds,
+    )
+    refresh_s = config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
+    jwks = Jwks(config.sasl_oauthbearer_jwks_endpoint_url or "", refresh_s)
+    return jwks, TokenVerifier(rules, jwks).verify

@@ -1,0 +1,337 @@
+"""Authentication over real sockets: the mechanisms, the requests before, failures, and sessions that expire."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
+
+from korvet.client import open_client
+from korvet.client.scram import ScramClient
+from korvet.client.security import Sasl, Security
+from korvet.config import Listener
+from korvet.protocol.errors import ErrorCode, SaslAuthenticationFailed
+from korvet.protocol.frames import SIZE
+from korvet.protocol.messages.api_versions import ApiVersionsRequest
+from korvet.protocol.messages.metadata import MetadataRequest
+from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from korvet.security.scram import MECHANISMS, credential_of, salted_password
+from korvet.security.users import Users
+from korvet.server.server import Server
+from korvet.storage.memory import MemoryStorage
+from tests.handlers.support import Shim, away
+from tests.talk import Client, connect, serving
+
+LISTENERS = (Listener("SASL_PLAINTEXT", "localhost", 0),)
+ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+METADATA = MetadataRequest(topics=[])
+PLAIN = b"\0alice\0hush"
+KEY = ECKey.generate_key("P-256", {"kid": "key"})
+
+
+async def storage_with_alice() -> MemoryStorage:
+    storage = MemoryStorage()
+    for mechanism in MECHANISMS.values():
+        salted = salted_password(mechanism, "hush", b"salt", 4096)
+        await Users(storage).put("alice", mechanism, credential_of(mechanism, salted, b"salt", 4096))
+    return storage
+
+
+@asynccontextmanager
+async def secured(**settings: Any) -> AsyncIterator[Server]:
+    """Serve a listener with SASL, and the user alice with the password hush."""
+    settings = {
+        "listeners": LISTENERS,
+        "sasl_enabled_mechanisms": ALL,
+        "storage": await storage_with_alice(),
+        "connection_failed_authentication_delay_ms": 0,
+        **settings,
+    }
+    async with serving(**settings) as server:
+        yield server
+
+
+async def log_in(client: Client, message: bytes = PLAIN, mechanism: str = "PLAIN", version: int = 2) -> Any:
+    assert 0 == (await client.ask(SaslHandshakeRequest(mechanism=mechanism), 1)).error_code
+    return await client.ask(SaslAuthenticateRequest(auth_bytes=message), version)
+
+
+async def send_bare(client: Client, message: bytes) -> None:
+    """Send a message without a header."""
+    await client.send(SIZE.pack(len(message)) + message)
+
+
+# --- The mechanisms -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ALL)
+async def test_client_with_the_password_is_served(mechanism: str) -> None:
+    async with secured() as server:
+        security = Security(sasl=Sasl(mechanism, "alice", "hush"))
+        async with open_client(server.bootstrap_servers, security=security) as client:
+            assert server.broker.cluster_id == client.cluster_id
+
+
+@pytest.mark.parametrize("mechanism", ALL)
+@pytest.mark.parametrize("username, password", [("alice", "hush!"), ("bob", "hush")])
+async def test_client_without_the_password_is_refused_in_the_same_words(
+    mechanism: str, username: str, password: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    expected = (
+        "Authentication failed: Invalid username or password"
+        if mechanism == "PLAIN"
+        else f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+    )
+    async with secured() as server:
+        security = Security(sasl=Sasl(mechanism, username, password))
+        with pytest.raises(SaslAuthenticationFailed, match=re.escape(expected)):
+            async with open_client(server.bootstrap_servers, security=security):
+                pass
+
+    (line,) = [each.getMessage() for each in caplog.records if "authentication failed" in each.getMessage()]
+    assert re.match(rf"[^ ]+:\d+: authentication failed: mechanism {mechanism}, user '{username}': ", line)
+    assert password not in caplog.text
+
+
+async def test_user_added_by_another_broker_is_served_immediately() -> None:
+    storage = MemoryStorage()
+    async with secured(storage=storage) as server, connect(server) as first:
+        assert ErrorCode.SASL_AUTHENTICATION_FAILED == (await log_in(first)).error_code
+        salted = salted_password(MECHANISMS["SCRAM-SHA-512"], "hush", b"salt", 4096)
+        await Users(storage).put(
+            "alice",
+            MECHANISMS["SCRAM-SHA-512"],
+            credential_of(MECHANISMS["SCRAM-SHA-512"], salted, b"salt", 4096),
+        )
+        async with connect(server) as second:
+            assert 0 == (await log_in(second)).error_code
+
+
+def token(expires_s: float) -> bytes:
+    claims = {"sub": "alice", "iat": int(time.time()), "exp": int(time.time() + expires_s)}
+    text = jwt.encode({"alg": "ES256", "kid": "key"}, claims, KEY, ["ES256"])
+    return f"n,,\x01auth=Bearer {text}\x01\x01".encode()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, Any]:
+    """Settings that enable OAUTHBEARER."""
+    (tmp_path / "keys").write_text(json.dumps(KeySet([KEY]).as_dict(private=False)))
+    url = (tmp_path / "keys").as_uri()
+    return {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "PLAIN"),
+        "sasl_oauthbearer_jwks_endpoint_url": url,
+    }
+
+
+async def test_client_with_a_token_is_served_for_its_lifetime(tokens: dict[str, Any]) -> None:
+    async with secured(**tokens) as server, connect(server) as client:
+        response = await log_in(client, token(300), "OAUTHBEARER")
+
+        assert 0 == response.error_code
+        assert 200_000 < response.session_lifetime_ms <= 300_000
+        assert 0 == (await client.ask(METADATA, 12)).controller_id - 1
+
+
+async def test_expired_token_is_answered_with_json_and_then_fails(
+    tokens: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with secured(**tokens) as server, connect(server) as client:
+        response = await log_in(client, token(-300), "OAUTHBEARER")
+        assert (0, b'{"status":"invalid_token"}') == (response.error_code, bytes(response.auth_bytes))
+        response = await client.ask(SaslAuthenticateRequest(auth_bytes=b"\x01"), 2)
+        assert (ErrorCode.SASL_AUTHENTICATION_FAILED, '{"status":"invalid_token"}') == (
+            response.error_code,
+            response.error_message,
+        )
+        await client.closed()
+    assert "mechanism OAUTHBEARER, user '': the token is not acceptable: expired_token" in caplog.text
+
+
+# --- Before authentication ----------------------------------------------------------------------------------
+
+
+async def test_other_requests_before_authentication_end_the_connection() -> None:
+    async with secured() as server:
+        for step in range(3):
+            async with connect(server) as client:
+                if step > 0:
+                    versions = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+                    assert 0 == (await client.ask(versions, 3)).error_code
+                if step > 1:
+                    await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+                await client.send(client.frame_of(METADATA, 12))
+                await client.closed()
+
+
+async def test_message_of_a_mechanism_before_the_handshake_ends_the_connection() -> None:
+    async with secured() as server, connect(server) as client:
+        await client.send(client.frame_of(SaslAuthenticateRequest(auth_bytes=PLAIN), 2))
+        await client.closed()
+
+
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI", "plain", "", "x" * 1000])
+async def test_mechanism_that_is_not_enabled_is_refused(mechanism: str) -> None:
+    async with secured() as server, connect(server) as client:
+        response = await client.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+
+        assert (ErrorCode.UNSUPPORTED_SASL_MECHANISM, list(ALL)) == (response.error_code, response.mechanisms)
+        await client.closed()
+
+
+async def test_request_above_the_limit_before_authentication_ends_the_connection() -> None:
+    async with secured(sasl_server_max_receive_size=1000) as server:
+        async with connect(server) as client:
+            await client.send(client.frame_of(SaslHandshakeRequest(mechanism="x" * 1000), 1))
+            await client.closed()
+        async with connect(server) as client:
+            await log_in(client)
+            large = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            assert 0 == (await client.ask(large, 12)).controller_id - 1
+
+
+async def test_client_that_does_not_authenticate_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with secured(sweep_interval_s=0.01) as server, connect(server) as one, connect(server) as other:
+        await log_in(one)
+        for connection in server._connections:
+            connection.progress.connected -= 31
+        await other.closed()
+        assert 1 == (await one.ask(METADATA, 12)).controller_id
+    assert "it has not authenticated in 31 s" in caplog.text
+
+
+async def test_failed_authentication_is_answered_after_the_delay() -> None:
+    async with secured(connection_failed_authentication_delay_ms=200) as server, connect(server) as client:
+        began = time.monotonic()
+        response = await log_in(client, b"\0alice\0wrong")
+        assert ErrorCode.SASL_AUTHENTICATION_FAILED == response.error_code
+        assert time.monotonic() - began >= 0.2
+
+
+async def test_connection_is_closed_without_a_response_while_the_store_is_unavailable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = Shim(await storage_with_alice(), load=away)
+    async with secured() as server, connect(server) as client:
+        server.broker.users.storage = storage
+        await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        await client.send(client.frame_of(SaslAuthenticateRequest(auth_bytes=PLAIN), 2))
+        await client.closed()
+    assert "authentication needs the store: the store is away" in caplog.text
+
+
+# --- Messages without SaslAuthenticate (SaslHandshake v0) ---------------------------------------------------
+
+
+async def test_mechanism_may_follow_a_handshake_of_version_0_without_headers() -> None:
+    async with secured() as server, connect(server) as client:
+        await client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 0)
+        scram = ScramClient("SCRAM-SHA-256", "alice", "hush")
+        await send_bare(client, scram.first())
+        await send_bare(client, scram.final(bytes(await client.receive())))
+        scram.verify(bytes(await client.receive()))
+        assert 1 == (await client.ask(METADATA, 12)).controller_id
+
+
+async def test_failure_without_headers_has_no_response() -> None:
+    async with secured() as server, connect(server) as client:
+        await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)
+        await send_bare(client, b"\0alice\0wrong")
+        await client.closed()
+
+
+# --- Sessions -----------------------------------------------------------------------------------------------
+
+
+async def test_session_without_limit_is_not_begun_again() -> None:
+    async with secured() as server, connect(server) as client:
+        assert 0 == (await log_in(client)).session_lifetime_ms
+        response = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert ErrorCode.ILLEGAL_SASL_STATE == response.error_code
+        response = await client.ask(SaslAuthenticateRequest(auth_bytes=PLAIN), 2)
+        assert ErrorCode.ILLEGAL_SASL_STATE == response.error_code
+        assert 1 == (await client.ask(METADATA, 12)).controller_id
+
+
+async def test_expired_session_ends_unless_it_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with secured(connections_max_reauth_ms=60_000) as server:
+        clock = Clock()
+        server._authentication.sasl.clock = clock
+        async with connect(server) as one, connect(server) as other:
+            for client in (one, other):
+                assert 60_000 == (await log_in(client)).session_lifetime_ms
+            clock.now += 61
+            assert 60_000 == (await log_in(one)).session_lifetime_ms
+            assert 1 == (await one.ask(METADATA, 12)).controller_id
+            await other.send(other.frame_of(METADATA, 12))
+            await other.closed()
+    assert "its session has expired" in caplog.text
+
+
+async def test_session_is_begun_again_once_in_a_second() -> None:
+    async with secured(connections_max_reauth_ms=60_000) as server, connect(server) as client:
+        clock = Clock()
+        server._authentication.sasl.clock = clock
+        await log_in(client)
+        await log_in(client)
+        handshake = SaslHandshakeRequest(mechanism="PLAIN")
+        assert ErrorCode.ILLEGAL_SASL_STATE == (await client.ask(handshake, 1)).error_code
+        clock.now += 1
+        assert 0 == (await log_in(client)).error_code
+
+
+async def test_session_is_not_begun_again_with_another_mechanism_or_user() -> None:
+    storage = await storage_with_alice()
+    users = Users(storage)
+    sha = MECHANISMS["SCRAM-SHA-512"]
+    await users.put("bob", sha, (await users.credentials("alice"))[sha])
+    async with secured(connections_max_reauth_ms=60_000, storage=storage) as server:
+        async with connect(server) as client:
+            await log_in(client)
+            response = await log_in(client, b"n,,n=alice,r=x", "SCRAM-SHA-256")
+            assert (
+                "SASL mechanism 'SCRAM-SHA-256' requested by client is not supported for re-authentication of"
+                " mechanism 'PLAIN'"
+            ) == response.error_message
+            await client.closed()
+        async with connect(server) as client:
+            await log_in(client)
+            response = await log_in(client, b"\0bob\0hush")
+            assert (
+                "Cannot change principals during re-authentication from User.alice: User.bob"
+                == response.error_message
+            )
+            await client.closed()
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_listener_without_sasl_refuses_it() -> None:
+    async with serving() as server, connect(server) as client:
+        response = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert (ErrorCode.ILLEGAL_SASL_STATE, []) == (response.error_code, response.mechanisms)
+        response = await client.ask(SaslAuthenticateRequest(auth_bytes=b""), 2)
+        assert ErrorCode.ILLEGAL_SASL_STATE == response.error_code
+        assert 1 == (await client.ask(METADATA, 12)).controller_id
