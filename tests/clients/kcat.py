@@ -26,7 +26,7 @@ class Kcat(Client):
     def create_topic(
         self, topic: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        assert (1, {}) == (partitions, settings or {}), "kcat creates topics with the broker's defaults only"
+        assert (partitions, settings or {}) == (1, {}), "kcat creates topics with the broker's defaults only"
         self._run("-L", "-t", topic, "-X", "allow.auto.create.topics=true")
 
     def partitions(self, topic: str) -> set[int]:
@@ -97,7 +97,7 @@ class Kcat(Client):
         finished = subprocess.run(
             self._command(*arguments), input=stdin, capture_output=True, timeout=LIMIT_S, check=False
         )
-        assert 0 == finished.returncode, finished.stderr.decode()
+        assert finished.returncode == 0, finished.stderr.decode()
         return finished.stdout
 
 

@@ -209,7 +209,7 @@ def test_records_below_an_offset_are_deleted_also_inside_a_batch(admin: Administ
 
     start = admin.delete_records(topic, offsets[4])
 
-    assert start == offsets[4]
+    assert offsets[4] == start
     assert offsets[4] == admin.bounds(topic)[0]
     assert TEN[4:] == records_of(admin.consume(topic, 6))
 

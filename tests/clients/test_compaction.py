@@ -48,7 +48,7 @@ class Writer:
                 )
             self.number += 1
             self._producer.poll(0)
-        assert 0 == self._producer.flush(PATIENCE_S)
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _delivered(self, error: object, _message: Message) -> None:
         if error is not None:
@@ -124,7 +124,7 @@ class PlainGroup:
 
         assert self.ids == sorted(set(self.ids))
         assert {each["message_id"] for each in pending} <= there
-        assert b"%d-%d" % self.ids[-1] == group["last-delivered-id"]
+        assert group["last-delivered-id"] == b"%d-%d" % self.ids[-1]
         self.client.close()
 
 

@@ -91,7 +91,7 @@ def test_log_start_and_end_enclose_the_records(admin_client: AdminClient, topic:
     received = admin_client.consume(topic, 4)
 
     assert received[0].offset >= start
-    assert (start, received[-1].offset + 1) == admin_client.bounds(topic)
+    assert admin_client.bounds(topic) == (start, received[-1].offset + 1)
 
 
 def test_partitions_are_independent_logs(admin_client: AdminClient, topic: str) -> None:
