@@ -36,6 +36,7 @@ from korvet.broker.topics import (
     written,
 )
 from korvet.config import Config, Kind, settings
+from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -45,6 +46,7 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from korvet.protocol.repetitions import repeated
 from korvet.storage.interface import Topic
 
 CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
@@ -61,11 +63,13 @@ async def handle(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     describer = Describer(broker.config, request.include_synonyms, request.include_documentation)
-    results = []
-    for resource in request.resources:
-        results.append(await _describe(broker, context, describer, resource))
+    keys = [repr(resource) for resource in request.resources]
+    results = {}
+    for key, resource in dict(zip(keys, request.resources, strict=True)).items():
+        results[key] = await _describe(broker, context, describer, resource)
         await trio.lowlevel.checkpoint()  # a thousand topics have forty thousand settings
-    return DescribeConfigsResponse(results=results)
+    write = element_writer(DescribeConfigsResponse, DescribeConfigsResult, context.version)
+    return DescribeConfigsResponse(results=repeated(keys, results, write))
 
 
 async def _describe(

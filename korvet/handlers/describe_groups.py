@@ -15,6 +15,7 @@ from korvet.broker.broker import Broker, Operation, RequestContext, Resource, co
 from korvet.concurrency.tasks import in_parallel
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.members import Member, State
+from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, GroupIdNotFound, KafkaError
 from korvet.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -22,18 +23,21 @@ from korvet.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from korvet.protocol.repetitions import repeated
 
 
 async def handle(
     broker: Broker, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    groups = await in_parallel(partial(_describe, broker, context), request.groups)
+    names = list(dict.fromkeys(request.groups))
+    groups = dict(zip(names, await in_parallel(partial(_describe, broker, context), names), strict=True))
     if request.include_authorized_operations:
-        for group in groups:
+        for group in groups.values():
             if not group.error_code:
                 operations = broker.authorized_operations(context, Resource.GROUP, group.group_id)
                 group.authorized_operations = operations
-    return DescribeGroupsResponse(groups=groups)
+    write = element_writer(DescribeGroupsResponse, DescribedGroup, context.version)
+    return DescribeGroupsResponse(groups=repeated(request.groups, groups, write))
 
 
 async def _describe(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

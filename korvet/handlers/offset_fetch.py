@@ -13,13 +13,11 @@ transactions all committed offsets are stable. Member id and epoch (v9) are for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from attrs import frozen
 
 from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
 from korvet.concurrency.time_slices import Turns
-from korvet.protocol.buffers import Buffer, EncodedElements
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
@@ -34,6 +32,7 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from korvet.protocol.repetitions import repeated
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
@@ -71,20 +70,10 @@ async def _groups(
     async def answer(each: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
         return await _group(each.group_id, await _committed(broker, context, each.group_id, each.topics))
 
-    if len({each.group_id for each in asked}) == len(asked):
-        return [await answer(each) for each in asked]
-    # Equal entries share one encoding, so that repetitions take neither memory nor time.
+    keys = [repr(each) for each in asked]
+    answers = {key: await answer(each) for key, each in dict(zip(keys, asked, strict=True)).items()}
     write = element_writer(OffsetFetchResponse, OffsetFetchResponseGroup, context.version)
-    encodings: dict[str, Buffer] = {}
-    pieces = []
-    for each in asked:
-        key = repr(each)
-        if key not in encodings:
-            buffers: list[Buffer] = []
-            write(await answer(each), buffers.append)
-            encodings[key] = b"".join(buffers)
-        pieces.append(encodings[key])
-    return cast(list[OffsetFetchResponseGroup], EncodedElements(len(pieces), pieces))
+    return repeated(keys, answers, write)
 
 
 async def _committed(

@@ -12,6 +12,7 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
+from tests.handlers.members import answer
 from tests.handlers.support import Shim, ask, away, create, install, new_broker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -206,7 +207,7 @@ async def test_topics_described_together_have_their_own_values(broker: Broker) -
         for name in ("a", "b", "a")
     ]
 
-    response = await ask(broker, 32, 1, DescribeConfigsRequest(resources=resources, include_synonyms=True))
+    response = await answer(broker, 32, 1, DescribeConfigsRequest(resources=resources, include_synonyms=True))
 
     assert [("a", "1", 1), ("b", "604800000", 0), ("a", "1", 1)] == [
         (each.resource_name, each.configs[0].value, len(each.configs[0].synonyms))

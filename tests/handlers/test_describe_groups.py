@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from korvet.broker.broker import Broker
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.coordinator import GroupCoordinator
 from korvet.protocol.errors import ErrorCode
+from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from tests.groups.conversation import subscription
-from tests.handlers.members import describe, join, new_group_broker, take_part
+from tests.handlers.members import DESCRIBE, answer, describe, join, new_group_broker, take_part
 
 
 @pytest.fixture
@@ -54,3 +57,25 @@ async def test_missing_group_is_dead(broker: Broker, version: int) -> None:
     assert ("made-up", "Dead", []) == (group.group_id, group.group_state, group.members)
     expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
     assert (expected, version >= 6) == (group.error_code, group.error_message is not None)
+
+
+async def test_repeated_groups_are_described_each_time_from_one_computation(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await take_part(broker)
+    found: list[str] = []
+    group = GroupCoordinator.group
+
+    async def counting(coordinator: GroupCoordinator, group_id: str) -> ClassicGroup:
+        found.append(group_id)
+        return await group(coordinator, group_id)
+
+    monkeypatch.setattr(GroupCoordinator, "group", counting)
+    names = ["g", "missing", "g"] * 100
+    request = DescribeGroupsRequest(groups=names, include_authorized_operations=True)
+    response = await answer(broker, DESCRIBE, 6, request)
+
+    assert [each.group_id for each in response.groups] == names
+    assert [len(each.members) for each in response.groups] == [1, 0, 1] * 100
+    assert {each.authorized_operations for each in response.groups if not each.error_code} == {3400}
+    assert sorted(found) == ["g", "missing"]

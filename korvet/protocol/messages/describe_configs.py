@@ -52,4 +52,4 @@ class DescribeConfigsResult:
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsResponse:
     throttle_time_ms: int = int32(default=0)
-    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult, encodable=True)

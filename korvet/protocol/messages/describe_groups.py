@@ -37,4 +37,4 @@ class DescribedGroup:
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
     throttle_time_ms: int = int32(versions="1+", default=0, ignorable=True)
-    groups: list[DescribedGroup] = array(DescribedGroup)
+    groups: list[DescribedGroup] = array(DescribedGroup, encodable=True)
