@@ -85,7 +85,7 @@ def test_consumer_continues_after_a_restart_without_a_loss(
 
 
 @EACH
-def test_consumer_reads_what_is_appended_at_lost_offsets(
+def test_consumer_reads_records_appended_at_lost_offsets(
     server: RedisServer, broker: KorvetProcess, consumer: Consumer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, range(5))

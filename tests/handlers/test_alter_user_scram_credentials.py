@@ -67,7 +67,7 @@ async def test_invalid_alterations_are_refused_with_the_errors_of_kafka(broker: 
     assert ["good"] == await broker.users.names()
 
 
-async def test_a_user_is_altered_once_in_a_request(broker: Broker) -> None:
+async def test_user_is_altered_once_in_a_request(broker: Broker) -> None:
     twice = "A user credential cannot be altered twice in the same request"
     await alter(broker, upsertion("b"))
 

@@ -64,7 +64,7 @@ async def test_named_users_are_described_each_on_its_own(broker: Broker) -> None
     ] == [(each.user, each.error_code, each.error_message) for each in response.results if each.error_code]
 
 
-async def test_an_unavailable_store_is_the_error_of_the_response() -> None:
+async def test_unreachable_storage_is_the_error_of_the_response() -> None:
     broker = await new_broker()
     broker.users.storage = Shim(broker._storage, documents=away)
 

@@ -31,7 +31,7 @@ async def authenticate(broker: Broker, version: int, message: bytes, session: Se
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_right_password_begins_a_session(broker: Broker, session: Session, version: int) -> None:
+async def test_correct_password_starts_a_session(broker: Broker, session: Session, version: int) -> None:
     response = await authenticate(broker, version, RIGHT, session)
 
     assert (0, None, b"", 5000) == (

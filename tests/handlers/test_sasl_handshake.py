@@ -16,7 +16,7 @@ def session(broker: Broker) -> Session:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_enabled_mechanism_is_chosen(broker: Broker, session: Session, version: int) -> None:
+async def test_enabled_mechanism_is_selected(broker: Broker, session: Session, version: int) -> None:
     response = await ask(broker, 17, version, SaslHandshakeRequest(mechanism="PLAIN"), session=session)
 
     assert SaslHandshakeResponse(mechanisms=["PLAIN", "SCRAM-SHA-256"]) == response

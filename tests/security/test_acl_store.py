@@ -30,7 +30,7 @@ def ignore(_: Collection[Acl]) -> None:
     pass
 
 
-async def test_a_change_of_another_broker_is_in_use_within_a_second(autojump_clock: MockClock) -> None:
+async def test_change_by_another_broker_takes_effect_within_a_second(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     used: list[Collection[Acl]] = []
     reader, writer = AclStore(storage, used.append), AclStore(storage, ignore)
@@ -44,7 +44,7 @@ async def test_a_change_of_another_broker_is_in_use_within_a_second(autojump_clo
     assert [{acl("a")}] == used
 
 
-async def test_concurrent_changes_are_all_kept() -> None:
+async def test_concurrent_changes_are_not_lost() -> None:
     storage = MemoryStorage()
     stores = [AclStore(storage, ignore) for _ in range(10)]
     async with trio.open_nursery() as nursery:
@@ -54,7 +54,7 @@ async def test_concurrent_changes_are_all_kept() -> None:
     assert {acl(str(number)) for number in range(10)} == await stores[0].refresh()
 
 
-async def test_a_change_that_changes_nothing_is_not_written() -> None:
+async def test_change_without_effect_is_not_written() -> None:
     storage = MemoryStorage()
     store = AclStore(storage, ignore)
     await store.alter(adding("a"))
@@ -63,7 +63,7 @@ async def test_a_change_that_changes_nothing_is_not_written() -> None:
     assert 1 == (await storage.load(KIND, KEY)).version
 
 
-async def test_endless_conflicts_end_with_an_error() -> None:
+async def test_repeated_conflicts_are_a_storage_error() -> None:
     attempts = []
 
     async def conflicting(*_: object, **__: object) -> int:
@@ -76,7 +76,7 @@ async def test_endless_conflicts_end_with_an_error() -> None:
     assert len(attempts) == ATTEMPTS
 
 
-async def test_acls_stay_in_use_while_the_store_is_away(
+async def test_acls_remain_in_effect_while_the_store_is_unavailable(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -97,7 +97,7 @@ async def test_acls_stay_in_use_while_the_store_is_away(
     [b"", b"nonsense", encoded([])[:-1], encoded([acl("a")]).replace(b"x", b"y", 1)],
     ids=["empty", "nonsense", "cut", "other compression"],
 )
-async def test_a_damaged_document_changes_nothing_and_is_not_replaced(
+async def test_damaged_document_changes_no_acl_and_is_not_replaced(
     value: bytes, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -117,12 +117,12 @@ async def test_a_damaged_document_changes_nothing_and_is_not_replaced(
 @pytest.mark.parametrize(
     "text", ["[1]", '{"acls": [["TOPIC", "LITERAL", 1, "User:a", "*", "READ", "ALLOW"]]}']
 )
-def test_a_document_of_other_json_is_damaged(text: str) -> None:
+def test_document_of_another_json_schema_is_damaged(text: str) -> None:
     with pytest.raises(KafkaStorageError, match="damaged"):
         decoded(zlib.compress(text.encode()))
 
 
-def test_a_document_has_every_acl() -> None:
+def test_document_contains_every_acl() -> None:
     acls = {
         Acl(resource, pattern, "näme", "User:a", "::1", operation, permission)
         for resource in ResourceType

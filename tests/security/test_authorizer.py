@@ -57,14 +57,14 @@ def test_without_acls_only_super_users_are_allowed() -> None:
     assert may(found, principal="User:root")
 
 
-def test_everyone_is_allowed_only_on_resources_without_any_acl() -> None:
+def test_everyone_is_allowed_only_on_resources_without_acls() -> None:
     found = authorizer(acl(principal="User:bob"), allow_everyone_if_no_acl_found=True)
 
     assert may(found, name="payments")
     assert not may(found, name="orders")
 
 
-def test_a_super_user_passes_a_denial() -> None:
+def test_super_user_bypasses_a_denial() -> None:
     assert may(authorizer(acl(Operation.ALL, DENY), super_users=frozenset({"User:alice"})))
 
 
@@ -80,22 +80,22 @@ def test_a_super_user_passes_a_denial() -> None:
     ],
     ids=["itself", "all operations", "everyone", "every topic", "a prefix", "the host"],
 )
-def test_a_denial_counts_more_than_what_is_allowed(denial: Acl) -> None:
+def test_denial_takes_precedence_over_an_allowance(denial: Acl) -> None:
     assert may(authorizer(acl(), acl(Operation.ALL, name="*")))
     assert not may(authorizer(acl(), acl(Operation.ALL, name="*"), denial))
 
 
 @pytest.mark.parametrize("operation", sorted(DESCRIBE_IMPLIED))
-def test_these_operations_include_describe_where_they_are_allowed(operation: Operation) -> None:
+def test_allowed_operations_imply_describe(operation: Operation) -> None:
     assert may(authorizer(acl(operation)), Operation.DESCRIBE)
 
 
 @pytest.mark.parametrize("operation", sorted(DESCRIBE_IMPLIED - {Operation.DESCRIBE}))
-def test_a_denied_operation_denies_no_other(operation: Operation) -> None:
+def test_denied_operation_does_not_deny_describe(operation: Operation) -> None:
     assert may(authorizer(acl(Operation.ALL), acl(operation, DENY)), Operation.DESCRIBE)
 
 
-def test_a_prefix_matches_what_begins_with_it() -> None:
+def test_prefixed_pattern_matches_names_with_the_prefix() -> None:
     found = authorizer(acl(name="team-a.", pattern=PREFIXED))
 
     assert may(found, name="team-a.orders")
@@ -104,14 +104,14 @@ def test_a_prefix_matches_what_begins_with_it() -> None:
     assert not may(found, name="team-b.orders")
 
 
-def test_a_host_is_compared_literally() -> None:
+def test_host_is_compared_literally() -> None:
     found = authorizer(acl(host="10.0.0.1"))
 
     assert may(found)
     assert not may(found, host="10.0.0.2")
 
 
-def test_an_acl_of_another_type_does_not_count() -> None:
+def test_acl_of_another_resource_type_is_ignored() -> None:
     assert not may(authorizer(acl(Operation.ALL, resource=CLUSTER, name="*")))
 
 
@@ -159,7 +159,7 @@ def test_new_acls_replace_cached_decisions() -> None:
         "another host",
     ],
 )
-def test_an_operation_on_any_resource_needs_an_allowed_pattern_that_is_not_denied(
+def test_authorize_by_type_requires_an_allowed_pattern_without_denial(
     acls: Sequence[Acl], expected: bool
 ) -> None:
     found = authorizer(*acls).authorize_by_type("User:alice", "10.0.0.1", Operation.READ, TOPIC)
@@ -205,14 +205,14 @@ def decided(acls: Sequence[Acl], operation: Operation, name: str, *, otherwise: 
 
 
 @given(st.lists(ACLS, max_size=8), NAMES, st.booleans())
-def test_every_decision_is_that_of_kafkas_rules(acls: list[Acl], name: str, otherwise: bool) -> None:
+def test_decisions_match_the_rules_of_kafka(acls: list[Acl], name: str, otherwise: bool) -> None:
     found = authorizer(*acls, allow_everyone_if_no_acl_found=otherwise)
 
     for operation in Operation:
         assert decided(acls, operation, name, otherwise=otherwise) is may(found, operation, name)
 
 
-def test_a_decision_among_ten_thousand_acls_takes_microseconds() -> None:
+def test_decision_among_ten_thousand_acls_takes_microseconds() -> None:
     acls = [
         acl(name=f"team-{number % 500}.{number}", pattern=(LITERAL, PREFIXED)[number % 2])
         for number in range(10_000)
@@ -262,7 +262,7 @@ def test_a_decision_among_ten_thousand_acls_takes_microseconds() -> None:
         "another type",
     ],
 )
-def test_a_filter_selects_acls(selection: AclFilter, expected: set[str]) -> None:
+def test_filter_selects_acls(selection: AclFilter, expected: set[str]) -> None:
     acls = [acl(), acl(name="ord", pattern=PREFIXED), acl(name="*")]
 
     assert expected == {each.resource_name for each in acls if selection.matches(each)}

@@ -46,7 +46,7 @@ def jwks(issuer: Issuer) -> Jwks:
     return Jwks("https://issuer/keys", refresh_s=600, fetch=issuer.fetch)
 
 
-async def test_an_unknown_key_id_makes_it_read_the_keys_again(
+async def test_unknown_key_id_refreshes_the_keys(
     jwks: Jwks, issuer: Issuer, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert ["old"] == await ids(jwks, "old")
@@ -57,7 +57,7 @@ async def test_an_unknown_key_id_makes_it_read_the_keys_again(
     assert [] == await ids(jwks, "old")
 
 
-async def test_unknown_key_ids_cause_one_request_in_ten_seconds(
+async def test_unknown_key_ids_cause_at_most_one_request_in_ten_seconds(
     jwks: Jwks, issuer: Issuer, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -73,7 +73,7 @@ async def test_unknown_key_ids_cause_one_request_in_ten_seconds(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no JSON", b"{}", b"[]", b"[" * 100_000, b"\xff"], ids=repr)
-async def test_known_keys_stay_while_the_set_cannot_be_read(
+async def test_known_keys_are_kept_while_the_key_set_cannot_be_read(
     jwks: Jwks,
     issuer: Issuer,
     content: bytes | None,
@@ -90,7 +90,7 @@ async def test_known_keys_stay_while_the_set_cannot_be_read(
     assert "https://issuer/keys cannot be read; the known ones stay" in caplog.text
 
 
-async def test_the_set_is_read_at_intervals(
+async def test_key_set_is_refreshed_at_intervals(
     jwks: Jwks, issuer: Issuer, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     issuer.content = None
@@ -107,7 +107,7 @@ async def test_the_set_is_read_at_intervals(
     assert 3 == issuer.requests
 
 
-async def test_keys_of_other_kinds_and_for_other_uses_are_left_out(jwks: Jwks, issuer: Issuer) -> None:
+async def test_keys_of_other_types_and_uses_are_left_out(jwks: Jwks, issuer: Issuer) -> None:
     encryption = OLD.as_dict(private=False) | {"use": "enc", "kid": "encryption"}
     secret = OctKey.generate_key(256, {"kid": "secret"}).as_dict(private=True)
     keys = [1, encryption, secret, {"kty": "unknown", "kid": "unknown"}, NEW.as_dict(private=False)]
@@ -117,13 +117,13 @@ async def test_keys_of_other_kinds_and_for_other_uses_are_left_out(jwks: Jwks, i
     assert [] == await ids(jwks, "secret")
 
 
-async def test_a_file_is_read(tmp_path: Path) -> None:
+async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(key_set(OLD))
 
     assert ["old"] == await ids(Jwks((tmp_path / "keys").as_uri()), None)
 
 
-async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_large_file_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "keys").write_bytes(key_set(OLD) + b" " * MOST_BYTES)
 
     assert [] == await ids(Jwks((tmp_path / "keys").as_uri()), None)
@@ -131,7 +131,7 @@ async def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("url", ["ftp://localhost/x", "data:application/json,{}", "http://127.0.0.1:1/", "x"])
-async def test_other_urls_and_unreachable_ones_have_no_keys(
+async def test_unsupported_and_unreachable_urls_have_no_keys(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [] == await ids(Jwks(url), None)

@@ -31,7 +31,7 @@ def server() -> OAuthBearerServer:
         b"n,,\x01host=server.example.com\x01port=143\x01auth=bearer  good\x01\x01",
     ],
 )
-async def test_an_accepted_token_authenticates_its_subject(message: bytes) -> None:
+async def test_accepted_token_authenticates_its_subject(message: bytes) -> None:
     sasl = server()
 
     assert b"" == await sasl.evaluate(message)
@@ -39,7 +39,7 @@ async def test_an_accepted_token_authenticates_its_subject(message: bytes) -> No
     assert ("alice", 5000) == (sasl.username, sasl.expires_ms)
 
 
-async def test_an_invalid_token_is_answered_with_json_and_then_fails() -> None:
+async def test_invalid_token_is_answered_with_json_and_then_fails() -> None:
     sasl = server()
 
     assert b'{"status":"invalid_token"}' == await sasl.evaluate(FIRST.replace(b"good", b"bad"))
@@ -49,14 +49,14 @@ async def test_an_invalid_token_is_answered_with_json_and_then_fails() -> None:
     assert '{"status":"invalid_token"}' == raised.value.message
 
 
-async def test_no_second_token_is_accepted() -> None:
+async def test_second_token_is_refused() -> None:
     sasl = server()
     await sasl.evaluate(FIRST.replace(b"good", b"bad"))
     with pytest.raises(Rejected, match="it is expired"):
         await sasl.evaluate(FIRST)
 
 
-async def test_another_identity_is_refused() -> None:
+async def test_other_authorization_id_is_refused() -> None:
     sasl = server()
     with pytest.raises(SaslAuthenticationFailed, match=r"authorization id \(admin\) that is different"):
         await sasl.evaluate(b"n,a=admin,\x01auth=Bearer good\x01\x01")
@@ -81,14 +81,14 @@ async def test_another_identity_is_refused() -> None:
         b"n,,auth=Bearer good\x01\x01",
     ],
 )
-async def test_messages_of_another_form_are_rejected(message: bytes) -> None:
+async def test_malformed_messages_are_rejected(message: bytes) -> None:
     with pytest.raises(Rejected):
         await server().evaluate(message)
 
 
 @given(st.integers(min_value=0, max_value=30), st.integers(min_value=0, max_value=3), st.binary(max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_no_mutated_message_crashes(position: int, removed: int, added: bytes) -> None:
+def test_mutated_messages_do_not_crash(position: int, removed: int, added: bytes) -> None:
     mutated = FIRST[:position] + added + FIRST[position + removed :]
     sasl = server()
     try:

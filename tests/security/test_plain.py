@@ -11,7 +11,7 @@ async def has_password(username: str, password: str) -> bool:
 
 
 @pytest.mark.parametrize("identity", ["", "alice"])
-async def test_the_right_password_authenticates(identity: str) -> None:
+async def test_correct_password_authenticates(identity: str) -> None:
     server = PlainServer(has_password)
 
     assert b"" == await server.evaluate(f"{identity}\0alice\0grün,=".encode())
@@ -36,7 +36,7 @@ async def test_the_right_password_authenticates(identity: str) -> None:
         (b"\0\xff\0\xff", "Authentication failed: Invalid username or password"),
     ],
 )
-async def test_other_messages_fail_with_the_words_of_kafka(message: bytes, error: str) -> None:
+async def test_invalid_messages_fail_with_the_errors_of_kafka(message: bytes, error: str) -> None:
     server = PlainServer(has_password)
     with pytest.raises(SaslAuthenticationFailed) as raised:
         await server.evaluate(message)

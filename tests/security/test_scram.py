@@ -56,7 +56,7 @@ def server(mechanism: ScramMechanism = SHA_256, *names: str) -> ScramServer:
     return ScramServer(mechanism, find, SERVER_NONCE)
 
 
-async def test_the_conversation_is_that_of_the_rfc() -> None:
+async def test_exchange_equals_that_of_the_rfc() -> None:
     scram = server()
 
     assert SERVER_FIRST == await scram.evaluate(CLIENT_FIRST)
@@ -68,7 +68,7 @@ async def test_the_conversation_is_that_of_the_rfc() -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("username", ["user", "a=b,c", "=2C", "grün ª", "x" * 1000])
-async def test_a_client_with_the_password_authenticates(name: str, username: str) -> None:
+async def test_client_with_the_correct_password_authenticates(name: str, username: str) -> None:
     client, scram = ScramClient(name, username, "pencil"), server(MECHANISMS[name], username)
     client.verify(await scram.evaluate(client.final(await scram.evaluate(client.first()))))
 
@@ -76,7 +76,7 @@ async def test_a_client_with_the_password_authenticates(name: str, username: str
     assert username == scram.username
 
 
-async def test_a_client_may_write_its_own_nonce_twice() -> None:
+async def test_repeated_client_nonce_is_accepted() -> None:
     scram = server()
     await scram.evaluate(CLIENT_FIRST)
     without_proof = CLIENT_FINAL.partition(b",p=")[0].replace(b"r=", b"r=" + CLIENT_NONCE.encode())
@@ -90,7 +90,7 @@ async def test_a_client_may_write_its_own_nonce_twice() -> None:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-async def test_a_client_with_another_password_does_not(name: str) -> None:
+async def test_client_with_a_wrong_password_is_rejected(name: str) -> None:
     client, scram = ScramClient(name, "user", "Pencil"), server(MECHANISMS[name])
     final = client.final(await scram.evaluate(client.first()))
     with pytest.raises(Rejected, match="the user is unknown or the password is wrong"):
@@ -122,7 +122,7 @@ async def test_a_client_with_another_password_does_not(name: str) -> None:
         CLIENT_FINAL,
     ],
 )
-async def test_a_first_message_of_another_form_is_rejected(message: bytes) -> None:
+async def test_malformed_first_message_is_rejected(message: bytes) -> None:
     with pytest.raises(Rejected):
         await server().evaluate(message)
 
@@ -145,7 +145,7 @@ async def test_a_first_message_of_another_form_is_rejected(message: bytes) -> No
         (CLIENT_FIRST, b""),
     ],
 )
-async def test_a_final_message_that_proves_nothing_is_rejected(first: bytes, final: bytes) -> None:
+async def test_final_message_without_a_valid_proof_is_rejected(first: bytes, final: bytes) -> None:
     scram = server(SHA_256, "user", "USER")
     await scram.evaluate(first)
     with pytest.raises(Rejected):
@@ -156,14 +156,14 @@ async def test_a_final_message_that_proves_nothing_is_rejected(first: bytes, fin
         await scram.evaluate(CLIENT_FINAL)
 
 
-async def test_a_conversation_cannot_be_replayed() -> None:
+async def test_exchange_cannot_be_replayed() -> None:
     scram = ScramServer(SHA_256, server().credential)
     await scram.evaluate(CLIENT_FIRST)
     with pytest.raises(Rejected):
         await scram.evaluate(CLIENT_FINAL)
 
 
-async def test_a_complete_exchange_takes_no_more_messages() -> None:
+async def test_complete_exchange_accepts_no_more_messages() -> None:
     scram = server()
     await scram.evaluate(CLIENT_FIRST)
     await scram.evaluate(CLIENT_FINAL)
@@ -172,7 +172,7 @@ async def test_a_complete_exchange_takes_no_more_messages() -> None:
             await scram.evaluate(message)
 
 
-async def test_another_identity_is_refused_in_the_words_of_kafka() -> None:
+async def test_other_authorization_id_is_refused_with_the_error_of_kafka() -> None:
     with pytest.raises(SaslAuthenticationFailed, match="an authorization id that is different from username"):
         await server().evaluate(b"n,a=admin,n=user,r=abc")
 
@@ -189,14 +189,14 @@ def test_credentials_are_those_of_kafka() -> None:
     assert not is_password_of(SHA_256, made, "pencil ")
 
 
-def test_a_salt_has_the_form_of_those_of_kafkas_clients() -> None:
+def test_salts_have_the_format_of_kafka_clients() -> None:
     assert b"0" == salt_of(0)
     assert b"10z" == salt_of(36 * 36 + 35)
     assert new_salt() != new_salt()
     assert new_salt().isalnum()
 
 
-def test_no_secret_is_in_the_repr() -> None:
+def test_repr_hides_secrets() -> None:
     scram = server()
     trio.run(partial(scram.evaluate, CLIENT_FIRST))
 
@@ -212,7 +212,7 @@ def test_no_secret_is_in_the_repr() -> None:
     st.binary(max_size=3),
 )
 @settings(max_examples=500, deadline=None)
-def test_no_mutated_message_authenticates_or_crashes(
+def test_mutated_messages_neither_authenticate_nor_crash(
     original: bytes, position: int, removed: int, added: bytes
 ) -> None:
     mutated = original[:position] + added + original[position + removed :]

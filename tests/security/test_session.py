@@ -132,7 +132,7 @@ async def test_lifetime_is_the_shorter_of_setting_and_token(
     assert not session.has_expired(SASL_HANDSHAKE)
 
 
-async def test_session_is_begun_again_at_most_once_in_a_second() -> None:
+async def test_reauthentication_is_accepted_at_most_once_in_a_second() -> None:
     clock = Clock()
     session = new_session(clock, 60_000)
     await log_in(session)
@@ -144,7 +144,7 @@ async def test_session_is_begun_again_at_most_once_in_a_second() -> None:
     assert 60_000 == await log_in(session)
 
 
-async def test_user_name_in_the_log_has_no_line_breaks_and_is_cut_off(
+async def test_user_name_in_the_log_is_truncated_and_has_no_line_breaks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

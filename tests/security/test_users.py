@@ -53,7 +53,7 @@ async def test_passwords_are_verified() -> None:
     assert not await users.has_password("bob", "right")
 
 
-async def test_an_unknown_user_has_a_made_up_credential_that_stays_the_same() -> None:
+async def test_credential_of_an_unknown_user_is_stable() -> None:
     storage = MemoryStorage()
     made_up = await Users(storage).credential("bob", SHA_256)
 
@@ -69,7 +69,7 @@ async def test_an_unknown_user_has_a_made_up_credential_that_stays_the_same() ->
     assert 4 == len({each.salt for each in (made_up, *others)})
 
 
-async def test_a_change_by_another_broker_is_not_lost() -> None:
+async def test_concurrent_change_by_another_broker_is_not_lost() -> None:
     class Racing(MemoryStorage):
         raced = False
 
@@ -98,7 +98,7 @@ async def test_a_change_by_another_broker_is_not_lost() -> None:
         b'{"SCRAM-SHA-256": {"salt": "", "stored_key": "", "server_key": "", "iterations": "x"}}',
     ],
 )
-async def test_a_damaged_document_is_an_error_of_the_store(value: bytes) -> None:
+async def test_damaged_document_is_a_storage_error(value: bytes) -> None:
     storage = MemoryStorage()
     await storage.save("users", "alice", value, expected_version=0)
     if value == b"[]":

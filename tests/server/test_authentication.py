@@ -84,7 +84,7 @@ async def test_client_with_the_password_is_served(mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", ALL)
 @pytest.mark.parametrize("username, password", [("alice", "hush!"), ("bob", "hush")])
-async def test_client_without_the_password_is_refused_in_the_same_words(
+async def test_client_without_the_password_is_refused_with_the_same_error(
     mechanism: str, username: str, password: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -258,7 +258,7 @@ async def test_failure_without_headers_has_no_response() -> None:
 # --- Sessions -----------------------------------------------------------------------------------------------
 
 
-async def test_session_without_limit_is_not_begun_again() -> None:
+async def test_reauthentication_of_an_unlimited_session_is_refused() -> None:
     async with secured() as server, connect(server) as client:
         assert 0 == (await log_in(client)).session_lifetime_ms
         response = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
@@ -268,7 +268,9 @@ async def test_session_without_limit_is_not_begun_again() -> None:
         assert 1 == (await client.ask(METADATA, 12)).controller_id
 
 
-async def test_expired_session_ends_unless_it_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_expired_session_ends_unless_the_client_reauthenticates(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with secured(connections_max_reauth_ms=60_000) as server:
         clock = Clock()
         server._authentication.sasl.clock = clock
@@ -283,7 +285,7 @@ async def test_expired_session_ends_unless_it_is_begun_again(caplog: pytest.LogC
     assert "its session has expired" in caplog.text
 
 
-async def test_session_is_begun_again_once_in_a_second() -> None:
+async def test_reauthentication_is_accepted_once_in_a_second() -> None:
     async with secured(connections_max_reauth_ms=60_000) as server, connect(server) as client:
         clock = Clock()
         server._authentication.sasl.clock = clock
@@ -295,7 +297,7 @@ async def test_session_is_begun_again_once_in_a_second() -> None:
         assert 0 == (await log_in(client)).error_code
 
 
-async def test_session_is_not_begun_again_with_another_mechanism_or_user() -> None:
+async def test_reauthentication_with_another_mechanism_or_user_is_refused() -> None:
     storage = await storage_with_alice()
     users = Users(storage)
     sha = MECHANISMS["SCRAM-SHA-512"]
@@ -328,7 +330,7 @@ class Clock:
         return self.now
 
 
-async def test_listener_without_sasl_refuses_it() -> None:
+async def test_listener_without_sasl_refuses_the_handshake() -> None:
     async with serving() as server, connect(server) as client:
         response = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert (ErrorCode.ILLEGAL_SASL_STATE, []) == (response.error_code, response.mechanisms)
