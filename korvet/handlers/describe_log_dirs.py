@@ -11,9 +11,12 @@ data in the same memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from korvet.broker.broker import Broker, Operation, RequestContext
 from korvet.concurrency.time_slices import Turns
+from korvet.protocol.buffers import EncodedElements
+from korvet.protocol.codec import Writer, element_writer
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
 from korvet.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -23,6 +26,7 @@ from korvet.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from korvet.protocol.repetitions import encoded
 from korvet.storage.interface import TopicPartition
 
 PARTITIONS_AT_ONCE = 500
@@ -35,10 +39,13 @@ async def handle(
         broker.cluster(context, Operation.DESCRIBE)
     except KafkaError as error:
         return DescribeLogDirsResponse(error_code=error.error_code, results=[])
-    return DescribeLogDirsResponse(results=[await _directory(broker, request.topics)])
+    write = element_writer(DescribeLogDirsResponse, DescribeLogDirsTopic, context.version)
+    return DescribeLogDirsResponse(results=[await _directory(broker, request.topics, write)])
 
 
-async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None) -> DescribeLogDirsResult:
+async def _directory(
+    broker: Broker, wanted: list[DescribableLogDirTopic] | None, write: Writer[DescribeLogDirsTopic]
+) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=broker.log.description, topics=[])
     turns = Turns()
     topics: dict[str, DescribeLogDirsTopic] = {}
@@ -47,11 +54,24 @@ async def _directory(broker: Broker, wanted: list[DescribableLogDirTopic] | None
         for first in range(0, len(tps), PARTITIONS_AT_ONCE):
             _describe(await broker.log.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
             await turns.next()
-        result.topics = list(topics.values())
+        is_large = len(tps) > PARTITIONS_AT_ONCE
+        result.topics = await _encoded(topics.values(), write) if is_large else list(topics.values())
     except KafkaError:
         # The directory is offline after any error of the storage.
         result.error_code = KafkaStorageError.error_code
     return result
+
+
+async def _encoded(
+    topics: Iterable[DescribeLogDirsTopic], write: Writer[DescribeLogDirsTopic]
+) -> list[DescribeLogDirsTopic]:
+    """Encode the topics in time slices."""
+    turns = Turns()
+    encodings = []
+    for topic in topics:
+        encodings.append(encoded(write, topic))
+        await turns.next()
+    return cast(list[DescribeLogDirsTopic], EncodedElements(len(encodings), encodings))
 
 
 def _named(wanted: Iterable[DescribableLogDirTopic]) -> list[TopicPartition]:

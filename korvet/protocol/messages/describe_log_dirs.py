@@ -34,7 +34,7 @@ class DescribeLogDirsTopic:
 class DescribeLogDirsResult:
     error_code: int = int16(default=0)
     log_dir: str = string()
-    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, encodable=True)
     total_bytes: int = int64(versions="4+", default=-1, ignorable=True)
     usable_bytes: int = int64(versions="4+", default=-1, ignorable=True)
 
