@@ -8,6 +8,8 @@ In the file, a name may be written as tables (`[log.retention]`, then `ms = …`
 …`). All faults are reported together, one line for each: the setting's path, the source of the value, and the accepted
 values. An unknown name is a fault as well, because a misspelt setting would have no effect.
 
+`listener.name.NAME.SETTING` is the value of a setting on one listener, for the settings in `OF_LISTENERS`.
+
 The topic settings use the same kinds of values (`integer`, `one_of`, …), see `korvet.broker.topics`.
 """
 
@@ -43,6 +45,11 @@ LISTENER = re.compile(
     r"(?::(?P<port>[0-9]{1,5}))?"
 )
 DEFAULT_PORT = 9092
+#: The settings that `listener.name.NAME.SETTING` sets for one listener.
+OF_LISTENERS = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+OVERRIDE = re.compile(
+    rf"listener\.name\.(?P<listener>.+)\.(?P<setting>{'|'.join(map(re.escape, OF_LISTENERS))})"
+)
 
 
 class ConfigError(Exception):
@@ -584,6 +591,8 @@ class Config:
     )
 
     _sources: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
+    # By listener and attribute: the values of `listener.name.NAME.SETTING`.
+    _overrides: Mapping[tuple[str, str], Any] = field(factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
         errors = list(_contradictions(self))
@@ -613,10 +622,23 @@ class Config:
         by_name = {each.name: each.protocol for each in self.listener_security_protocol_map}
         return by_name.get(listener.name, listener.name if listener.name in PROTOCOLS else "PLAINTEXT")
 
+    def has_sasl(self, listener: Listener) -> bool:
+        """Return True if the listener authenticates clients with SASL."""
+        return self.protocol(listener).startswith("SASL_")
+
+    def mechanisms(self, listener: Listener) -> tuple[str, ...]:
+        """Return the SASL mechanisms of a listener."""
+        mechanisms: tuple[str, ...] = self.of_listener(listener, "sasl_enabled_mechanisms")
+        return mechanisms if self.has_sasl(listener) else ()
+
+    def of_listener(self, listener: Listener, attribute: str) -> Any:
+        """Return the value of a setting on a listener."""
+        return self._overrides.get((listener.name, attribute), getattr(self, attribute))
+
     @property
-    def has_sasl(self) -> bool:
-        """True if a listener authenticates clients with SASL."""
-        return any(self.protocol(listener).startswith("SASL_") for listener in self.listeners)
+    def uses_tokens(self) -> bool:
+        """True if a listener accepts tokens."""
+        return any("OAUTHBEARER" in self.mechanisms(listener) for listener in self.listeners)
 
     def advertised(self, listener: Listener) -> Listener | None:
         """Return the configured advertised listener of `listener`, or None."""
@@ -659,10 +681,12 @@ def _security_contradictions(config: Config) -> Iterator[str]:
             yield f"$.listeners: {listener} requires {protocol}, which korvet does not serve; accepted: SASL_PLAINTEXT"
         if mapped and listener.name not in mapped:
             yield f"$.listener.security.protocol.map: it has no {listener.name}; accepted: each listener's name"
-    if config.has_sasl and not config.sasl_enabled_mechanisms:
-        yield f"$.sasl.enabled.mechanisms: the list is empty; accepted: {', '.join(SASL_MECHANISMS)}"
-    uses_tokens = config.has_sasl and "OAUTHBEARER" in config.sasl_enabled_mechanisms
-    if uses_tokens and config.sasl_oauthbearer_jwks_endpoint_url is None:
+        if config.has_sasl(listener) and not config.mechanisms(listener):
+            yield f"$.sasl.enabled.mechanisms: the list is empty; accepted: {', '.join(SASL_MECHANISMS)}"
+    for name, _ in config._overrides:  # noqa: SLF001  its own
+        if name not in (listener.name for listener in config.listeners):
+            yield f"$.listener.name.{name.lower()}: there is no listener {name}"
+    if config.uses_tokens and config.sasl_oauthbearer_jwks_endpoint_url is None:
         yield "$.sasl.oauthbearer.jwks.endpoint.url: it is not set; OAUTHBEARER requires an https:, http: or file: URL"
 
 
@@ -703,6 +727,7 @@ def load_config(
     names = {alias: name for name, setting in known.items() for alias in (name, *setting.aliases)}
     errors: list[str] = []
     given: dict[str, _Given] = {}
+    overrides: dict[tuple[str, str], Any] = {}
     for source in (
         _from_file(file, errors),
         _from_environment(environ or {}),
@@ -711,9 +736,27 @@ def load_config(
         for name, value in source:
             if name in names:
                 given[names[name]] = value
+            elif match := OVERRIDE.fullmatch(name):
+                _override(match, known[match["setting"]], value, overrides, errors)
             else:
                 errors.append(_unknown(name, value.source, names))
-    return _structure(known, given, errors)
+    return _structure(known, given, overrides, errors)
+
+
+def _override(
+    match: re.Match[str],
+    setting: Setting,
+    given: _Given,
+    overrides: dict[tuple[str, str], Any],
+    errors: list[str],
+) -> None:
+    """Add the value of a setting on one listener."""
+    # In the environment, dots stand for underscores in the listener's name.
+    listener = match["listener"].replace(".", "_").upper()
+    try:
+        overrides[listener, setting.name.replace(".", "_")] = setting.kind.parse(given.value)
+    except ValueError as error:
+        errors.append(f"$.{match[0]}: {error} (from {given.source}); accepted: {setting.kind.accepted}")
 
 
 def _from_file(file: Path | None, errors: list[str]) -> Iterator[tuple[str, _Given]]:
@@ -757,7 +800,12 @@ def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
     return f"$.{name}: unknown setting (from {source}){hint}"
 
 
-def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors: list[str]) -> Config:
+def _structure(
+    known: Mapping[str, Setting],
+    given: Mapping[str, _Given],
+    of_listeners: Mapping[tuple[str, str], Any],
+    errors: list[str],
+) -> Config:
     """Return the Config of the given values. Raises ConfigError after collecting the faults of all fields."""
     # Imported here, because importing cattrs takes longer than all the rest, and users of the class do not need it.
     from cattrs import ClassValidationError, Converter  # noqa: PLC0415
@@ -778,7 +826,8 @@ def _structure(known: Mapping[str, Setting], given: Mapping[str, _Given], errors
         errors += _explained(invalid, known, given)
     if errors:
         raise ConfigError(errors)
-    return attrs.evolve(config, sources={name: value.source for name, value in given.items()})
+    sources = {name: value.source for name, value in given.items()}
+    return attrs.evolve(config, sources=sources, overrides=of_listeners)
 
 
 def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:

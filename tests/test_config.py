@@ -235,7 +235,41 @@ def test_protocol_of_a_listener_is_that_of_the_map_or_of_its_name(
     config = load_config(flags=flags)
 
     assert expected == [config.protocol(listener) for listener in config.listeners]
-    assert ("SASL_PLAINTEXT" in expected) == config.has_sasl
+    assert expected == [
+        "SASL_PLAINTEXT" if config.has_sasl(listener) else "PLAINTEXT" for listener in config.listeners
+    ]
+
+
+@pytest.mark.parametrize("source", ["flags", "environ", "file"])
+def test_setting_of_one_listener_overrides_the_general_one(source: str, tmp_path: Path) -> None:
+    flags = {"listeners": "SASL_PLAINTEXT://:1,OTHER://:2", "sasl.enabled.mechanisms": "PLAIN"}
+    flags |= {"listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,OTHER:SASL_PLAINTEXT"}
+    file, environ = None, {}
+    if source == "flags":
+        flags |= {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    elif source == "environ":
+        environ = {"KORVET_LISTENER_NAME_SASL_PLAINTEXT_SASL_ENABLED_MECHANISMS": "SCRAM-SHA-256"}
+    else:
+        file = tmp_path / "korvet.toml"
+        file.write_text('[listener.name.sasl_plaintext.sasl]\nenabled.mechanisms = ["SCRAM-SHA-256"]\n')
+    config = load_config(file=file, environ=environ, flags=flags)
+
+    assert [("SCRAM-SHA-256",), ("PLAIN",)] == [config.mechanisms(listener) for listener in config.listeners]
+
+
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [
+        ("listener.name.x.sasl.enabled.mechanisms", "PLAIN", "$.listener.name.x: there is no listener X"),
+        ("listener.name.plaintext.sasl.enabled.mechanisms", "plain", "'plain' is not one of"),
+        ("listener.name.plaintext.num.partitions", "1", "unknown setting"),
+        ("listener.name.sasl.enabled.mechanisms", "PLAIN", "unknown setting"),
+    ],
+)
+def test_invalid_setting_of_one_listener_is_refused(name: str, value: str, expected: str) -> None:
+    (fault,) = faults(flags={name: value})
+
+    assert expected in fault
 
 
 @pytest.mark.parametrize("text", ["= 1", 'storage = "memory://"\n[storage]\nlayout = "batch"'])

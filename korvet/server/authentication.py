@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from attrs import define
 
 from korvet.broker.broker import Broker
-from korvet.config import Config, ConfigError, Listener
-from korvet.security.session import Sasl, Session
+from korvet.config import Config, ConfigError
+from korvet.security.session import Sasl, Session, refuse_tokens
 
 if TYPE_CHECKING:
     from korvet.security.jwks import Jwks
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Authentication:
-    """Makes the sessions of connections. `jwks` has the keys of tokens, if OAUTHBEARER is enabled."""
+    """Makes the sessions of connections. `jwks` has the keys of tokens, if a listener accepts tokens."""
 
-    config: Config
-    sasl: Sasl
+    sasl: Mapping[str, Sasl]  # by the name of a listener that has SASL
     jwks: Jwks | None = None
 
-    def session(self, listener: Listener, peer: str) -> Session | None:
+    def session(self, listener_name: str, peer: str) -> Session | None:
         """Return the session of a new connection, None on a listener without SASL."""
-        has_sasl = self.config.protocol(listener).startswith("SASL_")
-        return Session(self.sasl, peer) if has_sasl else None
+        sasl = self.sasl.get(listener_name)
+        return None if sasl is None else Session(sasl, peer)
 
 
 def authentication(broker: Broker) -> Authentication:
     """Return the authentication that the broker's settings require. Raises ConfigError if a library is missing."""
     config = broker.config
-    made = Authentication(
-        config,
-        Sasl(
-            config.sasl_enabled_mechanisms,
+    jwks, verify = _tokens(config) if config.uses_tokens else (None, refuse_tokens)
+    sasl = {
+        listener.name: Sasl(
+            config.mechanisms(listener),
             broker.users,
-            max_reauth_ms=config.connections_max_reauth_ms,
+            verify,
+            max_reauth_ms=config.of_listener(listener, "connections_max_reauth_ms"),
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
-            max_receive_bytes=config.sasl_server_max_receive_size,
-        ),
-    )
-    if config.has_sasl and "OAUTHBEARER" in config.sasl_enabled_mechanisms:
-        made.jwks, made.sasl.verify_token = _tokens(config)
-    return made
+            max_receive_bytes=config.of_listener(listener, "sasl_server_max_receive_size"),
+        )
+        for listener in config.listeners
+        if config.has_sasl(listener)
+    }
+    return Authentication(sasl, jwks)
 
 
 def _tokens(config: Config) -> tuple[Jwks, Callable[[str], Awaitable[Token]]]:

@@ -192,7 +192,7 @@ class Server:
         sock.settimeout(0)
         # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        session = self._authentication.session(listener, peer)
+        session = self._authentication.session(listener.name, peer)
         connection = ServedConnection(PlainTransport(sock), peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)
         self._limit.opened()
@@ -414,7 +414,7 @@ def _warnings(bound: BoundListener, config: Config) -> Iterator[str]:
     if bound.is_loopback:
         return
     listener, advertised = bound.listener, bound.advertised
-    if config.protocol(listener).startswith("SASL_"):
+    if config.has_sasl(listener):
         risk = "without encryption: passwords of PLAIN, tokens and records can be read on the way"
     else:
         risk = "without authentication: any client may read, write and delete everything"

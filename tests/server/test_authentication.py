@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey, KeySet
 from korvet.client import open_client
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl, Security
-from korvet.config import Listener
+from korvet.config import Listener, load_config
 from korvet.protocol.errors import ErrorCode, SaslAuthenticationFailed
 from korvet.protocol.frames import SIZE
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
@@ -27,7 +27,7 @@ from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.security.scram import MECHANISMS, credential_of, salted_password
 from korvet.security.users import Users
-from korvet.server.server import Server
+from korvet.server.server import Server, open_server
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, away
 from tests.talk import Client, connect, serving
@@ -273,7 +273,7 @@ async def test_expired_session_ends_unless_the_client_reauthenticates(
 ) -> None:
     async with secured(connections_max_reauth_ms=60_000) as server:
         clock = Clock()
-        server._authentication.sasl.clock = clock
+        server._authentication.sasl["SASL_PLAINTEXT"].clock = clock
         async with connect(server) as one, connect(server) as other:
             for client in (one, other):
                 assert 60_000 == (await log_in(client)).session_lifetime_ms
@@ -288,7 +288,7 @@ async def test_expired_session_ends_unless_the_client_reauthenticates(
 async def test_reauthentication_is_accepted_once_in_a_second() -> None:
     async with secured(connections_max_reauth_ms=60_000) as server, connect(server) as client:
         clock = Clock()
-        server._authentication.sasl.clock = clock
+        server._authentication.sasl["SASL_PLAINTEXT"].clock = clock
         await log_in(client)
         await log_in(client)
         handshake = SaslHandshakeRequest(mechanism="PLAIN")
@@ -319,6 +319,24 @@ async def test_reauthentication_with_another_mechanism_or_user_is_refused() -> N
                 == response.error_message
             )
             await client.closed()
+
+
+async def test_listeners_have_mechanisms_of_their_own() -> None:
+    config = load_config(
+        flags={
+            "listeners": "INSIDE://localhost:0,OUTSIDE://localhost:0",
+            "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,OUTSIDE:SASL_PLAINTEXT",
+            "listener.name.inside.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.inside.connections.max.reauth.ms": "1000",
+        }
+    )
+    async with open_server(config, storage=await storage_with_alice()) as server:
+        inside, outside = (bound.listener.port for bound in server.listeners)
+        async with connect(server, port=inside) as client:
+            assert 1000 == (await log_in(client)).session_lifetime_ms
+        async with connect(server, port=outside) as client:
+            response = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            assert ["SCRAM-SHA-256", "SCRAM-SHA-512"] == response.mechanisms
 
 
 class Clock:
