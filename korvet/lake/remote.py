@@ -30,8 +30,8 @@ from attrs import define, field
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches, without
 from korvet.lake.errors import NoTable, RowsMissing
 from korvet.lake.location import Location
-from korvet.lake.remote_frames import ArchivedLog
 from korvet.lake.remote_rows import Bounds, between, bounds_of, in_order, split
+from korvet.lake.remote_values import ArchivedLog
 from korvet.lake.row_batches import batches_of
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import INT64_MAX, INT64_MIN, TableFile

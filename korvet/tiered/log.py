@@ -22,7 +22,7 @@ from attrs import define, evolve, field, frozen
 
 from korvet.concurrency.time_slices import Turns
 from korvet.config import MAX_LONG, Config
-from korvet.lake.remote_frames import ArchivedLog
+from korvet.lake.remote_values import ArchivedLog
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch

@@ -18,6 +18,7 @@ from zlib import crc32
 
 from attrs import define, field
 
+from korvet.concurrency.rpc import Link, LinkBroken, Parked, Question
 from korvet.concurrency.tasks import in_parallel
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.coordinator import NO_GENERATION, GroupCoordinator
@@ -25,7 +26,6 @@ from korvet.groups.document import read, written
 from korvet.groups.members import Join, Joined, Leave, Sync, Synced
 from korvet.protocol.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
-from korvet.workers.rpc import Link, LinkBroken, Parked, Question
 
 
 def owner_of(group_id: str, processes: int) -> int:

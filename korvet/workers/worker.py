@@ -18,6 +18,7 @@ import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker, MakeGroups, RequestContext
+from korvet.concurrency.rpc import Link, answer_links, link_to
 from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.server.listeners import ListenError, Use, open_listeners
 from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
@@ -26,7 +27,6 @@ from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  impo
 from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Setup
 from korvet.workers.forking import call_myself
 from korvet.workers.groups import LedGroups, answer
-from korvet.workers.rpc import Link, answer_links
 
 
 @define(eq=False)
@@ -99,7 +99,7 @@ class Worker:
 def sharded(setup: Setup, nursery: trio.Nursery) -> MakeGroups:
     """Return a factory of this process's coordinator, whose connections to the other processes run in `nursery`."""
     links: Mapping[int, Link] = {
-        index: Link(setup.path_of(index), nursery)
+        index: link_to(setup.path_of(index), nursery)
         for index in range(setup.config.processes)
         if index != setup.index
     }

@@ -11,7 +11,7 @@ import pytest
 from korvet.lake.errors import RowsMissing
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.remote import ColdReader, ColdRecord
-from korvet.lake.remote_frames import ArchivedLog
+from korvet.lake.remote_values import ArchivedLog
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
 from korvet.protocol.record_batch import decode_records, parse_batches, validate

@@ -11,7 +11,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from korvet.lake.remote_frames import ArchivedLog
+from korvet.lake.remote_values import ArchivedLog
 from korvet.lake.table import LakeTable
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.record_batch import parse_batches
@@ -84,7 +84,7 @@ async def test_killed_process_is_restarted(table: LakeTable, store: ColdStore) -
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        while not store._waiting:
+        while not store._link._asked:
             await trio.lowlevel.checkpoint()
         os.kill(store._process.pid, signal.SIGKILL)
         with trio.fail_after(10):
@@ -100,8 +100,8 @@ async def test_cancelled_request_does_not_affect_other_requests(table: LakeTable
         with trio.move_on_after(0.0005):
             await store.read(TOPIC_OF_TABLE, 0, 0, 100, 1_000_000)
 
-    assert await store.first(TOPIC_OF_TABLE, 0, 3, 100) == OffsetAndTimestamp(3, NOON + 3)
-    assert not store._waiting
+    assert OffsetAndTimestamp(3, NOON + 3) == await store.first(TOPIC_OF_TABLE, 0, 3, 100)
+    assert not store._link._asked
 
 
 async def test_process_ends_with_its_store(table: LakeTable, tmp_path: Path) -> None:
@@ -111,3 +111,11 @@ async def test_process_ends_with_its_store(table: LakeTable, tmp_path: Path) -> 
 
     assert process is not None
     assert process.returncode is not None
+
+
+async def test_unexpected_error_in_a_request_fails_it_immediately(table: LakeTable, store: ColdStore) -> None:
+    await store.refresh(TOPIC_OF_TABLE)
+
+    with trio.fail_after(20), pytest.raises(KafkaStorageError, match="starts it again"):
+        await store._ask("close", TOPIC_OF_TABLE)
+    assert {0: ArchivedLog(0, 100, 100)} == await store.refresh(TOPIC_OF_TABLE)

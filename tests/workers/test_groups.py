@@ -17,6 +17,7 @@ import pytest
 import trio
 from attrs import define, field
 
+from korvet.concurrency.rpc import Question, answer_links, link_to
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Joined, Leave, State, Sync
@@ -35,7 +36,6 @@ from korvet.protocol.errors import (
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from korvet.workers.groups import LedGroups, answer, owner_of
-from korvet.workers.rpc import Link, Question, answer_links
 from tests.groups.conversation import RANGE
 from tests.groups.test_coordinator import Client, parked, together
 
@@ -78,7 +78,9 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
         with trio.fail_after(LIMIT_S):
             async with trio.open_nursery() as nursery:
                 for index in range(PROCESSES):
-                    links = {each: Link(paths[each], nursery) for each in range(PROCESSES) if each != index}
+                    links = {
+                        each: link_to(paths[each], nursery) for each in range(PROCESSES) if each != index
+                    }
                     leases = Leases(storage)
                     running.groups.append(
                         LedGroups(storage, config, lambda: 0, leases, index=index, links=links)

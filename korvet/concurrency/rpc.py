@@ -1,15 +1,16 @@
-"""RPC between the worker processes of a broker, over Unix sockets in a private folder.
+"""RPC between the processes of one broker: its workers, and the process that reads tables.
 
 A process has a `Link` to each of the others, which connects on first use and reconnects after it broke. Many requests
 can be in flight on a link, and responses come in any order. A frame, delimited as in the protocol, holds
 
     8 bytes   number of the request      1 byte   kind     payload
 
-and the payload is a pickle. Pickle is safe here: both ends are the same program, started by the same parent, and the
-folder has mode 700.
+and the payload is a pickle. Pickle is safe here: both ends are the same program, started by the same user, and no other
+user can connect. Workers listen on Unix sockets in a folder with mode 700. The process that reads tables inherits one
+end of a socket pair, which has no address.
 
 Every request ends with a response or LinkBroken. The kernel reports immediately that the other process has ended. A
-process that hangs is detected with a PING every few seconds: if nothing has arrived for `SILENCE_LIMIT_S`, the link is
+process that hangs is detected with a PING every few seconds: if nothing has arrived for `silence_limit_s`, the link is
 closed and its requests raise LinkBroken. The other process may have executed them nevertheless.
 
 A request has no time limit. If it may wait (`Parked`), its waits at the other end are ended when the wait of the
@@ -22,9 +23,15 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from enum import IntEnum
+from functools import partial
 from itertools import count
 from pathlib import Path
 from struct import Struct
@@ -70,6 +77,9 @@ class Question:
     arguments: tuple[Any, ...] = ()
 
 
+# Connects to another process, and disconnects at the end of the block. Raises LinkBroken.
+Connection = Callable[[], AbstractAsyncContextManager[trio.SocketStream]]
+
 # Handles a request. It enters `Parked`, the second argument, around long waits.
 Answering = Callable[[Question, Parked], Awaitable[object]]
 
@@ -98,9 +108,9 @@ class Wire:
             await self._read(take)
             nursery.cancel_scope.cancel()
 
-    async def ping(self) -> None:
-        """Send a PING every PING_EVERY_S. Return when nothing has arrived for SILENCE_LIMIT_S."""
-        while trio.current_time() - self._heard < SILENCE_LIMIT_S:
+    async def ping(self, silence_limit_s: float) -> None:
+        """Send a PING every PING_EVERY_S. Return when nothing has arrived for `silence_limit_s`."""
+        while trio.current_time() - self._heard < silence_limit_s:
             self.send(Kind.PING)
             await trio.sleep(PING_EVERY_S)
 
@@ -134,10 +144,12 @@ class Asked:
 
 @define(eq=False)
 class Link:
-    """The RPC client for another process, which listens at `path`. Its tasks run in `nursery`."""
+    """The RPC client for another process, which `name` describes in messages. Its tasks run in `nursery`."""
 
-    path: Path
+    name: str
+    _connection: Connection
     _nursery: trio.Nursery
+    silence_limit_s: float = field(factory=lambda: SILENCE_LIMIT_S)
     _wire: Wire | None = None
     _asked: dict[int, Asked] = field(factory=dict)
     _numbers: Iterator[int] = field(factory=lambda: count(1))
@@ -145,7 +157,7 @@ class Link:
 
     def __repr__(self) -> str:
         state = "connected" if self._wire is not None else "not connected"
-        return f"<Link {self.path.name} {state} asked={len(self._asked)}>"
+        return f"<Link {self.name} {state} asked={len(self._asked)}>"
 
     async def ask(self, question: Question, parked: Parked | None = None) -> Any:
         """Send a request and return its response. If cancelled, end the waits at the other end. Raises LinkBroken."""
@@ -164,43 +176,40 @@ class Link:
             if self._asked.pop(number, None) is not None and not asked.done.is_set():
                 wire.send(Kind.END_WAITS, number)
         if asked.answer is None:
-            raise LinkBroken(f"the link to the process at {self.path.name} broke before it answered")
+            raise LinkBroken(f"the link to the process at {self.name} broke before it answered")
         return pickle.loads(asked.answer)  # noqa: S301  see the module
 
     async def _connected(self) -> Wire:
         if self._wire is None:
             async with self._connecting:
                 if self._wire is None:
-                    self._wire = await self._connect()
+                    self._wire = await self._nursery.start(self._run)
         return self._wire
 
-    async def _connect(self) -> Wire:
-        try:
-            with trio.fail_after(CONNECT_LIMIT_S):
-                wire = Wire(await trio.open_unix_socket(str(self.path)))
-        except (OSError, trio.TooSlowError):
-            raise LinkBroken(f"no process is listening at {self.path.name}") from None
-        self._nursery.start_soon(self._run, wire)
-        return wire
+    async def _run(self, *, task_status: trio.TaskStatus[Wire]) -> None:
+        """Connect, and receive responses until the link breaks. Then end the requests that are in flight."""
+        async with self._connection() as stream:
+            wire = Wire(stream)
+            task_status.started(wire)
+            try:
+                await self._receive(wire)
+            except* trio.BrokenResourceError as broken:
+                logger.debug("the link to %s is broken: %s", self.name, broken.exceptions[0])
+            finally:
+                self._wire = None
+                asked, self._asked = self._asked, {}
+                for each in asked.values():
+                    each.done.set()
 
-    async def _run(self, wire: Wire) -> None:
-        """Receive responses until the link breaks, then end the requests that are in flight."""
-        try:
-            async with wire.stream, trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_when_silent, wire, nursery.cancel_scope)
-                await wire.run(self._take)
-                nursery.cancel_scope.cancel()
-        except* trio.BrokenResourceError as broken:
-            logger.debug("the link to %s is broken: %s", self.path.name, broken.exceptions[0])
-        finally:
-            self._wire = None
-            asked, self._asked = self._asked, {}
-            for each in asked.values():
-                each.done.set()
+    async def _receive(self, wire: Wire) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_silent, wire, nursery.cancel_scope)
+            await wire.run(self._take)
+            nursery.cancel_scope.cancel()
 
     async def _end_when_silent(self, wire: Wire, scope: trio.CancelScope) -> None:
-        await wire.ping()
-        logger.warning("the process at %s does not respond; closing the link to it", self.path.name)
+        await wire.ping(self.silence_limit_s)
+        logger.warning("the process at %s does not respond; closing the link to it", self.name)
         scope.cancel()
 
     def _take(self, kind: Kind, number: int, payload: bytes) -> None:
@@ -208,6 +217,23 @@ class Link:
             asked = self._asked.pop(number)
             asked.answer = payload
             asked.done.set()
+
+
+def link_to(path: Path, nursery: trio.Nursery) -> Link:
+    """Return a link to the process that listens at `path`."""
+    return Link(path.name, partial(connected, path), nursery)
+
+
+@asynccontextmanager
+async def connected(path: Path) -> AsyncIterator[trio.SocketStream]:
+    """Connect to the process that listens at `path`. Raises LinkBroken."""
+    try:
+        with trio.fail_after(CONNECT_LIMIT_S):
+            stream = await trio.open_unix_socket(str(path))
+    except (OSError, trio.TooSlowError):
+        raise LinkBroken(f"no process is listening at {path.name}") from None
+    async with stream:
+        yield stream
 
 
 # --- Answering -----------------------------------------------------------------------------------------------
@@ -305,3 +331,10 @@ async def answer_links(
             await AnsweredLink(Wire(stream), answer, bound, answering).serve()
 
         await trio.serve_listeners(serve, [trio.SocketListener(listening)])
+
+
+async def answer_stream(stream: trio.SocketStream, answer: Answering, bound: Parked) -> None:
+    """Answer the requests of one connection until the other end closes it. Then cancel those in flight."""
+    async with trio.open_nursery() as answering:
+        await AnsweredLink(Wire(stream), answer, bound, answering).serve()
+        answering.cancel_scope.cancel()

@@ -15,8 +15,8 @@ import pytest
 import trio
 from attrs import define, field
 
-from korvet.workers import rpc
-from korvet.workers.rpc import Link, LinkBroken, Parked, Question, answer_links
+from korvet.concurrency import rpc
+from korvet.concurrency.rpc import Link, LinkBroken, Parked, Question, answer_links, link_to
 
 LIMIT_S = 10.0
 
@@ -59,7 +59,7 @@ async def play(path: Path, scene: Play) -> None:
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(answer_links, path, other.answer, parked)
-            await scene(Link(path, nursery), other)
+            await scene(link_to(path, nursery), other)
             nursery.cancel_scope.cancel()
 
 
@@ -125,7 +125,7 @@ async def test_wait_ended_before_it_starts_is_answered(path: Path) -> None:
 async def test_request_fails_immediately_when_no_process_listens(path: Path) -> None:
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
-            link = Link(path, nursery)
+            link = link_to(path, nursery)
             for _ in range(2):
                 with pytest.raises(LinkBroken, match=r"no process is listening at 1\.sock"):
                     await link.ask(Question("back"))
@@ -136,7 +136,7 @@ async def test_requests_fail_when_the_peer_ends_and_its_successor_is_used(
 ) -> None:
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
-            link = Link(path, nursery)
+            link = link_to(path, nursery)
             other = Other()
             broken: list[str] = []
 
@@ -169,7 +169,7 @@ async def test_unresponsive_process_is_disconnected(
         listening.listen()
         async with trio.open_nursery() as nursery:
             with pytest.raises(LinkBroken, match="broke before it answered"):
-                await Link(path, nursery).ask(Question("back"), parked)
+                await link_to(path, nursery).ask(Question("back"), parked)
 
     assert "does not respond" in caplog.text
 
