@@ -14,9 +14,7 @@ read is shielded until its response is sent, or until the deadline that a drain 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final
 
@@ -92,17 +90,16 @@ class ServedConnection:
     progress: Progress = field(factory=Progress)
     incoming: Connection = field(init=False)
     receiver: Receiver = field(init=False)
-    # Contains all that this client causes. A drain sets its deadline.
-    _scope: trio.CancelScope = field(factory=lambda: trio.CancelScope(shield=True))
-    _reading: trio.CancelScope = field(factory=trio.CancelScope)  # ends waiting for a request
+    _nursery: trio.Nursery | None = None  # owns all that this client causes
     _is_receiving: bool = False  # the first task waits for a request
     _is_ending: bool = False  # no further request is read
     _is_lost: bool = False  # the client has closed the connection, so unanswered requests are logged at DEBUG
     _current: Exchange | None = None  # the one that the first task handles
-    _pending: deque[Exchange] = field(factory=deque)  # those of the responder, in the order of the requests
+    # Those of the responder, in the order of the requests. There are few, and an empty deque takes 600 bytes.
+    _pending: list[Exchange] = field(factory=list)
     _has_responder: bool = False
-    _appended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
-    _answered: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
+    # The responder waits here while no response is pending, and the first task while too many are.
+    _other_task: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _principal: str = ANONYMOUS
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
@@ -128,24 +125,26 @@ class ServedConnection:
         or violates the protocol, requests that were read before are still answered.
         """
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    await self._serve_requests(nursery)
-                    nursery.cancel_scope.cancel()  # the responder, which waits for more
+            async with trio.open_nursery() as nursery:
+                nursery.cancel_scope.shield = True
+                self._nursery = nursery
+                await self._serve_requests()
+                nursery.cancel_scope.cancel()  # the responder, which waits for more
         finally:
             self._close()
 
     def drain(self, deadline: float) -> None:
         """Stop reading. Requests in flight may be answered until `deadline`, on Trio's clock."""
         self._is_ending = True
-        self._scope.deadline = deadline
-        if self._is_receiving:
-            self._reading.cancel()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.deadline = deadline
+            self._end_if_idle()
 
     def end(self) -> None:
         """End the connection immediately, even if requests are unanswered."""
         self._is_ending = True
-        self._scope.cancel()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
 
     @property
     def parked(self) -> trio.CancelScope | None:
@@ -162,17 +161,18 @@ class ServedConnection:
 
     # --- The first task: requests -----------------------------------------------------------------------
 
-    async def _serve_requests(self, nursery: trio.Nursery) -> None:
+    async def _serve_requests(self) -> None:
         """Serve requests one after the other, and return when all are answered."""
-        with self._ended_by_errors():
-            with self._reading:
-                while (request := await self._next_request()) is not None:
-                    await self._serve(request, nursery)
-                    if self.progress.active > self._slice_end:
-                        # Other connections would starve beside a client that has sent many requests in advance.
-                        await trio.lowlevel.checkpoint()
-                        self._slice_end = monotonic() + SLICE_S
+        try:
+            while (request := await self._next_request()) is not None:
+                await self._serve(request)
+                if self.progress.active > self._slice_end:
+                    # Other connections would starve beside a client that has sent many requests in advance.
+                    await trio.lowlevel.checkpoint()
+                    self._slice_end = monotonic() + SLICE_S
             await self._until_nothing_is_pending()
+        except Exception as error:  # noqa: BLE001  logged
+            self._end_by(error)
 
     async def _next_request(self) -> Request | None:
         """Return the next request, or None if there is none because the client has disconnected, or a drain began."""
@@ -191,7 +191,7 @@ class ServedConnection:
             self._log(error)
         return None
 
-    async def _serve(self, request: Request, nursery: trio.Nursery) -> None:
+    async def _serve(self, request: Request) -> None:
         """Handle one request; send its response, or leave that to the responder."""
         exchange = self._begin(request)
         if self.session is not None and self.session.has_expired(request.api.key):
@@ -199,10 +199,17 @@ class ServedConnection:
         if self._pending and not exchange.is_produce:
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
-        await self._handle(exchange)
-        if exchange.pending is not None and (self._pending or self._has_more(request)):
-            await self._respond_later(exchange, nursery)
-            return
+        broker = self.shared.broker
+        broker.counters.queued(request.api.name, self.receiver.queued_s)
+        self.receiver.queued_s = 0.0
+        exchange.response = request.refusal
+        if exchange.response is None:
+            exchange.response = await request.api.handle(broker, request.body, exchange.context)
+        if exchange.is_produce and isinstance(exchange.response, PendingResponse):
+            exchange.pending = exchange.response
+            if self._pending or self._has_more(request):
+                await self._respond_later(exchange)
+                return
         if self._pending:
             await self._until_nothing_is_pending()
         await self._answer(exchange)
@@ -234,18 +241,6 @@ class ServedConnection:
         self.shared.broker.counters.received(request.api.name, request.frame_size)
         return exchange
 
-    async def _handle(self, exchange: Exchange) -> None:
-        request, broker = exchange.request, self.shared.broker
-        broker.counters.queued(request.api.name, self.receiver.queued_s)
-        self.receiver.queued_s = 0.0
-        response = request.refusal
-        if response is None:
-            response = await request.api.handle(broker, request.body, exchange.context)
-        if exchange.is_produce and isinstance(response, PendingResponse):
-            exchange.pending = response
-        else:
-            exchange.response = response
-
     def _has_more(self, request: Request) -> bool:
         """Return True if the client has sent more, or will probably send more before `request` is answered."""
         # The responder costs about as much as a small request, and is useless to a client with one request in flight.
@@ -255,17 +250,17 @@ class ServedConnection:
             or self.transport.has_arrived()
         )
 
-    async def _respond_later(self, exchange: Exchange, nursery: trio.Nursery) -> None:
+    async def _respond_later(self, exchange: Exchange) -> None:
         """Pass an exchange to the responder, and wait until another request may be in flight."""
         self._pending.append(exchange)
         self._current = None
-        if self._has_responder:
-            self._appended.unpark()
-        else:
+        if not self._has_responder:
             self._has_responder = True
-            nursery.start_soon(self._respond, name=f"responses to {self.peer}")
+            assert self._nursery is not None  # noqa: S101  it is there while requests are served
+            self._nursery.start_soon(self._respond, name=f"responses to {self.peer}")
+        self._other_task.unpark()
         while self._has_enough_to_do:
-            await self._answered.park()
+            await self._other_task.park()
 
     @property
     def _has_enough_to_do(self) -> bool:
@@ -277,19 +272,22 @@ class ServedConnection:
 
     async def _until_nothing_is_pending(self) -> None:
         while self._pending:
-            await self._answered.park()
+            await self._other_task.park()
 
     # --- The second task, and responses -----------------------------------------------------------------
 
     async def _respond(self) -> None:
         """Answer pending exchanges in order, until cancelled."""
-        with self._ended_by_errors():
+        try:
             while True:
                 while not self._pending:
-                    await self._appended.park()
+                    await self._other_task.park()
                 await self._answer(self._pending[0])
-                self._pending.popleft()
-                self._answered.unpark()
+                del self._pending[0]
+                self._other_task.unpark()
+                self._end_if_idle()
+        except Exception as error:  # noqa: BLE001  logged
+            self._end_by(error)
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
@@ -328,14 +326,15 @@ class ServedConnection:
 
     # --- Ends -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _ended_by_errors(self) -> Iterator[None]:
-        """Log an error of the block and end the connection: no later request can be answered in order."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  logged
-            self._log(error)
+    def _end_if_idle(self) -> None:
+        """End the connection if a drain has begun and no request is in flight."""
+        if self._is_ending and self._is_receiving and not self._pending:
             self.end()
+
+    def _end_by(self, error: Exception) -> None:
+        """Log an error and end the connection, since no later request can be answered in order."""
+        self._log(error)
+        self.end()
 
     def _log(self, error: Exception) -> None:
         if isinstance(error, ProtocolError | Disconnect):
@@ -355,7 +354,7 @@ class ServedConnection:
         self.shared.broker.answers.change(-exchange.context.answer_bytes)
 
     def _close(self) -> None:
-        if unanswered := self.progress.unanswered:
+        if unanswered := self.progress.taken - self.progress.answered:
             level = logging.DEBUG if self._is_lost else logging.INFO
             logger.log(level, "%s: %d requests unanswered", self.peer, unanswered)
         for exchange in self._pending if self._current is None else (*self._pending, self._current):

@@ -48,17 +48,12 @@ class Progress:
     is_waiting_for_room: bool = False  # an incomplete request waits for memory
     _arrival: Arrival | None = None
 
-    @property
-    def unanswered(self) -> int:
-        """Number of requests in flight."""
-        return self.taken - self.answered
-
     def overdue(self, now: float, patience: Patience, incoming: Connection) -> str:
         """Return why the client has kept the broker waiting for too long, or "". `now` is `monotonic()`.
 
         Call it often: the rate at which a request arrives is measured between calls.
         """
-        is_working = self.unanswered > 0 and not self.is_sending
+        is_working = self.taken != self.answered and not self.is_sending
         if is_working or self.is_waiting_for_room:
             # The broker does not read from the client in this state, so the time does not count.
             self._arrival = None

@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import select
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from time import monotonic
 from typing import Self
@@ -210,11 +210,11 @@ class Server:
         """Every second, end overdue connections and waits of disconnected clients, and trim memory."""
         while True:
             await trio.sleep(self.sweep_interval_s)
-            self._end_overdue()
-            self._wake_abandoned()
+            self._end_overdue_and_abandoned()
             await self._give_memory_back()
 
-    def _end_overdue(self) -> None:
+    def _end_overdue_and_abandoned(self) -> None:
+        """End connections whose clients are overdue, and parked waits of clients that have disconnected."""
         config, now = self.broker.config, monotonic()
         patience = Patience(
             idle_s=config.connections_max_idle_ms / 1000,
@@ -223,10 +223,14 @@ class Server:
             is_memory_scarce=self._budget.is_waited_for,
             is_answer_memory_scarce=self.broker.answers.is_waited_for,
         )
+        parked: dict[int, trio.CancelScope] = {}
         for connection in list(self._connections):
-            if reason := connection.overdue(now, patience):
+            if (scope := connection.parked) is not None:
+                parked[connection.transport.number] = scope
+            elif reason := connection.overdue(now, patience):
                 logger.info("%s: connection closed: %s", connection.peer, reason)
                 connection.end()
+        end_waits_of_disconnected(parked)
 
     async def _give_memory_back(self) -> None:
         """Trim memory if much less is in use than before: by requests, responses, and records in memory."""
@@ -235,19 +239,17 @@ class Server:
         await self._heap.look(highest)
         requests.highest, answers.highest, DECODED.highest = requests.taken, answers.read, DECODED.taken
 
-    def _wake_abandoned(self) -> None:
-        """End the waits of parked fetches whose clients have disconnected."""
-        # No task reads from these sockets in the meantime, so only poll(2) reports the disconnect.
-        parked = {
-            each.transport.fileno(): each.parked for each in self._connections if each.parked is not None
-        }
-        if not parked:
-            return
-        poll = select.poll()
-        for number in parked:
-            poll.register(number, PEER_GONE)
-        for number, _ in poll.poll(0):
-            parked[number].cancel()
+
+def end_waits_of_disconnected(parked: Mapping[int, trio.CancelScope]) -> None:
+    """Cancel the waits whose clients have disconnected; keys are the file descriptors of their sockets."""
+    # No task reads from these sockets in the meantime, so only poll(2) reports the disconnect.
+    if not parked:
+        return
+    poll = select.poll()
+    for number in parked:
+        poll.register(number, PEER_GONE)
+    for number, _ in poll.poll(0):
+        parked[number].cancel()
 
 
 async def run(

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from korvet.protocol.buffers import Buffer
 
@@ -24,9 +24,8 @@ BYTES_AT_ONCE: Final = 512 * 1024
 class Transport(ABC):
     """A client's connection as bytes. Methods that are not asynchronous never block. Errors are OSErrors."""
 
-    @abstractmethod
-    def fileno(self) -> int:
-        """Return the number of the socket's file descriptor, on which poll(2) reports that the client has gone."""
+    #: The file descriptor on which poll(2) reports that the client has disconnected.
+    number: int
 
     @abstractmethod
     def receive_into(self, buffer: bytearray | memoryview) -> int:
@@ -61,9 +60,10 @@ class PlainTransport(Transport):
     """A non-blocking TCP socket."""
 
     sock: socket.socket
+    number: int = field(init=False)
 
-    def fileno(self) -> int:
-        return self.sock.fileno()
+    def __attrs_post_init__(self) -> None:
+        self.number = self.sock.fileno()
 
     def receive_into(self, buffer: bytearray | memoryview) -> int:
         return self.sock.recv_into(buffer, min(len(buffer), BYTES_AT_ONCE))

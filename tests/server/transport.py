@@ -15,6 +15,7 @@ from korvet.server.transport import Transport
 class FakeTransport(Transport):
     """A transport whose client is the test: bytes to receive, and the bytes that were sent."""
 
+    number: int = -1
     sent: bytearray = field(factory=bytearray)
     is_closed: bool = False
     room: float = float("inf")  # bytes that the client reads before it stops reading
@@ -30,9 +31,6 @@ class FakeTransport(Transport):
         """Let the client read so many bytes more."""
         self.room += count
         self._notify()
-
-    def fileno(self) -> int:
-        return -1
 
     def receive_into(self, buffer: bytearray | memoryview) -> int:
         if not self._arrived:
