@@ -171,6 +171,9 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "ListPartitionReassignments": range(1),
         "SaslHandshake": range(2),
         "SaslAuthenticate": range(3),
+        "DescribeAcls": range(1, 4),
+        "CreateAcls": range(1, 4),
+        "DeleteAcls": range(1, 4),
     }
 
     assert {
