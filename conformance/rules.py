@@ -80,6 +80,9 @@ _TEXTS = (
     ("IncrementalAlterConfigs", "responses.error_message"),
     ("ListPartitionReassignments", "error_message"),
     ("DescribeCluster", "error_message"),
+    ("CreateAcls", "results.error_message"),
+    ("DescribeAcls", "error_message"),
+    ("DeleteAcls", "filter_results.error_message"),
 )
 _OFFSETS = (
     ("Produce", "responses.partition_responses.base_offset"),

@@ -31,7 +31,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import decode_response, encode_request
-from korvet.protocol.schema import schema_of
+from korvet.protocol.schema import ZERO_UUID, schema_of
 
 ANSWER_LIMIT_S = 15.0
 SETTLE_LIMIT_S = 30.0
@@ -302,7 +302,7 @@ class Talk:
             self._learn_offsets(request, answer)
         if not isinstance(answer, Ended):
             for topic in getattr(answer, "topics", ()):
-                if getattr(topic, "topic_id", None) and getattr(topic, "name", None):
+                if getattr(topic, "topic_id", ZERO_UUID) != ZERO_UUID and getattr(topic, "name", None):
                     self.topic_ids[topic.name] = topic.topic_id
 
     def _learn_offsets(self, request: ProduceRequest, answer: Any) -> None:

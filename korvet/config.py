@@ -324,6 +324,26 @@ class Config:
         "processes that serve as one broker, on the same ports and the same Redis; memory:// supports only 1",
     )
 
+    # Authorization
+    authorizer_class_name: str = _setting(
+        text(
+            "org.apache.kafka.metadata.authorizer.StandardAuthorizer, or one of an installed package", r"\S*"
+        ),
+        "",
+        "what decides which clients may do what; not set, every client may do everything",
+    )
+    super_users: str = _setting(
+        # A certificate's name contains commas.
+        text("User:NAME, separated by semicolons", r"([^:;]+:[^;]+;?)*"),
+        "",
+        "who may do everything, whatever the ACLs are",
+    )
+    allow_everyone_if_no_acl_found: bool = _setting(
+        boolean(),
+        default=False,
+        description="allow every client every operation on resources without any ACL",
+    )
+
     # Topics
     auto_create_topics_enable: bool = _setting(
         boolean(),

@@ -1,5 +1,27 @@
 """The scenarios: a module per family of APIs, and sessions of clients. Importing the modules declares them."""
 
-from conformance.scenarios import cluster, commits, configs, fetch, groups, offsets, produce, sessions, topics
+from conformance.scenarios import (
+    acls,
+    cluster,
+    commits,
+    configs,
+    fetch,
+    groups,
+    offsets,
+    produce,
+    sessions,
+    topics,
+)
 
-__all__ = ["cluster", "commits", "configs", "fetch", "groups", "offsets", "produce", "sessions", "topics"]
+__all__ = [
+    "acls",
+    "cluster",
+    "commits",
+    "configs",
+    "fetch",
+    "groups",
+    "offsets",
+    "produce",
+    "sessions",
+    "topics",
+]

@@ -8,7 +8,7 @@ no alteration is lost, and each is based on all previous ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from korvet.broker.alterations import (
     ResourceType,
@@ -18,13 +18,25 @@ from korvet.broker.alterations import (
     validate_changes,
     validate_topic_resource,
 )
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.config import Config
 from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError
+from korvet.security import acls
+from korvet.security.acls import Operation
 from korvet.storage.interface import DocumentConflict, Topic
 
 # Limit of successive conflicts with other alterations.
 ATTEMPTS = 100
+
+# The types of resources in requests about settings, and the types that their permissions are on.
+BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+PERMISSIONS_ON: Mapping[int, acls.ResourceType] = {
+    ResourceType.TOPIC: acls.ResourceType.TOPIC,
+    ResourceType.BROKER: acls.ResourceType.CLUSTER,
+    BROKER_LOGGER: acls.ResourceType.CLUSTER,
+    CLIENT_METRICS: acls.ResourceType.CLUSTER,
+    GROUP: acls.ResourceType.GROUP,
+}
 
 Alter = Callable[[Topic], Topic]
 # Returns the topic with altered settings, given the changes and the broker's configuration.
@@ -32,18 +44,30 @@ AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
 Resource = tuple[int, str]  # its type and name
 
 
+def authorize_settings(
+    broker: Broker, context: RequestContext, operation: Operation, kind: int, name: str
+) -> None:
+    """Raise the …AuthorizationFailed of a resource whose settings the client may not describe or alter.
+
+    Settings of brokers, their loggers and client metrics need a permission on the cluster.
+    """
+    resource_type = PERMISSIONS_ON.get(kind)
+    if resource_type is acls.ResourceType.CLUSTER:
+        broker.cluster(context, operation)
+    elif resource_type is not None:
+        broker.authorize(context, operation, resource_type, name)
+
+
 async def alter_topic(
     broker: Broker,
-    context: RequestContext,
     name: str,
-    operation: Operation,
     alter: Alter,
     *,
     validate_only: bool = False,
 ) -> None:
-    """Store the topic that `alter` returns. Raises the errors of `alter`."""
+    """Store the topic that `alter` returns, for a client that is authorized. Raises the errors of `alter`."""
     for _ in range(ATTEMPTS):
-        topic = await broker.topic(context, name, operation)
+        topic = await broker.find_topic(name)
         altered = alter(topic)
         if validate_only or altered == topic:
             return
@@ -90,18 +114,16 @@ async def _alter(
     """Alter the settings of one resource. Raises InvalidRequest for resource types without settings in korvet."""
     kind, name = resource
     validate_changes(changes)
+    authorize_settings(broker, context, Operation.ALTER_CONFIGS, kind, name)
     if kind == ResourceType.TOPIC:
         validate_topic_resource(name)
         await alter_topic(
             broker,
-            context,
             name,
-            Operation.ALTER_CONFIGS,
             lambda topic: alter(topic, changes, broker.config),
             validate_only=validate_only,
         )
     elif kind == ResourceType.BROKER:
-        broker.cluster(context, Operation.ALTER_CONFIGS)
         validate_broker_id(name, broker.config)
         refuse_broker_changes(changes)
     else:

@@ -1,8 +1,8 @@
 """The interface of the broker to its handlers: storage, topics, groups, settings, the clock, and the broker's identity.
 
 Every handler accesses a topic, a group or the cluster through `Broker.topic`, `topic_by_id`, `group` and `cluster`.
-These take the operation and can refuse it; at present they allow every client every operation. Node ids, leaders,
-leader epochs and coordinators are determined only here, because later there will be several brokers.
+These take the operation and refuse it if the authorizer does (`korvet.broker.authorization`). Node ids, leaders, leader
+epochs and coordinators are determined only here, because later there will be several brokers.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum, IntEnum
 from uuid import UUID, uuid4
 
 import trio
 from attrs import define, field, frozen
 
+from korvet.broker.authorization import ERRORS, Authorization, open_authorization
 from korvet.broker.counters import Counters
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
@@ -37,12 +37,15 @@ from korvet.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     PolicyViolation,
     RequestTimedOut,
+    SecurityDisabled,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
+from korvet.security.acl_store import AclStore
+from korvet.security.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from korvet.security.session import ANONYMOUS, Session
 from korvet.security.users import Users
 from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
@@ -53,58 +56,6 @@ NO_EPOCH = -1
 
 # Makes the group coordinator of a broker from its storage, settings, clock and leases.
 MakeGroups = Callable[[Storage, Config, Callable[[], int], Leases], GroupCoordinator]
-
-
-class Operation(IntEnum):
-    """The operations on a resource (AclOperation), with the protocol's numbers."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class Resource(Enum):
-    """The types of resources. Each value is the set of operations that the type supports."""
-
-    TOPIC = frozenset(
-        {
-            Operation.READ,
-            Operation.WRITE,
-            Operation.CREATE,
-            Operation.DESCRIBE,
-            Operation.DELETE,
-            Operation.ALTER,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    )
-    GROUP = frozenset(
-        {
-            Operation.READ,
-            Operation.DESCRIBE,
-            Operation.DELETE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    )
-    CLUSTER = frozenset(
-        {
-            Operation.CREATE,
-            Operation.CLUSTER_ACTION,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-            Operation.IDEMPOTENT_WRITE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-        }
-    )
 
 
 class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not an error
@@ -137,6 +88,7 @@ class RequestContext:
     listener_name: str = "PLAINTEXT"
     session: Session | None = None  # None on a listener without SASL
     peer: str = ""
+    api_name: str = ""
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
@@ -167,6 +119,8 @@ class Broker:
     advertised: Mapping[str, tuple[str, int]]  # host and port by listener name
     counters: Counters = field(repr=False)
     clock: Callable[[], int] = field(repr=False)  # milliseconds since 1970
+    # None if every client may do everything
+    authorization: Authorization | None
     log: Tiers = field(repr=False)
     answers: AnswerBudget = field(repr=False)
     producer_ids: ProducerIds = field(repr=False)
@@ -226,27 +180,74 @@ class Broker:
 
     # --- Access to resources ----------------------------------------------------------------------------
 
-    def authorize(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
-        """Raise the resource's …AuthorizationFailed if the operation is not allowed. At present all are allowed."""
+    def authorize(
+        self, context: RequestContext, operation: Operation, resource_type: ResourceType, name: str
+    ) -> None:
+        """Raise the resource's …AuthorizationFailed if the operation is not allowed."""
+        if self.authorization is not None and not self.authorization.allows(
+            context, operation, resource_type, name
+        ):
+            raise ERRORS[resource_type]
 
-    def authorized_operations(self, context: RequestContext, resource: Resource, name: str) -> int:  # noqa: ARG002
+    def may(
+        self, context: RequestContext, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return True if the operation is allowed. A denial is not logged, since it refuses nothing by itself."""
+        return self.authorization is None or self.authorization.allows(
+            context, operation, resource_type, name, is_selection=True
+        )
+
+    def may_on_cluster(self, context: RequestContext, operation: Operation) -> bool:
+        """Return True if the operation on the cluster is allowed, which stands for operations on its resources."""
+        return self.may(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(self, context: RequestContext, resource_type: ResourceType, name: str) -> int:
         """Return the bit field of the operations that the client may do."""
-        return sum(1 << operation for operation in resource.value)
+        if self.authorization is None:
+            return sum(1 << operation for operation in SUPPORTED[resource_type])
+        return self.authorization.operations(context, resource_type, name)
+
+    def may_on_any(self, context: RequestContext, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return True if the operation is allowed on at least one resource of that type."""
+        return self.authorization is None or self.authorization.allows_any(context, operation, resource_type)
+
+    def cluster_operations(self, context: RequestContext) -> int:
+        """Return the bit field of the operations on the cluster, or 0 for a client that may not describe it."""
+        try:
+            self.cluster(context, Operation.DESCRIBE)
+        except KafkaError:
+            return 0
+        return self.authorized_operations(context, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def acls(self) -> AclStore:
+        """Return the stored ACLs. Raises SecurityDisabled without an authorizer."""
+        if self.authorization is None:
+            raise SecurityDisabled("No Authorizer is configured.")
+        return self.authorization.acls
 
     async def topic(self, context: RequestContext, name: str, operation: Operation) -> Topic:
-        """Return the topic with that name. Raises UnknownTopicOrPartition."""
-        self.authorize(context, operation, Resource.TOPIC, name)
+        """Return the topic with that name. Raises TopicAuthorizationFailed, UnknownTopicOrPartition."""
+        self.authorize(context, operation, ResourceType.TOPIC, name)
+        return await self.find_topic(name)
+
+    async def find_topic(self, name: str) -> Topic:
+        """Return the topic with that name for a client that is authorized. Raises UnknownTopicOrPartition."""
         topic = await self._storage.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         return topic
 
     async def topic_by_id(self, context: RequestContext, topic_id: UUID, operation: Operation) -> Topic:
-        """Return the topic with that id. Raises UnknownTopicId."""
+        """Return the topic with that id. Raises UnknownTopicId, TopicAuthorizationFailed."""
+        topic = await self.find_topic_by_id(topic_id)
+        self.authorize(context, operation, ResourceType.TOPIC, topic.name)
+        return topic
+
+    async def find_topic_by_id(self, topic_id: UUID) -> Topic:
+        """Return the topic with that id for a client that is authorized. Raises UnknownTopicId."""
         topic = await self._storage.topic_by_id(topic_id)
         if topic is None:
             raise UnknownTopicId(f"there is no topic with id {topic_id}")
-        self.authorize(context, operation, Resource.TOPIC, topic.name)
         return topic
 
     async def partition(
@@ -255,8 +256,15 @@ class Broker:
         """Return an existing partition. Raises UnknownTopicOrPartition."""
         return partition_of(await self.topic(context, name, operation), number)
 
-    async def topics(self, context: RequestContext, operation: Operation) -> Sequence[Topic]:  # noqa: ARG002
-        """Return all topics that the client may see, sorted by name."""
+    async def topics(self, context: RequestContext, operation: Operation) -> Sequence[Topic]:
+        """Return all topics that the operation is allowed on, sorted by name."""
+        topics = await self.all_topics()
+        if self.authorization is None:
+            return topics
+        return [topic for topic in topics if self.may(context, operation, ResourceType.TOPIC, topic.name)]
+
+    async def all_topics(self) -> Sequence[Topic]:
+        """Return all topics, sorted by name, for a client that is authorized."""
         known = await self._storage.topics()
         return [known[name] for name in sorted(known)]
 
@@ -265,14 +273,16 @@ class Broker:
 
         Raises InvalidGroupId for null, and for an id that is too long for a response of some version.
         """
-        if group_id is None or is_longer(group_id, LONGEST_ID_BYTES):
+        if group_id is None:
             raise InvalidGroupId
-        self.authorize(context, operation, Resource.GROUP, group_id)
+        self.authorize(context, operation, ResourceType.GROUP, group_id)
+        if is_longer(group_id, LONGEST_ID_BYTES):
+            raise InvalidGroupId
         return group_id
 
     def cluster(self, context: RequestContext, operation: Operation) -> None:
         """Authorize an operation on the cluster."""
-        self.authorize(context, operation, Resource.CLUSTER, "kafka-cluster")
+        self.authorize(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     # --- Topics -----------------------------------------------------------------------------------------
 
@@ -283,9 +293,13 @@ class Broker:
             known = self._rules[topic.name] = (topic, rules_of(topic.settings, self.config))
         return known[1]
 
-    async def plan_topic(self, context: RequestContext, new: NewTopic) -> PlannedTopic:
+    def authorize_creation(self, context: RequestContext, name: str) -> None:
+        """Raise TopicAuthorizationFailed unless the client may create topics on the cluster, or this one."""
+        if not self.may_on_cluster(context, Operation.CREATE):
+            self.authorize(context, Operation.CREATE, ResourceType.TOPIC, name)
+
+    async def plan_topic(self, new: NewTopic) -> PlannedTopic:
         """Return the topic as it would be created, without creating it. Raises the KafkaError that prevents it."""
-        self.authorize(context, Operation.CREATE, Resource.TOPIC, new.name)
         planned = plan(new, self.config, await self._storage.topics())
         await self.check_partitions(planned.partitions)
         return planned
@@ -320,15 +334,18 @@ class Broker:
         self._partition_count += count
 
     async def topic_or_new(self, context: RequestContext, name: str) -> Topic:
-        """Return the topic with that name. Create it with the broker's defaults if it does not exist."""
+        """Return the topic with that name. Create it with the broker's defaults if it does not exist.
+
+        The client is authorized to describe it. Raises TopicAuthorizationFailed if it may not create it.
+        """
         try:
-            return await self.topic(context, name, Operation.DESCRIBE)
+            return await self.find_topic(name)
         except UnknownTopicOrPartition:
-            pass
+            self.authorize_creation(context, name)
         try:
-            return await self.create_topic(await self.plan_topic(context, NewTopic(name)))
+            return await self.create_topic(await self.plan_topic(NewTopic(name)))
         except TopicAlreadyExists:  # another client created it in the meantime
-            return await self.topic(context, name, Operation.DESCRIBE)
+            return await self.find_topic(name)
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and its cached state. Raises UnknownTopicOrPartition if it does not exist any more."""
@@ -395,7 +412,8 @@ async def open_broker(
 ) -> Broker:
     """Create the broker on a storage, and store a cluster id if there is none.
 
-    `advertised` has host and port by listener name; `cold` is the lake at `lake.url`, if that is set.
+    `advertised` has host and port by listener name; `cold` is the lake at `lake.url`, if that is set. Raises
+    AuthorizerUsageError.
     """
     log, leases = Tiers(storage, config, cold), Leases(storage)
     return Broker(
@@ -405,6 +423,7 @@ async def open_broker(
         advertised=advertised or {},
         counters=counters or Counters(),
         clock=clock,
+        authorization=await open_authorization(storage, config),
         log=log,
         answers=AnswerBudget(share_of(config.queued_max_response_bytes, config.processes)),
         producer_ids=ProducerIds(storage, clock),

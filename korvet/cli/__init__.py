@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": "Start a broker.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
+    "acls": "Add, list and remove ACLs.",
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
@@ -134,6 +135,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
     from korvet.config import ConfigError
     from korvet.lake.errors import InvalidLocation, LakeError
     from korvet.protocol.errors import KafkaError
+    from korvet.security.authorizer import AuthorizerUsageError
     from korvet.server.listeners import ListenError
     from korvet.storage.interface import StorageUsageError
     from korvet.workers.forking import ForkerEnded
@@ -141,7 +143,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
 
     if isinstance(error, ConfigError):
         return 2, "\n".join(f"korvet: {line}" for line in error.errors)
-    if isinstance(error, (StorageUsageError, InvalidLocation)):
+    if isinstance(error, (StorageUsageError, AuthorizerUsageError, InvalidLocation)):
         return 2, f"korvet: {error}"
     if isinstance(error, (ListenError, LakeError, WorkersFail, ForkerEnded)):
         return 1, f"korvet: {error}"

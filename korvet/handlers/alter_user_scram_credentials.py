@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import (
     DuplicateResource,
     KafkaError,
@@ -25,6 +25,7 @@ from korvet.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from korvet.security.acls import Operation
 from korvet.security.scram import FEWEST_ITERATIONS, MOST_ITERATIONS, ScramMechanism, credential_of
 
 Alteration = ScramCredentialDeletion | ScramCredentialUpsertion

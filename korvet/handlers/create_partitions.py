@@ -18,7 +18,7 @@ from collections import Counter
 
 from korvet.broker.administration import alter_topic
 from korvet.broker.alterations import with_partitions
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.broker.topics import validate_request
 from korvet.concurrency.time_slices import Turns
 from korvet.protocol.errors import InvalidRequest, KafkaError
@@ -28,6 +28,7 @@ from korvet.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from korvet.security.acls import Operation
 from korvet.storage.interface import Topic
 
 
@@ -66,7 +67,7 @@ async def _create(
     additional = altered(there).partitions - there.partitions
     validate_request(before + additional, broker.config)
     await broker.check_partitions(additional)
-    await alter_topic(broker, context, topic.name, Operation.ALTER, altered, validate_only=validate_only)
+    await alter_topic(broker, topic.name, altered, validate_only=validate_only)
     if not validate_only:
         broker.added_partitions(additional)
     return additional

@@ -17,6 +17,7 @@ Declined: `timeout_ms`. The topics exist when the broker responds.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from korvet.broker.broker import Broker, RequestContext
@@ -29,7 +30,7 @@ from korvet.broker.topics import (
     validate_request,
 )
 from korvet.concurrency.time_slices import Turns
-from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation
+from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -38,6 +39,7 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from korvet.protocol.schema import ZERO_UUID
+from korvet.security.acls import Operation, ResourceType
 
 REPORTED_REPLICATION_FACTOR = 1
 
@@ -48,19 +50,33 @@ async def handle(
     asked = Counter(topic.name for topic in request.topics)
     # A topic that appears several times has one entry in the response, in the place of its first appearance.
     topics = {topic.name: topic for topic in reversed(request.topics)}
-    partitions = sum(requested_partitions(_wanted(topic), broker.config) for topic in request.topics)
+    results = [*_denied(broker, context, asked)]
+    denied = {result.name for result in results}
+    allowed = {name: times for name, times in asked.items() if name not in denied}
+    wanted = [_wanted(topic) for topic in request.topics if topic.name in allowed]
     try:
-        validate_request(partitions, broker.config)
+        validate_request(sum(requested_partitions(each, broker.config) for each in wanted), broker.config)
     except PolicyViolation as error:
-        return CreateTopicsResponse(topics=[_refused(name, error) for name in asked])
-    results = []
+        return CreateTopicsResponse(topics=results + [_refused(name, error) for name in allowed])
     turns = Turns()
-    for name, times in asked.items():
+    for name, times in allowed.items():
         results.append(
             await _create(broker, context, topics[name], times=times, validate_only=request.validate_only)
         )
         await turns.next()
     return CreateTopicsResponse(topics=results)
+
+
+def _denied(
+    broker: Broker, context: RequestContext, asked: Mapping[str, int]
+) -> Iterator[CreatableTopicResult]:
+    """Yield an error for each topic that the client may not create. Invalid entries get other errors."""
+    for name, times in asked.items():
+        try:
+            if times == 1 and name != CLUSTER_METADATA_TOPIC:
+                broker.authorize_creation(context, name)
+        except KafkaError as error:
+            yield _refused(name, error)
 
 
 async def _create(
@@ -71,12 +87,12 @@ async def _create(
             raise InvalidRequest("Duplicate topic name.")
         if topic.name == CLUSTER_METADATA_TOPIC:
             raise InvalidRequest(f"Creation of internal topic {topic.name} is prohibited.")
-        planned = await broker.plan_topic(context, _wanted(topic))
+        planned = await broker.plan_topic(_wanted(topic))
         if validate_only:
-            return _created(broker, planned, ZERO_UUID)
+            return _created(broker, context, planned, ZERO_UUID)
         created = await broker.create_topic(planned)
         planned = PlannedTopic(created.name, created.partitions, created.settings)
-        return _created(broker, planned, created.topic_id)
+        return _created(broker, context, planned, created.topic_id)
     except KafkaError as error:
         return _refused(topic.name, error)
 
@@ -95,7 +111,16 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(broker: Broker, topic: PlannedTopic, topic_id: UUID) -> CreatableTopicResult:
+def _created(
+    broker: Broker, context: RequestContext, topic: PlannedTopic, topic_id: UUID
+) -> CreatableTopicResult:
+    if not broker.may(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            error_message=None,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,

@@ -7,13 +7,14 @@ deleted, too: their last-delivered IDs would otherwise serve as committed offset
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from korvet.security.acls import Operation
 
 
 async def handle(

@@ -13,7 +13,7 @@ Declined: `timeout_ms`; the records are deleted before the response.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, SETTINGS
 from korvet.protocol.errors import InvalidTopicException, KafkaError, OffsetOutOfRange, PolicyViolation
 from korvet.protocol.messages.delete_records import (
@@ -22,6 +22,7 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from korvet.security.acls import Operation
 from korvet.storage.interface import Topic, TopicPartition
 
 HIGH_WATERMARK = -1

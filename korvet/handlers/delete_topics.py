@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from korvet.broker.broker import Broker, Operation, RequestContext
-from korvet.protocol.errors import InvalidRequest, KafkaError, TopicDeletionDisabled
+from korvet.broker.broker import Broker, RequestContext
+from korvet.protocol.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed, TopicDeletionDisabled
 from korvet.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -24,10 +24,19 @@ from korvet.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from korvet.protocol.schema import ZERO_UUID
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import Topic
 
 # The requested topic: its name or None, and its id or zero.
 Asked = tuple[str | None, UUID]
+
+
+class DescribedTopicDenied(TopicAuthorizationFailed):
+    """The client may describe a topic that it may not delete, so the response has its name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
 
 
 async def handle(
@@ -35,18 +44,27 @@ async def handle(
 ) -> DeleteTopicsResponse:
     states = [DeleteTopicState(name=name) for name in request.topic_names] + request.topics
     asked = Counter((state.name, state.topic_id) for state in states)
+    may_all = broker.may_on_cluster(context, Operation.DELETE)
     return DeleteTopicsResponse(
-        responses=[await _delete(broker, context, each, times) for each, times in asked.items()]
+        responses=[
+            await _delete(broker, context, each, times, may_all=may_all) for each, times in asked.items()
+        ]
     )
 
 
-async def _delete(broker: Broker, context: RequestContext, asked: Asked, times: int) -> DeletableTopicResult:
+async def _delete(
+    broker: Broker, context: RequestContext, asked: Asked, times: int, *, may_all: bool
+) -> DeletableTopicResult:
     name, topic_id = asked
     try:
         _check(broker, context, asked, times)
-        topic = await _find(broker, context, asked)
+        topic = await _found(broker, asked) if may_all else await _authorized(broker, context, asked)
         name, topic_id = topic.name, topic.topic_id
         await broker.delete_topic(topic)
+    except DescribedTopicDenied as error:
+        return DeletableTopicResult(
+            name=error.name, topic_id=topic_id, error_code=error.error_code, error_message=error.message
+        )
     except KafkaError as error:
         return DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=error.error_code, error_message=error.message
@@ -68,8 +86,20 @@ def _check(broker: Broker, context: RequestContext, asked: Asked, times: int) ->
         raise InvalidRequest("Duplicate topic name." if name is not None else "Duplicate topic id.")
 
 
-async def _find(broker: Broker, context: RequestContext, asked: Asked) -> Topic:
+async def _authorized(broker: Broker, context: RequestContext, asked: Asked) -> Topic:
+    """Return a topic that the client may delete. A client that may not describe it does not learn of it."""
     name, topic_id = asked
-    if name is None:
-        return await broker.topic_by_id(context, topic_id, Operation.DELETE)
-    return await broker.topic(context, name, Operation.DELETE)
+    if name is not None:
+        topic = await broker.topic(context, name, Operation.DESCRIBE)
+        broker.authorize(context, Operation.DELETE, ResourceType.TOPIC, name)
+        return topic
+    topic = await broker.find_topic_by_id(topic_id)
+    if broker.may(context, Operation.DELETE, ResourceType.TOPIC, topic.name):
+        return topic
+    broker.authorize(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+    raise DescribedTopicDenied(topic.name)
+
+
+async def _found(broker: Broker, asked: Asked) -> Topic:
+    name, topic_id = asked
+    return await broker.find_topic_by_id(topic_id) if name is None else await broker.find_topic(name)

@@ -9,7 +9,7 @@ values UNSUPPORTED_ENDPOINT_TYPE. v2 can request fenced brokers; there are none.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, Resource
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import KafkaError, MismatchedEndpointType, UnsupportedEndpointType
 from korvet.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -27,14 +27,13 @@ async def handle(
 ) -> DescribeClusterResponse:
     try:
         _check(request.endpoint_type)
-        broker.cluster(context, Operation.DESCRIBE)
     except KafkaError as error:
         return DescribeClusterResponse(
             error_code=error.error_code, error_message=error.message, cluster_id="", brokers=[]
         )
     operations = AUTHORIZED_OPERATIONS_OMITTED
     if request.include_cluster_authorized_operations:
-        operations = broker.authorized_operations(context, Resource.CLUSTER, "kafka-cluster")
+        operations = broker.cluster_operations(context)
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,

@@ -22,8 +22,9 @@ from typing import Any
 import trio
 from attrs import define, field
 
+from korvet.broker.administration import authorize_settings
 from korvet.broker.alterations import ResourceType, validate_broker_id
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.broker.topic_documentation import documentation_of
 from korvet.broker.topics import (
     SETTINGS,
@@ -47,6 +48,7 @@ from korvet.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from korvet.protocol.repetitions import repeated
+from korvet.security.acls import Operation
 from korvet.storage.interface import Topic
 
 CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
@@ -94,11 +96,11 @@ async def _entries(
     broker: Broker, context: RequestContext, describer: Describer, resource: DescribeConfigsResource
 ) -> Entries:
     name = resource.resource_name
+    authorize_settings(broker, context, Operation.DESCRIBE_CONFIGS, resource.resource_type, name)
     if resource.resource_type == ResourceType.TOPIC:
         validate_name(name)
-        return describer.of_topic(await broker.topic(context, name, Operation.DESCRIBE_CONFIGS))
+        return describer.of_topic(await broker.find_topic(name))
     if resource.resource_type == ResourceType.BROKER:
-        broker.cluster(context, Operation.DESCRIBE_CONFIGS)
         validate_broker_id(name, broker.config)
         return describer.of_broker() if name else {}
     raise InvalidRequest(f"Unsupported resource type: {resource.resource_type}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, Operation, RequestContext, Resource, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.concurrency.tasks import in_parallel
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.members import Member, State
@@ -24,6 +24,7 @@ from korvet.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from korvet.protocol.repetitions import repeated
+from korvet.security.acls import Operation, ResourceType
 
 
 async def handle(
@@ -34,7 +35,7 @@ async def handle(
     if request.include_authorized_operations:
         for group in groups.values():
             if not group.error_code:
-                operations = broker.authorized_operations(context, Resource.GROUP, group.group_id)
+                operations = broker.authorized_operations(context, ResourceType.GROUP, group.group_id)
                 group.authorized_operations = operations
     write = element_writer(DescribeGroupsResponse, DescribedGroup, context.version)
     return DescribeGroupsResponse(groups=repeated(request.groups, groups, write))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.concurrency.time_slices import Turns
 from korvet.protocol.buffers import EncodedElements
 from korvet.protocol.codec import Writer, element_writer
@@ -27,6 +27,7 @@ from korvet.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from korvet.protocol.repetitions import encoded
+from korvet.security.acls import Operation
 from korvet.storage.interface import TopicPartition
 
 PARTITIONS_AT_ONCE = 500

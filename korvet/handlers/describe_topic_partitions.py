@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_topic_partitions import (
@@ -24,6 +24,7 @@ from korvet.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from korvet.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import Topic, TopicPartition
 
 # Kafka's default of max.request.partition.size.limit.
@@ -39,7 +40,7 @@ async def handle(
     try:
         _check(cursor, names)
         if names:
-            return await _page(broker, context, cursor, sorted(names), request.response_partition_limit)
+            return await _named(broker, context, cursor, sorted(names), request.response_partition_limit)
     except InvalidRequest as error:
         return DescribeTopicPartitionsResponse(
             topics=[_error(error.error_code, topic.name) for topic in request.topics]
@@ -50,6 +51,23 @@ async def handle(
         # As in Metadata: the response has no field for this error, and clients would take a shorter list as complete.
         raise Disconnect(f"the topics cannot be listed: {error}") from error
     return await _page(broker, context, cursor, topics, request.response_partition_limit)
+
+
+async def _named(
+    broker: Broker, context: RequestContext, cursor: Cursor, names: Sequence[str], limit: int
+) -> DescribeTopicPartitionsResponse:
+    """Return a page of the topics that the client may describe, and after them an error for each other topic."""
+    allowed, denied = [], []
+    for name in names:
+        try:
+            broker.authorize(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+            allowed.append(name)
+        except KafkaError as error:
+            if name >= cursor.topic_name:
+                denied.append(_error(error.error_code, name))
+    page = await _page(broker, context, cursor, allowed, limit)
+    page.topics += denied
+    return page
 
 
 def _check(cursor: Cursor, names: set[str]) -> None:
@@ -91,7 +109,7 @@ async def _described(
 ) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
     """Return a topic with its partitions in `numbers`, and the number of the next partition, or 0 if it has none."""
     try:
-        topic = wanted if isinstance(wanted, Topic) else await _found(broker, context, wanted)
+        topic = wanted if isinstance(wanted, Topic) else await _found(broker, wanted)
     except KafkaError as error:
         return _error(error.error_code, str(wanted), _operations(broker, context, str(wanted))), 0
     end = min(numbers.stop, topic.partitions)
@@ -107,9 +125,9 @@ async def _described(
     return described, end if end < topic.partitions else 0
 
 
-async def _found(broker: Broker, context: RequestContext, name: str) -> Topic:
+async def _found(broker: Broker, name: str) -> Topic:
     validate_name(name)
-    return await broker.topic(context, name, Operation.DESCRIBE)
+    return await broker.find_topic(name)
 
 
 def _partition(broker: Broker, tp: TopicPartition) -> DescribeTopicPartitionsResponsePartition:
@@ -126,7 +144,7 @@ def _partition(broker: Broker, tp: TopicPartition) -> DescribeTopicPartitionsRes
 
 
 def _operations(broker: Broker, context: RequestContext, name: str) -> int:
-    return broker.authorized_operations(context, Resource.TOPIC, name)
+    return broker.authorized_operations(context, ResourceType.TOPIC, name)
 
 
 def _error(
@@ -135,7 +153,7 @@ def _error(
     return DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=name in INTERNAL_TOPICS and code != ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         partitions=[],
         topic_authorized_operations=operations,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import DuplicateResource, KafkaError, ResourceNotFound
 from korvet.protocol.messages.describe_user_scram_credentials import (
@@ -19,6 +19,7 @@ from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from korvet.security.acls import Operation
 
 DUPLICATE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
 MISSING = "Attempt to describe a user credential that does not exist: "
@@ -36,9 +37,18 @@ async def handle(
             results = await _all(broker)
     except KafkaError as error:
         return DescribeUserScramCredentialsResponse(
-            error_code=error.error_code, error_message=error.message, results=[]
+            error_code=error.error_code,
+            error_message=error.message,
+            results=[_refused(error) for _ in request.users or ()],
         )
     return DescribeUserScramCredentialsResponse(results=results)
+
+
+def _refused(error: KafkaError) -> DescribeUserScramCredentialsResult:
+    """Return an error without a name, which Kafka has for each user of a refused request."""
+    return DescribeUserScramCredentialsResult(
+        user="", error_code=error.error_code, error_message=error.message, credential_infos=[]
+    )
 
 
 async def _all(broker: Broker) -> list[DescribeUserScramCredentialsResult]:

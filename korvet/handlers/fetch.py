@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from korvet.broker.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
 from korvet.protocol.errors import (
     ErrorCode,
     InvalidRequest,
     KafkaError,
     OffsetOutOfRange,
+    TopicAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from korvet.protocol.messages.fetch import (
@@ -40,6 +41,7 @@ from korvet.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import (
     EpochEnd,
     IsolationLevel,
@@ -79,6 +81,8 @@ class _Fetch:
     __slots__ = (
         "broker",
         "context",
+        "is_denied",
+        "is_replica",
         "isolation_level",
         "max_bytes",
         "min_bytes",
@@ -94,6 +98,10 @@ class _Fetch:
         self.request = request
         self.context = context
         self.isolation_level = IsolationLevel(request.isolation_level)
+        state = request.replica_state
+        self.is_replica = (request.replica_id if state is None else state.replica_id) >= 0
+        # Replicas need a permission on the cluster, and none on topics.
+        self.is_denied = self.is_replica and not broker.may_on_cluster(context, Operation.CLUSTER_ACTION)
         self.max_bytes = max(min(request.max_bytes, broker.config.fetch_max_bytes), 0)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.names: list[str] = []  # of the request's topics, in order; the id if the name is unknown
@@ -123,12 +131,21 @@ class _Fetch:
                 self.outcomes[tp] = error
 
     async def _topic(self, wanted: FetchTopic) -> Topic:
+        if self.is_denied:
+            raise TopicAuthorizationFailed
         if self.context.version >= 13:
-            return await self.broker.topic_by_id(self.context, wanted.topic_id, Operation.READ)
-        topic = await self.broker.topic(self.context, wanted.topic, Operation.READ)
+            topic = await self.broker.find_topic_by_id(wanted.topic_id)
+            self._authorize(topic.name)
+            return topic
+        self._authorize(wanted.topic)
+        topic = await self.broker.find_topic(wanted.topic)
         if self.context.version < 10 and topic.config.compression_type == "zstd":
             raise UnsupportedCompressionType("zstd needs Fetch version 10 or newer.")
         return topic
+
+    def _authorize(self, name: str) -> None:
+        if not self.is_replica:
+            self.broker.authorize(self.context, Operation.READ, ResourceType.TOPIC, name)
 
     # --- Reading and waiting ----------------------------------------------------------------------------
 

@@ -11,16 +11,19 @@ immediately (see `init_producer_id`); share groups (type 2) and unknown types, w
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Node, Operation, RequestContext
+from korvet.broker.broker import Broker, Node, RequestContext
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from korvet.security.acls import Operation, ResourceType
 
 GROUP = 0
 TRANSACTION = 1
+SHARE = 2
+SHARE_SINCE = 6  # the first version with share groups
 
 
 async def handle(
@@ -68,5 +71,8 @@ def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> N
     if key_type == GROUP:
         return broker.coordinator(context, broker.group(context, key, Operation.DESCRIBE))
     if key_type == TRANSACTION:
+        broker.authorize(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
         raise TransactionalIdAuthorizationFailed("transactions are not served")
+    if key_type == SHARE and context.version >= SHARE_SINCE:
+        broker.cluster(context, Operation.CLUSTER_ACTION)
     raise InvalidRequest(f"coordinators of type {key_type} are not served")

@@ -10,9 +10,10 @@ Versions: static members from v3.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from korvet.security.acls import Operation
 
 
 async def handle(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:

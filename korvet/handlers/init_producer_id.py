@@ -10,21 +10,29 @@ retry other errors until a timeout. An empty transactional id is INVALID_REQUEST
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.security.acls import Operation, ResourceType
 
 
 async def handle(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     try:
+        _authorize(broker, request, context)
         _check(request)
-        broker.cluster(context, Operation.IDEMPOTENT_WRITE)
         producer_id = await broker.producer_ids.allocate()
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.error_code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _authorize(broker: Broker, request: InitProducerIdRequest, context: RequestContext) -> None:
+    if request.transactional_id is not None:
+        broker.authorize(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    elif not broker.may_on_any(context, Operation.WRITE, ResourceType.TOPIC):
+        broker.cluster(context, Operation.IDEMPOTENT_WRITE)
 
 
 def _check(request: InitProducerIdRequest) -> None:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.groups.members import Join, Joined
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from korvet.security.acls import Operation
 
 
 async def handle(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:

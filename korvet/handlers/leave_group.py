@@ -9,7 +9,7 @@ Versions: up to v2, one member, whose error is that of the response; several fro
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.groups.members import Leave
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.leave_group import (
@@ -18,6 +18,7 @@ from korvet.protocol.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
+from korvet.security.acls import Operation
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import KafkaError, UnsupportedVersion
 from korvet.protocol.messages.list_config_resources import (
     CLIENT_METRICS,
@@ -20,6 +20,7 @@ from korvet.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from korvet.security.acls import Operation
 
 
 class Listed(IntEnum):
@@ -39,7 +40,7 @@ async def handle(
         broker.cluster(context, Operation.DESCRIBE_CONFIGS)
         if unsupported := set(request.resource_types) - set(Listed):
             raise UnsupportedVersion(f"resource types {sorted(unsupported)} have no settings")
-        topics = [topic.name for topic in await broker.topics(context, Operation.DESCRIBE_CONFIGS)]
+        topics = [topic.name for topic in await broker.all_topics()]
     except KafkaError as error:
         return ListConfigResourcesResponse(error_code=error.error_code, config_resources=[])
     nodes = [str(node.node_id) for node in broker.nodes(context)]

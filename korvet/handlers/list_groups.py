@@ -9,16 +9,17 @@ classic; filters for other types match none.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
-from korvet.groups.classic import ClassicGroup
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.groups.document import TYPE
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from korvet.security.acls import Operation, ResourceType
 
 
 async def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
+    sees_all = broker.may_on_cluster(context, Operation.DESCRIBE)
     try:
         groups = await broker.groups.groups()
     except KafkaError as error:
@@ -34,14 +35,6 @@ async def handle(broker: Broker, request: ListGroupsRequest, context: RequestCon
             for group in groups
             if (not states or group.state.value.lower() in states)
             and (not types or TYPE in types)
-            and _is_visible(broker, context, group)
+            and (sees_all or broker.may(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
         ]
     )
-
-
-def _is_visible(broker: Broker, context: RequestContext, group: ClassicGroup) -> bool:
-    try:
-        broker.group(context, group.group_id, Operation.DESCRIBE)
-    except KafkaError:
-        return False
-    return True

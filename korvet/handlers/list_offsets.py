@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from korvet.broker.broker import Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from korvet.protocol.messages.list_offsets import (
@@ -32,6 +32,7 @@ from korvet.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from korvet.security.acls import Operation
 from korvet.storage.interface import IsolationLevel, LogOffsets, OffsetAndTimestamp, Topic, TopicPartition
 
 LATEST = -1

@@ -6,12 +6,13 @@ send this request before they describe a topic.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext
+from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from korvet.security.acls import Operation
 
 
 async def handle(

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from attrs import define, field, frozen
 
-from korvet.broker.broker import Broker, Disconnect, Operation, RequestContext, Resource
+from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
 from korvet.concurrency.time_slices import Turns
@@ -42,6 +42,7 @@ from korvet.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from korvet.protocol.schema import ZERO_UUID
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import Topic, TopicPartition
 
 # Numbers of objects that are encoded in about half a millisecond.
@@ -49,6 +50,8 @@ TOPICS_AT_ONCE = 64
 PARTITIONS_AT_ONCE = 64
 # Sizes in a response of the newest version, in bytes, without names.
 TOPIC_BYTES, ERROR_BYTES, PARTITION_BYTES = 28, 26, 26
+# Errors whose entries contain nothing but the name or the id.
+HIDDEN = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST)
 
 Leader = tuple[int, int]  # node id, epoch
 
@@ -71,7 +74,7 @@ async def handle(broker: Broker, request: MetadataRequest, context: RequestConte
 def _cluster_operations(broker: Broker, request: MetadataRequest, context: RequestContext) -> int:
     if not request.include_cluster_authorized_operations:
         return AUTHORIZED_OPERATIONS_OMITTED
-    return broker.authorized_operations(context, Resource.CLUSTER, "kafka-cluster")
+    return broker.cluster_operations(context)
 
 
 async def _topics(
@@ -148,10 +151,11 @@ async def _by_name(
     broker: Broker, request: MetadataRequest, context: RequestContext, name: str
 ) -> Topic | MetadataError:
     try:
+        broker.authorize(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
         validate_name(name)
         if _may_create(broker, request, name):
             return await broker.topic_or_new(context, name)
-        return await broker.topic(context, name, Operation.DESCRIBE)
+        return await broker.find_topic(name)
     except KafkaError as error:
         return MetadataError(error.error_code, name)
 
@@ -179,7 +183,7 @@ class Answer:
     async def add(self, found: Topic | MetadataError) -> None:
         """Describe a topic."""
         if isinstance(found, MetadataError):
-            self._last.append(_error(found))
+            self._last.append(self._error(found))
         else:
             self._last.append(await self._described(found))
         self._count += 1
@@ -195,16 +199,31 @@ class Answer:
         return cast(list[MetadataResponseTopic], EncodedElements(self._count, self._pieces))
 
     async def _described(self, topic: Topic) -> MetadataResponseTopic:
-        operations = AUTHORIZED_OPERATIONS_OMITTED
-        if self.request.include_topic_authorized_operations:
-            operations = self.broker.authorized_operations(self.context, Resource.TOPIC, topic.name)
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=await self._partitions(topic),
-            topic_authorized_operations=operations,
+            topic_authorized_operations=self._operations(topic.name),
         )
+
+    def _error(self, error: MetadataError) -> MetadataResponseTopic:
+        is_hidden = error.name is None or error.code in HIDDEN
+        return MetadataResponseTopic(
+            error_code=error.code,
+            name=error.name,
+            topic_id=error.topic_id,
+            is_internal=not is_hidden and error.name in INTERNAL_TOPICS,
+            partitions=[],
+            topic_authorized_operations=AUTHORIZED_OPERATIONS_OMITTED
+            if is_hidden
+            else self._operations(error.name or ""),
+        )
+
+    def _operations(self, name: str) -> int:
+        if not self.request.include_topic_authorized_operations:
+            return AUTHORIZED_OPERATIONS_OMITTED
+        return self.broker.authorized_operations(self.context, ResourceType.TOPIC, name)
 
     async def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:
         if topic.partitions <= PARTITIONS_AT_ONCE:
@@ -256,13 +275,3 @@ def _partitions(first: int, leaders: Sequence[Leader]) -> list[MetadataResponseP
         )
         for number, (leader_id, epoch) in enumerate(leaders, first)
     ]
-
-
-def _error(error: MetadataError) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=error.code,
-        name=error.name,
-        topic_id=error.topic_id,
-        is_internal=error.name in INTERNAL_TOPICS,
-        partitions=[],
-    )

@@ -16,7 +16,7 @@ unless a client requests another retention time.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
 from korvet.protocol.errors import (
     ErrorCode,
     GroupIdNotFound,
@@ -32,6 +32,7 @@ from korvet.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from korvet.security.acls import Operation
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 
 Outcomes = dict[TopicPartition, KafkaError | None]
@@ -42,11 +43,15 @@ async def handle(
 ) -> OffsetCommitResponse:
     positions: dict[TopicPartition, OffsetAndMetadata] = {}
     outcomes: Outcomes = {}
+    try:
+        group_id = broker.group(context, request.group_id, Operation.READ)
+    except KafkaError as error:
+        return OffsetCommitResponse(topics=[_refused(topic, error) for topic in request.topics])
     for topic in request.topics:
         await _sort(broker, context, topic, positions, outcomes)
     too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
     if positions or too_large:
-        outcomes |= await _commit(broker, request, context, positions, too_large)
+        outcomes |= await _commit(broker, request, context, group_id, positions, too_large)
     topics = [_answer(topic, outcomes) for topic in request.topics if topic.partitions]
     return OffsetCommitResponse(topics=topics)
 
@@ -85,6 +90,7 @@ async def _commit(
     broker: Broker,
     request: OffsetCommitRequest,
     context: RequestContext,
+    group_id: str,
     positions: dict[TopicPartition, OffsetAndMetadata],
     too_large: list[TopicPartition],
 ) -> Outcomes:
@@ -92,7 +98,6 @@ async def _commit(
     # If the client may not commit at all, that error also replaces OFFSET_METADATA_TOO_LARGE.
     asked = [*positions, *too_large]
     try:
-        group_id = broker.group(context, request.group_id, Operation.READ)
         outcomes = await broker.groups.commit(
             group_id,
             positions,
@@ -105,6 +110,12 @@ async def _commit(
     except KafkaError as error:
         return dict.fromkeys(asked, coordinator_error(error))
     return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
+
+
+def _refused(data: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitResponseTopic:
+    """Return a topic whose partitions all have the error."""
+    tps = [TopicPartition(data.name, partition.partition_index) for partition in data.partitions]
+    return _answer(data, dict.fromkeys(tps, error))
 
 
 def _answer(data: OffsetCommitRequestTopic, outcomes: Outcomes) -> OffsetCommitResponseTopic:

@@ -8,7 +8,7 @@ NON_EMPTY_GROUP if the group has members that are not consumers, such as workers
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -17,6 +17,7 @@ from korvet.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from korvet.security.acls import Operation
 from korvet.storage.interface import TopicPartition
 
 Outcomes = dict[TopicPartition, KafkaError | None]
@@ -26,11 +27,11 @@ async def handle(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     outcomes: Outcomes = {}
-    for topic in request.topics:
-        await _look_up(broker, context, topic, outcomes)
-    found = [tp for tp, error in outcomes.items() if error is None]
     try:
         group_id = broker.group(context, request.group_id, Operation.DELETE)
+        for topic in request.topics:
+            await _look_up(broker, context, topic, outcomes)
+        found = [tp for tp, error in outcomes.items() if error is None]
         outcomes |= await broker.groups.delete_positions(group_id, found)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=coordinator_error(error).error_code, topics=[])

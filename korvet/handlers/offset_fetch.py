@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.concurrency.time_slices import Turns
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -33,6 +33,7 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from korvet.protocol.repetitions import repeated
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
@@ -50,6 +51,11 @@ class Committed:
 
     topics: Positions
     error_code: ErrorCode = ErrorCode.NONE
+    denied: frozenset[str] = frozenset()  # topics that the client may not describe
+
+    def error_of(self, topic: str) -> ErrorCode:
+        """Return the error of each partition of a topic."""
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic in self.denied else self.error_code
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -82,13 +88,19 @@ async def _committed(
     group_id: str,
     asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Committed:
-    tps = None if asked is None else _asked_for(asked)
+    def is_denied(topic: str) -> bool:
+        return not broker.may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
     try:
         group_id = broker.group(context, group_id, Operation.DESCRIBE)
-        found = await broker.groups.committed(group_id, tps)
+        if asked is None:
+            everything = _by_topic(await broker.groups.committed(group_id, None))
+            return Committed([each for each in everything if not is_denied(each[0])])
+        denied = frozenset(filter(is_denied, {topic.name for topic in asked}))
+        tps = _asked_for([topic for topic in asked if topic.name not in denied])
+        return Committed(_as_asked(asked, await broker.groups.committed(group_id, tps)), denied=denied)
     except KafkaError as error:
         return Committed(_as_asked(asked or (), {}), coordinator_error(error).error_code)
-    return Committed(_by_topic(found) if asked is None else _as_asked(asked, found))
 
 
 def _asked_for(
@@ -137,6 +149,7 @@ async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGrou
                     committed_offset=position.offset,
                     committed_leader_epoch=position.leader_epoch,
                     metadata=position.metadata,
+                    error_code=committed.error_of(name),
                 )
                 for number, position in partitions[first : first + PARTITIONS_AT_ONCE]
             ]
@@ -154,7 +167,7 @@ def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:
                     committed_offset=position.offset,
                     committed_leader_epoch=position.leader_epoch,
                     metadata=position.metadata,
-                    error_code=committed.error_code,
+                    error_code=committed.error_of(name),
                 )
                 for number, position in partitions
             ],

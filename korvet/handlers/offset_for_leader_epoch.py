@@ -8,7 +8,7 @@ UNKNOWN_LEADER_EPOCH.
 
 from __future__ import annotations
 
-from korvet.broker.broker import NO_EPOCH, Broker, Operation, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
 from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.offset_for_leader_epoch import (
@@ -19,23 +19,28 @@ from korvet.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import EpochEnd, Topic
 
 
 async def handle(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
+    # Brokers, which may act on the cluster, need no permission on topics.
+    is_broker = broker.may_on_cluster(context, Operation.CLUSTER_ACTION)
     return OffsetForLeaderEpochResponse(
-        topics=[await _topic(broker, context, topic) for topic in request.topics]
+        topics=[await _topic(broker, context, topic, is_broker=is_broker) for topic in request.topics]
     )
 
 
 async def _topic(
-    broker: Broker, context: RequestContext, asked: OffsetForLeaderTopic
+    broker: Broker, context: RequestContext, asked: OffsetForLeaderTopic, *, is_broker: bool
 ) -> OffsetForLeaderTopicResult:
     topic: Topic | KafkaError
     try:
-        topic = await broker.topic(context, asked.topic, Operation.DESCRIBE)
+        if not is_broker:
+            broker.authorize(context, Operation.DESCRIBE, ResourceType.TOPIC, asked.topic)
+        topic = await broker.find_topic(asked.topic)
     except KafkaError as error:
         topic = error
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from korvet.broker.broker import Broker, Disconnect, Operation, PendingResponse, RequestContext, partition_of
+from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.concurrency.time_slices import Turns, in_turns
 from korvet.protocol.errors import (
@@ -54,6 +54,7 @@ from korvet.protocol.record_batch import (
     validate_produced,
 )
 from korvet.protocol.steps import Steps
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, AppendResults, PendingAppend, Topic, TopicPartition
 
@@ -139,8 +140,7 @@ async def _take(
     """Sort a topic's partitions into batches to append, and errors."""
     topic: Topic | KafkaError
     try:
-        _check_request(request, data)
-        topic = await broker.topic(context, data.name, Operation.WRITE)
+        topic = await _topic(broker, request, context, data.name)
     except KafkaError as error:
         topic = error
     for partition in data.partition_data:
@@ -165,13 +165,17 @@ def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData
         broker.log.note_failure(tp, ProducerBatch.of(RecordBatch(buffer)), error)
 
 
-def _check_request(request: ProduceRequest, data: TopicProduceData) -> None:
+async def _topic(broker: Broker, request: ProduceRequest, context: RequestContext, name: str) -> Topic:
+    """Return a topic that the client may append to."""
     if request.transactional_id is not None:
         raise TransactionalIdAuthorizationFailed("transactions are not served")
+    broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, name)
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicException(f"Cannot append to internal topic {name}")
+    topic = await broker.find_topic(name)
     if request.acks not in (-1, 0, 1):
         raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
-    if data.name in INTERNAL_TOPICS:
-        raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
+    return topic
 
 
 async def _checked(

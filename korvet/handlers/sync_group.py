@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, Operation, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.groups.members import Sync, Synced
 from korvet.protocol.errors import InconsistentGroupProtocol, KafkaError
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from korvet.security.acls import Operation
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeVar
 
 from attrs import frozen
+
+from korvet.protocol.errors import InvalidRequest
+
+E = TypeVar("E", bound=IntEnum)
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
@@ -119,6 +124,50 @@ class Acl:
     permission: Permission
 
 
+def checked_acl(
+    resource_type: int,
+    pattern_type: int,
+    resource_name: str,
+    principal: str,
+    host: str,
+    operation: int,
+    permission: int,
+) -> Acl:
+    """Return an ACL of the protocol's numbers. Raises InvalidRequest, with Kafka's words."""
+    if resource_type == ResourceType.CLUSTER and resource_name != CLUSTER_NAME:
+        raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not resource_name:
+        raise InvalidRequest("Invalid empty resource name")
+    if ":" not in principal:
+        raise InvalidRequest(f"Could not parse principal from `{principal}` (no colon is present)")
+    acl = Acl(
+        member(ResourceType, resource_type, "resourceType"),
+        member(PatternType, pattern_type, "patternType"),
+        resource_name,
+        principal,
+        host,
+        member(Operation, operation, "operation"),
+        member(Permission, permission, "permissionType"),
+    )
+    for name, value in (
+        ("resourceType", acl.resource_type),
+        ("patternType", acl.pattern_type),
+        ("operation", acl.operation),
+        ("permissionType", acl.permission),
+    ):
+        if value.name in ("ANY", "MATCH"):
+            raise InvalidRequest(f"Invalid {name} {value.name}")
+    return acl
+
+
+def member(kind: type[E], number: int, name: str) -> E:
+    """Return the member with that number. Raises InvalidRequest, which names the field."""
+    try:
+        return kind(number)
+    except ValueError:
+        raise InvalidRequest(f"Invalid {name} UNKNOWN") from None
+
+
 @frozen
 class AclFilter:
     """A filter over ACLs. ANY, or None for a text, matches every value.
@@ -155,3 +204,24 @@ class AclFilter:
         if acl.pattern_type is PatternType.PREFIXED:
             return self.resource_name.startswith(acl.resource_name)
         return acl.resource_name == WILDCARD
+
+
+def checked_filter(
+    resource_type: int,
+    pattern_type: int,
+    resource_name: str | None,
+    principal: str | None,
+    host: str | None,
+    operation: int,
+    permission: int,
+) -> AclFilter:
+    """Return a filter of the protocol's numbers. Raises InvalidRequest."""
+    return AclFilter(
+        member(ResourceType, resource_type, "resourceType"),
+        member(PatternType, pattern_type, "patternType"),
+        resource_name,
+        principal,
+        host,
+        member(Operation, operation, "operation"),
+        member(Permission, permission, "permissionType"),
+    )

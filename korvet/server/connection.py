@@ -231,7 +231,13 @@ class ServedConnection:
         self.progress.taken += 1
         self.progress.active = began = monotonic()
         context = RequestContext(
-            request.version, request.client_id, self._principal, self.listener_name, self.session, self.peer
+            request.version,
+            request.client_id,
+            self._principal,
+            self.listener_name,
+            self.session,
+            self.peer,
+            request.api.name,
         )
         share = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE

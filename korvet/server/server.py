@@ -139,6 +139,8 @@ class Server:
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)
+                if (authorization := self.broker.authorization) is not None:
+                    await accepting.start(supervise, "ACLs", authorization.acls.run)
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)

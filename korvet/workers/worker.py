@@ -20,6 +20,7 @@ from attrs import define, field
 from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.concurrency.rpc import Link, answer_links, link_to
 from korvet.groups.coordinator import EXPIRY_LEASE
+from korvet.security.authorizer import AuthorizerUsageError
 from korvet.server.listeners import ListenError, Use, open_listeners
 from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
 from korvet.storage.interface import StorageUsageError
@@ -135,7 +136,7 @@ async def work(sock: socket.socket) -> None:
     worker = Worker(setup, control)
     try:
         await worker.run()
-    except* (StorageUsageError, ListenError) as refused:
+    except* (StorageUsageError, AuthorizerUsageError, ListenError) as refused:
         await control.send(Refused(_first(refused)))
     finally:
         tidy_up(setup, and_the_folder=worker.is_orphaned)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import trio
-from attrs import fields
 from trio.testing import MockClock
 
-from korvet.broker.broker import Broker, Operation, RequestContext, Resource, open_broker, partition_of
+from korvet.broker.authorization import Authorization
+from korvet.broker.broker import Broker, open_broker, partition_of
 from korvet.broker.counters import Counters
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
@@ -20,6 +20,9 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.protocol.schema import ZERO_UUID
+from korvet.security.acl_store import AclStore
+from korvet.security.acls import Operation, ResourceType
+from korvet.security.authorizer import Authorizer
 from korvet.storage.interface import DocumentConflict, Storage, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, context, create, new_broker
@@ -53,31 +56,35 @@ async def test_missing_topics_and_partitions_are_refused(broker: Broker) -> None
 
 
 async def test_every_resource_access_is_authorized(broker: Broker) -> None:
-    asked: list[tuple[Operation, Resource, str]] = []
+    asked: list[tuple[Operation, ResourceType, str]] = []
 
-    class RecordingBroker(Broker):
+    class RecordingAuthorizer(Authorizer):
         def authorize(
-            self, context: RequestContext, operation: Operation, resource: Resource, name: str
-        ) -> None:
-            asked.append((operation, resource, name))
+            self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+        ) -> bool:
+            assert ("User:ANONYMOUS", "127.0.0.1") == (principal, host)
+            asked.append((operation, resource_type, name))
+            return True
 
-    recording = RecordingBroker(**{each.alias: getattr(broker, each.name) for each in fields(Broker)})
     created = await create(broker)
-    await recording.topic(context(0), "t", Operation.READ)
-    await recording.topic_by_id(context(0), created.topic_id, Operation.WRITE)
-    await recording.partition(context(0), "t", 0, Operation.DELETE)
-    await recording.topic_or_new(context(0), "new")
-    recording.group(context(0), "g", Operation.DESCRIBE)
-    recording.cluster(context(0), Operation.IDEMPOTENT_WRITE)
+    broker.authorization = Authorization(RecordingAuthorizer(), AclStore(broker._storage, lambda _: None))
+    await broker.topic(context(0), "t", Operation.READ)
+    await broker.topic_by_id(context(0), created.topic_id, Operation.WRITE)
+    await broker.partition(context(0), "t", 0, Operation.DELETE)
+    await broker.topic_or_new(context(0), "new")
+    await broker.topics(context(0), Operation.DESCRIBE)
+    broker.group(context(0), "g", Operation.DESCRIBE)
+    broker.cluster(context(0), Operation.IDEMPOTENT_WRITE)
 
     assert [
-        (Operation.READ, Resource.TOPIC, "t"),
-        (Operation.WRITE, Resource.TOPIC, "t"),
-        (Operation.DELETE, Resource.TOPIC, "t"),
-        (Operation.DESCRIBE, Resource.TOPIC, "new"),
-        (Operation.CREATE, Resource.TOPIC, "new"),
-        (Operation.DESCRIBE, Resource.GROUP, "g"),
-        (Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, "kafka-cluster"),
+        (Operation.READ, ResourceType.TOPIC, "t"),
+        (Operation.WRITE, ResourceType.TOPIC, "t"),
+        (Operation.DELETE, ResourceType.TOPIC, "t"),
+        (Operation.CREATE, ResourceType.CLUSTER, "kafka-cluster"),
+        (Operation.DESCRIBE, ResourceType.TOPIC, "new"),
+        (Operation.DESCRIBE, ResourceType.TOPIC, "t"),
+        (Operation.DESCRIBE, ResourceType.GROUP, "g"),
+        (Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "kafka-cluster"),
     ] == asked
 
 

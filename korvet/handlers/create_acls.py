@@ -1,0 +1,55 @@
+"""CreateAcls: v1-3.
+
+Behaviour: the valid ACLs of the request are stored in one write, and used by this broker when it responds, by others
+within a second. An ACL that exists already is no error. Errors per ACL: INVALID_REQUEST for an unknown resource type,
+pattern type, operation or permission, for an empty name, for a cluster with another name than kafka-cluster, and for a
+principal without a type. It is also the error for the values of filters (ANY, MATCH) and for 0, for which Kafka returns
+UNKNOWN_SERVER_ERROR or closes the connection. Errors of all ACLs: SECURITY_DISABLED without an authorizer,
+CLUSTER_AUTHORIZATION_FAILED without ALTER on the cluster.
+
+Versions: they differ only in encoding. User resources (KIP-373) are accepted in all of them.
+"""
+
+from __future__ import annotations
+
+from korvet.broker.broker import Broker, RequestContext
+from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from korvet.security.acls import Acl, Operation, checked_acl
+
+
+async def handle(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    wanted = [_checked(creation) for creation in request.creations]
+    valid = {acl for acl in wanted if isinstance(acl, Acl)}
+    try:
+        broker.cluster(context, Operation.ALTER)
+        await broker.acls().alter(lambda before: before | valid)
+    except KafkaError as error:
+        return CreateAclsResponse(results=[_result(error) for _ in wanted])
+    return CreateAclsResponse(results=[_result(each) for each in wanted])
+
+
+def _checked(creation: AclCreation) -> Acl | KafkaError:
+    try:
+        return checked_acl(
+            creation.resource_type,
+            creation.resource_pattern_type,
+            creation.resource_name,
+            creation.principal,
+            creation.host,
+            creation.operation,
+            creation.permission_type,
+        )
+    except KafkaError as error:
+        return error
+
+
+def _result(outcome: Acl | KafkaError) -> AclCreationResult:
+    if isinstance(outcome, KafkaError):
+        return AclCreationResult(error_code=outcome.error_code, error_message=outcome.message)
+    return AclCreationResult(error_code=ErrorCode.NONE, error_message="")
