@@ -155,7 +155,7 @@ class RedisStreamsStorage(Storage):
         self._reader = Reader(redis, partitions, watcher.note)
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
-        self._groups = Groups(redis, keyspace, partitions, writer_id)
+        self._groups = Groups(redis, keyspace, partitions)
         self._documents = Documents(redis, keyspace)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -19,6 +19,7 @@ class RelayedConnection:
     client: trio.SocketStream
     server: trio.SocketStream
     is_held: bool = False
+    hold_from: bytes | None = None  # hold the connection when the broker sends this
     held: bytearray = field(factory=bytearray)
     has_held: trio.Event = field(factory=trio.Event)
     has_answered: trio.Event = field(factory=trio.Event)
@@ -26,6 +27,8 @@ class RelayedConnection:
     async def relay_requests(self) -> None:
         """Pass on what the broker sends, or keep it while the connection is held."""
         async for data in self.client:
+            if self.hold_from is not None and self.hold_from in data:
+                self.is_held = True
             if self.is_held:
                 self.held += data
                 self.has_held.set()
@@ -35,10 +38,11 @@ class RelayedConnection:
     async def relay_replies(self) -> None:
         """Pass on what the server answers."""
         async for data in self.server:
-            if self.is_held:
+            if self.held:
                 self.has_answered.set()
             else:
                 await self.client.send_all(data)
+        self.has_answered.set()  # the server closed the connection
 
 
 @define(eq=False)
@@ -72,10 +76,10 @@ class Relay:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
 
-    def hold(self) -> None:
-        """Keep what the present connections send from now on; connections opened later are not held."""
+    def hold(self, hold_from: bytes = b"") -> None:
+        """Keep what a present connection sends from these bytes on; connections opened later are not held."""
         for connection in self.connections:
-            connection.is_held = True
+            connection.hold_from = hold_from
 
     async def wait_held(self) -> None:
         """Return when a held connection has sent something."""
@@ -95,10 +99,11 @@ class Relay:
                 await connection.client.aclose()
 
     async def release(self) -> None:
-        """Send what the held connections sent to the server, and return once the server has answered it."""
+        """Send what the held connections sent to the server, and return once the server has answered or closed them."""
         for connection in self.connections:
             if connection.held:
-                await connection.server.send_all(connection.held)
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await connection.server.send_all(connection.held)
                 await connection.has_answered.wait()
 
 

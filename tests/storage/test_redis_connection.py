@@ -415,9 +415,9 @@ async def test_connection_waits_for_a_loading_server() -> None:
     async def answer(stream: trio.SocketStream) -> None:
         greetings.append(bytes(await stream.receive_some(4096)))
         if len(greetings) < 3:
-            await stream.send_all(b"-LOADING Redis is loading the dataset in memory\r\n+OK\r\n+\r\n")
+            await stream.send_all(b"-LOADING Redis is loading the dataset in memory\r\n+OK\r\n:7\r\n+\r\n")
         else:
-            await stream.send_all(b"+PONG\r\n+OK\r\n+run_id:1\r\n")
+            await stream.send_all(b"+PONG\r\n+OK\r\n:7\r\n+run_id:1\r\n")
             await stream.receive_some(4096)
             await stream.send_all(b"+served\r\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import cast
 
 import pytest
@@ -20,9 +19,7 @@ from korvet.storage.redis.client.replies import Reply, as_map
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.partitions import Partitions
-from korvet.storage.redis_streams import open_redis_storage
 from tests.servers import RedisServer
-from tests.storage.relay import open_relay
 
 TP = TopicPartition("orders", 0)
 STREAM = b"korvet:orders:0"
@@ -175,67 +172,6 @@ async def test_same_later_and_missing_generations_are_accepted(store: Store) -> 
         await store.commit(offset, generation_id=generation_id)
 
     assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(3, 0)}
-
-
-async def test_commit_delayed_in_the_network_does_not_overwrite_a_newer_one(
-    redis_server: RedisServer,
-) -> None:
-    async with open_relay(redis_server) as relay, open_redis_storage(relay.url) as storage:
-        await storage.create_topic("orders", 1, {})
-        await storage.ack("billing", {TP: OffsetAndMetadata(1)}, generation_id=1)
-        relay.hold()
-        with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                commit = {TP: OffsetAndMetadata(5)}
-                nursery.start_soon(partial(storage.ack, "billing", commit, generation_id=1))
-                await relay.wait_held()
-                await relay.cut()
-            repeated = await storage.committed("billing", [TP])
-            newer = await storage.ack("billing", {TP: OffsetAndMetadata(6)}, generation_id=1)
-            await relay.release()
-            committed = await storage.committed("billing", [TP])
-
-    assert repeated == {TP: OffsetAndMetadata(5)}
-    assert newer == {TP: None}
-    assert committed == {TP: OffsetAndMetadata(6)}
-
-
-@pytest.mark.parametrize("tps", [[TP], None], ids=["one", "all"])
-async def test_deletion_delayed_in_the_network_does_not_remove_a_newer_commit(
-    redis_server: RedisServer, tps: list[TopicPartition] | None
-) -> None:
-    async with open_relay(redis_server) as relay, open_redis_storage(relay.url) as storage:
-        await storage.create_topic("orders", 1, {})
-        await storage.ack("billing", {TP: OffsetAndMetadata(1)})
-        await storage.topics()
-        relay.hold()
-        with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(storage.forget, "billing", tps)
-                await relay.wait_held()
-                await relay.cut()
-            await storage.ack("billing", {TP: OffsetAndMetadata(6)})
-            await relay.release()
-            committed = await storage.committed("billing", [TP])
-
-    assert committed == {TP: OffsetAndMetadata(6)}
-
-
-async def test_commit_of_another_broker_is_accepted_after_reconnections(
-    redis_server: RedisServer,
-) -> None:
-    async with (
-        open_relay(redis_server) as relay,
-        open_redis_storage(relay.url) as first,
-        open_redis_storage(redis_server.url) as second,
-    ):
-        await first.create_topic("orders", 1, {})
-        relay.hold()
-        await relay.cut()  # connections of the first broker now have higher numbers
-        for offset, storage in enumerate([first, second, first, second]):
-            await storage.ack("billing", {TP: OffsetAndMetadata(offset)})
-
-            assert await storage.committed("billing", [TP]) == {TP: OffsetAndMetadata(offset)}
 
 
 async def test_redis_group_is_before_the_committed_offset(store: Store) -> None:
@@ -447,7 +383,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_but_not_of_the_recreated_o
     await store.groups.forget_topic(topic)
 
     fields = cast(list[bytes], await store.redis.execute(b"HKEYS", GROUP))
-    assert sorted(fields) == [b"offset:orders:0", b"writer"]
+    assert sorted(fields) == [b"offset:orders:0"]
     assert await store.groups.committed("billing") == {TP: OffsetAndMetadata(1, 0)}
 
 

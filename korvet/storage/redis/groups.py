@@ -6,8 +6,7 @@ A committed offset in `korvet:$group:<group>`, field `offset:<topic>:<partition>
 
 The value has the next offset to read, its leader epoch (or -1), the commit time (ms), the topic's id, and the client's
 metadata. An offset with another topic id belongs to a topic that was deleted. The field `generation` fences: commits of
-members of an earlier generation are refused. The field `writer`, a broker process and the number of its connection,
-fences commands that the network delayed until after the connection was replaced.
+members of an earlier generation are refused.
 
 Each commit also sets the last-delivered ID of the Redis consumer group of the same name on each stream to the last
 entry before the committed offset, so that `XINFO GROUPS` shows the progress of a Kafka group, and acknowledges entries
@@ -18,13 +17,12 @@ deletes the Redis consumer group first.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
 import trio
-from attrs import define, field
+from attrs import define
 
 from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
@@ -37,23 +35,17 @@ from korvet.storage.redis.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
-from korvet.storage.redis.scripts import group_script, partition_script, source
+from korvet.storage.redis.scripts import partition_script, source
 
-COMMIT = group_script("commit")
-FORGET = group_script("forget")
+COMMIT = Script(source("commit"))
 FOLLOW = partition_script("follow")
 DROP_OFFSETS = Script(source("drop_offsets"))
 
-SCRIPTS = (COMMIT, FORGET, FOLLOW, DROP_OFFSETS)
+SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
 LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
-
-
-def new_writer_id() -> bytes:
-    """Return an id for this broker process."""
-    return secrets.token_hex(8).encode()
 
 
 @define(eq=False)
@@ -63,7 +55,6 @@ class Groups:
     redis: RedisCaller
     keyspace: Keyspace
     partitions: Partitions
-    writer_id: bytes = field(factory=new_writer_id)
 
     # --- Commit -----------------------------------------------------------------------------------------
 
@@ -100,23 +91,14 @@ class Groups:
                 b"%b %b" % (partition.topic_id, offset.metadata.encode()),
             )
         note_group = (b"SADD", self.keyspace.groups, group_id)
-
-        def commands() -> list[Command]:
-            return [self._fenced(COMMIT, group_id, generation_id, *arguments), note_group]
-
-        replies = await self.redis.run_among(COMMIT, commands)
+        commit = COMMIT.command([self.keyspace.group(group_id)], (generation_id, *arguments))
+        replies = await self.redis.run_among(COMMIT, [commit, note_group])
         answer, _ = map(self._checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"fenced":
             raise IllegalGeneration(
                 f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
             )
-
-    def _fenced(self, script: Script, group_id: str, *own: Argument) -> Command:
-        """Return a call of a group script over the present connection."""
-        return script.command(
-            [self.keyspace.group(group_id)], (self.writer_id, self.redis.connection.number, *own)
-        )
 
     async def _follow(
         self,
@@ -268,22 +250,18 @@ class Groups:
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         """See `Storage.forget`. Delete Redis consumer groups first, from which offsets could be derived again."""
+        key = self.keyspace.group(group_id)
         if tps is None:
             topics = await self.partitions.catalogue.all()
             streams = [self.keyspace.stream(tp) for topic in topics.values() for tp in partitions_of(topic)]
-            last: list[Command] = [(b"SREM", self.keyspace.groups, group_id)]
+            last: list[Command] = [(b"UNLINK", key), (b"SREM", self.keyspace.groups, group_id)]
         else:
             streams = [self.keyspace.stream(tp) for tp in tps]
-            last = []
+            last = [(b"HDEL", key, *(field_of(tp) for tp in tps))]
         if not streams and tps is not None:
             return
-        fields = [] if tps is None else [field_of(tp) for tp in tps]
         destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
-
-        def commands() -> list[Command]:
-            return [*destroy, self._fenced(FORGET, group_id, *fields), *last]
-
-        for reply in await self.redis.run_among(FORGET, commands):
+        for reply in await self.redis.pipeline([*destroy, *last], repeatable=True):
             self._checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:

@@ -50,10 +50,10 @@ class AddressFollower:
             logger.debug("cannot check the server at %s: %s", self.address.description, explain(error))
             return
         # A replica may not be promoted yet. Connections to it would be closed again because it is read-only.
-        if not link.run_id or not isinstance(info, bytes) or IS_PRIMARY not in info:
+        if not link.peer.run_id or not isinstance(info, bytes) or IS_PRIMARY not in info:
             return
         cause = "its address leads to another server"
-        left = [each for each in self.connections() if each.leave_other_servers(link.run_id, cause)]
+        left = [each for each in self.connections() if each.leave_other_servers(link.peer.run_id, cause)]
         if left:
             logger.error(
                 "%s leads to another server than before; records that this broker wrote to the old one since then"

@@ -105,7 +105,7 @@ class RedisCaller:
 
         Return the script's answer. If the caller `can_do_without` the command, its error is logged and not raised.
         """
-        replies = await self.run_among(script, lambda: [script.command(keys, arguments), then])
+        replies = await self.run_among(script, [script.command(keys, arguments), then])
         for reply in replies:
             if isinstance(reply, Exception):
                 error = self.failure(reply)
@@ -113,15 +113,12 @@ class RedisCaller:
                     raise error
         return replies[0]
 
-    async def run_among(self, script: Script, commands: Callable[[], Sequence[Command]]) -> list[Reply]:
-        """Send commands, the calls of one script among them, in one write; return their replies, errors as exceptions.
-
-        `commands` is called for each attempt, when the connection to use is known. All commands must be repeatable.
-        """
-        replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+    async def run_among(self, script: Script, commands: Sequence[Command]) -> list[Reply]:
+        """Send repeatable commands, calls of a script among them, as `pipeline` does."""
+        replies = await self.pipeline(commands, repeatable=True)
         if any(isinstance(reply, NoScriptError) for reply in replies):
             await self.load([script])
-            replies = await self._patiently(lambda: self.connection.pipeline(commands()), repeatable=True)
+            replies = await self.pipeline(commands, repeatable=True)
         return replies
 
     async def load(self, scripts: Sequence[Script]) -> None:

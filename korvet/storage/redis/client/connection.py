@@ -32,6 +32,7 @@ from korvet.protocol.buffers import Buffer
 from korvet.storage.redis.client.address import RedisAddress, address_of
 from korvet.storage.redis.client.errors import NoScriptError, RedisError
 from korvet.storage.redis.client.link import (
+    UNKNOWN,
     ConnectionLost,
     Link,
     LinkEnded,
@@ -110,12 +111,9 @@ class RedisConnection:
 
     def __init__(self, address: RedisAddress, *, announce: bool = True) -> None:
         self.address = address
-        #: Number of sockets opened so far, which is the number of the present socket.
-        self.number = 0
-        #: The `run_id` of the server process that was connected last; empty if the Redis user may not send INFO.
-        self.run_id = b""
         self._announce = announce
         self._link: Link | None = None
+        self._peer = UNKNOWN  # of the present link, or of the last one
         self._cause = "not yet connected"
         self._connected = trio.Event()
         self._closed = False
@@ -130,13 +128,18 @@ class RedisConnection:
         """True if a command sent now would be written."""
         return self._link is not None
 
+    @property
+    def run_id(self) -> bytes:
+        """The `run_id` of the server process that was connected last; empty if the Redis user may not send INFO."""
+        return self._peer.run_id
+
     def leave_other_servers(self, run_id: bytes, cause: str) -> bool:
         """End the connection, and connect again, if the present server process has another `run_id`.
 
         Return True if it has. A server without a known `run_id` counts as the same.
         """
         link = self._link
-        if link is None or link.run_id in (b"", run_id):
+        if link is None or link.peer.run_id in (b"", run_id):
             return False
         link.end(cause)
         self._unuse(cause)
@@ -315,8 +318,7 @@ class RedisConnection:
         if self._said_at > -math.inf:
             logger.info("connected to Redis at %s", self.address.description)
         self._link = link
-        self.number += 1
-        self.run_id = link.run_id
+        self._peer = link.peer
         self._connected.set()
 
     def _unuse(self, cause: str) -> None:
@@ -328,7 +330,7 @@ class RedisConnection:
             await trio.sleep(self._backoff_s())
             self._failures += 1
             try:
-                return await open_link(self.address)
+                return await open_link(self.address, self._peer)
             except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
                 if first and is_for_good(error):
                     raise

@@ -9,7 +9,9 @@ The oldest command's time limit detects a server that accepts bytes and does not
 that drops packets). The limit starts again whenever bytes arrive, so a long queue of commands after a slow one does not
 exceed it.
 
-A link does not reconnect; `RedisConnection` does that, and documents the outcome of commands in that case.
+A link does not reconnect; `RedisConnection` does that, and documents the outcome of commands in that case. A command
+that the network has delayed must not be executed after those of the next link: it could overwrite what they wrote. The
+next link's greeting therefore closes the socket at the server (CLIENT KILL), if it leads to the same server process.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import cast
 
 import hiredis
 import trio
-from attrs import define
+from attrs import define, frozen
 
 from korvet.protocol.buffers import Buffer
 from korvet.storage.redis.client.address import RedisAddress
@@ -59,6 +61,17 @@ class ConnectionLost(RedisUnavailable):
 
 class LinkEnded(Exception):  # noqa: N818  caught in this package; the reason why a link ends
     """The link has to end; the message has the reason."""
+
+
+@frozen
+class Peer:
+    """The server's end of a link, as the server names it; empty if the Redis user may not send INFO or CLIENT ID."""
+
+    run_id: bytes = b""  # of the server process
+    client_id: int = 0
+
+
+UNKNOWN = Peer()
 
 
 @define(eq=False)
@@ -124,7 +137,7 @@ class Link:
         )
         self._silence = trio.CancelScope()  # around the reads; its deadline is the oldest command's limit
         self._read_only = False
-        self.run_id = b""  # the server process's run_id in INFO; empty if the Redis user may not send INFO
+        self.peer = UNKNOWN
 
     def __repr__(self) -> str:
         return f"<Link unsent={len(self._unsent)} waiting={len(self._waiting)} {self.cause or 'open'}>"
@@ -260,8 +273,8 @@ class Link:
         return error
 
 
-async def open_link(address: RedisAddress) -> Link:
-    """Connect and greet, within the address's time limit.
+async def open_link(address: RedisAddress, previous: Peer = UNKNOWN) -> Link:
+    """Connect, greet, and close the server's end of a previous link, within the address's time limit.
 
     Raise OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that refuses the login or is
     loading.
@@ -271,6 +284,8 @@ async def open_link(address: RedisAddress) -> Link:
         try:
             link = Link(transport, address.answer_limit_s)
             await greet(link, address)
+            if previous.client_id and previous.run_id == link.peer.run_id:
+                await link.ask([(b"CLIENT", b"KILL", b"ID", previous.client_id)])
         except BaseException:
             await transport.aclose()
             raise
@@ -281,8 +296,8 @@ async def open_link(address: RedisAddress) -> Link:
 async def greet(link: Link, address: RedisAddress) -> None:
     """Log in, select the database, set the client's name, and check that the server serves (is not loading).
 
-    The name, the permission for PING, RESP3 and the server's run_id are optional: a Redis user without PING may have
-    all other permissions, and not every proxy supports RESP3.
+    The name, the permission for PING, RESP3 and the peer are optional: a Redis user without PING may have all other
+    permissions, and not every proxy supports RESP3.
     """
     greeted = address.protocol == 3 and await greet_in_resp3(link, address)
     required: list[Command] = []
@@ -292,14 +307,19 @@ async def greet(link: Link, address: RedisAddress) -> None:
     if address.db:
         required.append((b"SELECT", address.db))
 
-    optional: list[Command] = [(b"CLIENT", b"SETNAME", address.client_name), (b"INFO", b"server")]
-    *accepted, pong, _, info = await link.ask([*required, (b"PING",), *optional])
+    optional: list[Command] = [
+        (b"CLIENT", b"SETNAME", address.client_name),
+        (b"CLIENT", b"ID"),
+        (b"INFO", b"server"),
+    ]
+    *accepted, pong, _, client_id, info = await link.ask([*required, (b"PING",), *optional])
     if not isinstance(pong, NoPermissionError):
         accepted.append(pong)
     for reply in accepted:
         if isinstance(reply, Exception):
             raise reply
-    link.run_id = run_id_in(info)
+    run_id = run_id_in(info)
+    link.peer = Peer(run_id, client_id if run_id and isinstance(client_id, int) else 0)
 
 
 def run_id_in(info: Reply) -> bytes:

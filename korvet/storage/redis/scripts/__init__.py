@@ -1,4 +1,4 @@
-"""The Lua scripts, which are files beside this module; partition and group scripts begin with a shared part."""
+"""The Lua scripts, which are files beside this module; partition scripts begin with a shared part."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ def source(name: str) -> bytes:
 
 def partition_script(name: str) -> Script:
     return Script(source("partition") + b"\n" + source(name))
-
-
-def group_script(name: str) -> Script:
-    return Script(source("group") + b"\n" + source(name))
 
 
 APPEND = partition_script("append")

@@ -21,7 +21,3 @@ else
     if string.sub(fields[i], 1, #ARGV[2]) == ARGV[2] then drop(fields[i], fields[i + 1]) end
   end
 end
-
--- If only `writer` is left, the group has no committed offsets and no generation: delete the fence, too.
-local rest = redis.call('HSCAN', KEYS[1], '0', 'COUNT', 2)
-if rest[1] == '0' and #rest[2] == 2 and rest[2][1] == 'writer' then redis.call('HDEL', KEYS[1], 'writer') end
