@@ -65,7 +65,7 @@ async def test_repeated_group_in_a_request_is_cheap() -> None:
 
 
 @pytest.mark.slow
-async def test_a_repeated_resource_costs_little() -> None:
+async def test_repeated_resource_in_a_request_is_cheap() -> None:
     """Each repetition of the broker's settings took its own objects, 20 to 30 kB."""
     resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
     request = DescribeConfigsRequest(resources=[resource] * 3_000, include_documentation=True)
