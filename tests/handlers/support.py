@@ -86,7 +86,7 @@ async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None,
     """Produce a batch and return its base offset."""
     response = await ask(broker, 0, 9, produce_request({tp: batch(*values, **header)}))
     (partition,) = response.responses[0].partition_responses
-    assert partition.error_code == 0, partition
+    assert 0 == partition.error_code, partition
     offset: int = partition.base_offset
     return offset
 

@@ -50,7 +50,7 @@ async def test_invalid_client_software_names_are_refused(broker: Broker, name: s
 async def test_client_software_name_is_not_checked_before_version_3(broker: Broker) -> None:
     response = await versions(broker, 2, name="", number="")
 
-    assert response.error_code == ErrorCode.NONE
+    assert ErrorCode.NONE == response.error_code
 
 
 async def test_no_features_are_finalized(broker: Broker) -> None:

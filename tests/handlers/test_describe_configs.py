@@ -102,9 +102,9 @@ async def test_fixed_settings_have_the_topic_as_source_only_if_they_differ_from_
 
     sources = {entry.name: (entry.value, entry.config_source) for entry in (await describe(broker)).configs}
 
-    assert sources["storage.layout"] == ("batch", OF_TOPIC)
-    assert sources["offset.mapping"] == ("dense", DEFAULT)
-    assert sources["offset.sequence.bits"] == ("10", DEFAULT)
+    assert ("batch", OF_TOPIC) == sources["storage.layout"]
+    assert ("dense", DEFAULT) == sources["offset.mapping"]
+    assert ("10", DEFAULT) == sources["offset.sequence.bits"]
 
 
 async def test_enforced_settings_without_a_broker_setting_have_the_synonym_of_kafka(broker: Broker) -> None:
@@ -112,10 +112,10 @@ async def test_enforced_settings_without_a_broker_setting_have_the_synonym_of_ka
 
     entry = await one(broker, "cleanup.policy")
 
-    assert synonyms_of(entry) == [
+    assert [
         ("cleanup.policy", "compact", OF_TOPIC),
         ("log.cleanup.policy", "delete", DEFAULT),
-    ]
+    ] == synonyms_of(entry)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ async def test_missing_topic_is_not_created_when_the_broker_forbids_it() -> None
 
     found = await topic(broker, "new")
 
-    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == found.error_code
 
 
 async def test_internal_topics_are_not_created(broker: Broker) -> None:
@@ -144,7 +144,7 @@ async def test_internal_topics_are_not_created(broker: Broker) -> None:
 async def test_invalid_topic_name_is_an_error(broker: Broker, name: str, create_missing: bool) -> None:
     found = await topic(broker, name, create_missing=create_missing)
 
-    assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert ErrorCode.INVALID_TOPIC_EXCEPTION == found.error_code
 
 
 async def test_colliding_topic_name_is_not_created(broker: Broker) -> None:
@@ -152,7 +152,7 @@ async def test_colliding_topic_name_is_not_created(broker: Broker) -> None:
 
     found = await topic(broker, "a_b")
 
-    assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert ErrorCode.INVALID_TOPIC_EXCEPTION == found.error_code
 
 
 async def test_duplicate_topics_are_answered_once(broker: Broker) -> None:
@@ -227,7 +227,7 @@ async def test_unreachable_storage_is_an_error_of_the_topic(broker: Broker) -> N
 
     found = await topic(broker, "t")
 
-    assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert ErrorCode.KAFKA_STORAGE_ERROR == found.error_code
 
 
 async def test_connection_ends_when_topics_cannot_be_listed(broker: Broker) -> None:
