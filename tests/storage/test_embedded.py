@@ -68,7 +68,7 @@ async def test_data_survives_a_restart(folder: Path, binary: str) -> None:
     async with embedded_server(folder, binary=binary) as server, open_connection(server.url) as connection:
         kept = await connection.execute(b"GET", b"a")
 
-    assert kept == b"kept"
+    assert b"kept" == kept
 
 
 async def test_server_ends_with_the_broker(folder: Path, binary: str) -> None:
@@ -76,7 +76,7 @@ async def test_server_ends_with_the_broker(folder: Path, binary: str) -> None:
         pid = server.pid
         was_running = is_running(pid)
 
-    assert (was_running, is_running(pid)) == (True, False)
+    assert (True, False) == (was_running, is_running(pid))
     assert not server.socket.exists()
 
 
@@ -86,17 +86,15 @@ async def test_server_is_reachable_by_its_owner_through_the_socket_only(folder: 
             settings = plain.config_get("*")
         modes = [mode_of(path) for path in (folder, server.socket)]
 
-    assert server.socket.name == "redis.sock"
-    assert modes == [0o700, 0o700]
+    assert "redis.sock" == server.socket.name
+    assert [0o700, 0o700] == modes
     assert {
-        name: settings[name] for name in ("port", "maxmemory-policy", "appendonly", "appendfsync", "save")
-    } == {
         "port": "0",
         "maxmemory-policy": "noeviction",
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
-    }
+    } == {name: settings[name] for name in ("port", "maxmemory-policy", "appendonly", "appendfsync", "save")}
 
 
 async def test_server_uses_jemalloc_when_installed(folder: Path) -> None:
@@ -123,15 +121,15 @@ def test_jemalloc_is_searched_in_the_system_folders(folder: Path, monkeypatch: p
     asked_for = environment((folder, other))
 
     assert "LD_PRELOAD" not in before
-    assert found["LD_PRELOAD"] == str(other / JEMALLOC)
-    assert asked_for["LD_PRELOAD"] == "another.so"
+    assert str(other / JEMALLOC) == found["LD_PRELOAD"]
+    assert "another.so" == asked_for["LD_PRELOAD"]
 
 
 async def test_server_json_contains_kind_and_version(folder: Path) -> None:
     async with embedded_server(folder):
         content = json.loads((folder / "server.json").read_text())
 
-    assert content["server"] == "valkey"
+    assert "valkey" == content["server"]
     assert content["version"].startswith("9.1.")
 
 
@@ -169,7 +167,7 @@ def kill_a_broker(folder: Path, *, appendfsync: str = "always") -> int:
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert -signal.SIGKILL == done.returncode, done.stderr
     return int(done.stdout)
 
 
@@ -197,7 +195,7 @@ async def test_second_broker_is_refused_when_the_server_was_adopted(folder: Path
 async def test_server_killed_with_its_broker_is_restarted(folder: Path) -> None:
     os.kill(kill_a_broker(folder), signal.SIGKILL)
     async with embedded_server(folder) as server, open_connection(server.url) as connection:
-        assert await connection.execute(b"GET", b"a") == b"kept"
+        assert b"kept" == await connection.execute(b"GET", b"a")
 
 
 async def test_server_that_ends_by_itself_is_restarted(
@@ -213,7 +211,7 @@ async def test_server_that_ends_by_itself_is_restarted(
         with trio.fail_after(10):
             kept = await connection.execute(b"GET", b"a", repeatable=True)
 
-        assert kept == b"kept"
+        assert b"kept" == kept
         assert server.pid != first
     assert "has ended" in caplog.text
 
@@ -226,7 +224,7 @@ async def test_adopted_server_that_ends_is_restarted(folder: Path) -> None:
             while server.pid == orphan:
                 await connection.execute(b"PING", repeatable=True)
 
-        assert await connection.execute(b"GET", b"a", repeatable=True) == b"kept"
+        assert b"kept" == await connection.execute(b"GET", b"a", repeatable=True)
 
 
 async def test_cancelled_broker_stops_its_server(folder: Path) -> None:
@@ -267,7 +265,7 @@ async def test_server_with_a_temporary_socket_folder_is_adopted(folder: Path) ->
 async def test_path_with_spaces_and_special_characters_is_accepted(folder: Path, binary: str) -> None:
     odd = folder / "a b%20#?"
     async with embedded_server(odd, binary=binary) as server, open_connection(server.url) as connection:
-        assert await connection.execute(b"PING") == b"PONG"
+        assert b"PONG" == await connection.execute(b"PING")
 
 
 async def test_server_too_old_for_the_data_is_refused(folder: Path) -> None:
@@ -288,8 +286,8 @@ async def test_newer_server_reads_the_data_of_an_older_one(folder: Path) -> None
         with client(server) as plain:
             kept = plain.xrange("stream")
 
-    assert kept == [(b"1-1", {b"a": b"kept"})]
-    assert json.loads((folder / "server.json").read_text())["server"] == "valkey"
+    assert [(b"1-1", {b"a": b"kept"})] == kept
+    assert "valkey" == json.loads((folder / "server.json").read_text())["server"]
 
 
 async def test_data_of_an_unknown_writer_is_refused(folder: Path) -> None:
@@ -334,7 +332,7 @@ async def test_server_that_does_not_answer_is_killed(folder: Path, monkeypatch: 
         async with embedded_server(folder, binary=str(program)):
             pass
 
-    assert [is_running(pid) for pid in pids] == [False]
+    assert [False] == [is_running(pid) for pid in pids]
 
 
 async def test_long_loading_is_logged(
@@ -374,7 +372,7 @@ def test_server_on_the_search_path_is_used_without_the_wheel(
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, (own, elsewhere))))
 
     assert str(own) not in search_path()
-    assert find_binary(None) == elsewhere / "redis-server"
+    assert elsewhere / "redis-server" == find_binary(None)
 
 
 def test_missing_server_is_reported_with_install_advice(monkeypatch: pytest.MonkeyPatch) -> None:

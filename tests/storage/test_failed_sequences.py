@@ -47,13 +47,13 @@ def test_later_batches_get_the_error_of_the_failed_one(failed: FailedSequences) 
 
 
 def test_later_batches_pass_after_the_failed_one_was_repeated(failed: FailedSequences) -> None:
-    assert [passes(failed, sequence) for sequence in (6, 7, 8, 5, 6, 7, 8)] == [False] * 3 + [True] * 4
-    assert len(failed) == 0
+    assert [False] * 3 + [True] * 4 == [passes(failed, sequence) for sequence in (6, 7, 8, 5, 6, 7, 8)]
+    assert 0 == len(failed)
 
 
 def test_batch_that_fails_again_blocks_later_batches_again(failed: FailedSequences) -> None:
     for _ in range(3):
-        assert [passes(failed, sequence) for sequence in (6, 7, 5)] == [False, False, True]
+        assert [False, False, True] == [passes(failed, sequence) for sequence in (6, 7, 5)]
         failed.note(PARTITION, ProducerBatch(7, 0, 5), RequestTimedOut())
 
     with pytest.raises(RequestTimedOut):
@@ -62,24 +62,24 @@ def test_batch_that_fails_again_blocks_later_batches_again(failed: FailedSequenc
 
 def test_repeated_later_batches_pass_when_the_failed_one_was_abandoned(failed: FailedSequences) -> None:
     """The producer sends a refused batch again, and the partition's own rules decide."""
-    assert [passes(failed, sequence) for sequence in (6, 7, 6, 7)] == [False, False, True, True]
+    assert [False, False, True, True] == [passes(failed, sequence) for sequence in (6, 7, 6, 7)]
 
 
 def test_refusals_do_not_replace_the_failure(failed: FailedSequences) -> None:
     failed.note(PARTITION, ProducerBatch(7, 0, 6), KafkaStorageError())
 
-    assert [passes(failed, sequence) for sequence in (6, 5, 6)] == [False, True, True]
+    assert [False, True, True] == [passes(failed, sequence) for sequence in (6, 5, 6)]
 
 
 def test_earlier_failure_replaces_a_later_one(failed: FailedSequences) -> None:
     failed.note(PARTITION, ProducerBatch(7, 0, 3), KafkaStorageError())
 
-    assert [passes(failed, sequence) for sequence in (4, 5, 3, 4, 5)] == [False, False, True, True, True]
+    assert [False, False, True, True, True] == [passes(failed, sequence) for sequence in (4, 5, 3, 4, 5)]
 
 
 def test_higher_epoch_clears_the_failure(failed: FailedSequences) -> None:
     assert passes(failed, 9, epoch=1)
-    assert len(failed) == 0
+    assert 0 == len(failed)
 
 
 def test_lower_epoch_passes(failed: FailedSequences) -> None:
@@ -104,7 +104,7 @@ def test_sequences_wrap_around() -> None:
     failed = FailedSequences()
     failed.note(PARTITION, ProducerBatch(7, 0, 2**31 - 1), KafkaStorageError())
 
-    assert [passes(failed, sequence) for sequence in (0, 1, 2**31 - 1, 0)] == [False, False, True, True]
+    assert [False, False, True, True] == [passes(failed, sequence) for sequence in (0, 1, 2**31 - 1, 0)]
 
 
 @pytest.mark.parametrize("error", [NotEnoughReplicasAfterAppend(), CorruptMessage(), MessageTooLarge()])
@@ -119,7 +119,7 @@ def test_producers_without_idempotence_are_not_tracked() -> None:
     failed = FailedSequences()
     failed.note(PARTITION, ProducerBatch(-1, -1, -1), NotEnoughReplicas())
 
-    assert len(failed) == 0
+    assert 0 == len(failed)
 
 
 def test_oldest_failures_are_dropped() -> None:
@@ -130,4 +130,4 @@ def test_oldest_failures_are_dropped() -> None:
     failed.note(PARTITION, ProducerBatch(9, 0, 0), NotEnoughReplicas())
 
     passing = [producer_id for producer_id in range(10) if passes(failed, 1, producer_id=producer_id)]
-    assert passing == [0, 1, 3, 5, 6, 7, 8]
+    assert [0, 1, 3, 5, 6, 7, 8] == passing

@@ -14,9 +14,9 @@ from korvet.storage.interface import Catalogue, Documents, GroupOffsets, Log, St
 
 def test_storage_combines_four_interfaces() -> None:
     assert (Log, GroupOffsets, Catalogue, Documents, StorageInfo) == Storage.__bases__
-    assert {
+    assert Storage.__abstractmethods__ == {
         name for base in Storage.__bases__[:4] for name in operations(base)
-    } == Storage.__abstractmethods__
+    }
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ async def test_storage_layout_is_stored_without_effect() -> None:
 
     assert topic is not None
     assert "batch" == topic.settings["storage.layout"]
-    assert len(await records_from(storage, TP)) == 2
+    assert 2 == len(await records_from(storage, TP))
 
 
 async def test_batch_is_stored_and_read_without_copying() -> None:
@@ -93,7 +93,7 @@ async def test_small_batch_of_a_large_request_is_copied() -> None:
 
     assert len(gc.get_referrers(frame)) <= 2  # this frame's own names
     assert storage._budget.used < 2 * LOG_COST + 1000 + BATCH_COST + 200
-    assert batches_of(found)[0].base_offset == 0
+    assert 0 == batches_of(found)[0].base_offset
 
 
 async def test_immutable_batch_is_copied() -> None:
@@ -101,7 +101,7 @@ async def test_immutable_batch_is_copied() -> None:
     await append_batch(storage, TP, RecordBatch(bytes(batch(numbered(1)).buffer)))
     await append_batch(storage, TP, RecordBatch(bytes(batch(numbered(1)).buffer)))
 
-    assert [record.offset for record in await records_from(storage, TP)] == [0, 1]
+    assert [0, 1] == [record.offset for record in await records_from(storage, TP)]
 
 
 async def test_read_batches_survive_their_retention() -> None:
@@ -110,7 +110,7 @@ async def test_read_batches_survive_their_retention() -> None:
     found = await read(storage, TP, 0)
     await storage.truncate_before(TP, 3)
 
-    assert batches_of(found)[0].record_count == 3
+    assert 3 == batches_of(found)[0].record_count
 
 
 async def test_seek_ts_uses_the_header_of_a_damaged_batch() -> None:
@@ -121,9 +121,9 @@ async def test_seek_ts_uses_the_header_of_a_damaged_batch() -> None:
     await append(storage, TP, [Record(timestamp=T0 + 9)])
     await storage.truncate_before(TP, 1)
 
-    assert await storage.earliest(TP) == OffsetAndTimestamp(1, T0 + 5)
-    assert await storage.seek_ts(TP, T0) == OffsetAndTimestamp(1, T0 + 5)
-    assert await storage.seek_ts(TP, T0 + 6) == OffsetAndTimestamp(3, T0 + 9)
+    assert OffsetAndTimestamp(1, T0 + 5) == await storage.earliest(TP)
+    assert OffsetAndTimestamp(1, T0 + 5) == await storage.seek_ts(TP, T0)
+    assert OffsetAndTimestamp(3, T0 + 9) == await storage.seek_ts(TP, T0 + 6)
 
 
 # --- The limit --------------------------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ async def test_full_storage_refuses_batches_with_advice() -> None:
     kinds = [type(result) for result in results]
     refused = results[-1]
 
-    assert kinds == [AppendResult] * 9 + [KafkaStorageError] * 3
+    assert [AppendResult] * 9 + [KafkaStorageError] * 3 == kinds
     assert isinstance(refused, KafkaStorageError)
     assert "max_bytes" in refused.message
     assert "retention" in refused.message
-    assert len(await records_from(storage, TP)) == 9
+    assert 9 == len(await records_from(storage, TP))
 
 
 async def test_refused_batch_changes_no_state() -> None:
@@ -150,7 +150,7 @@ async def test_refused_batch_changes_no_state() -> None:
         await append(storage, TP, big, producer=Producer(7))
 
     assert storage._budget.used == used
-    assert (await storage.latest(TP)).high_watermark == 0
+    assert 0 == (await storage.latest(TP)).high_watermark
     assert not (await append(storage, TP, numbered(1), producer=Producer(7))).duplicate
 
 
@@ -167,7 +167,7 @@ async def test_batches_do_not_overtake_a_refused_one_of_their_producer() -> None
     for sequence in (1, 2, 3):
         await append(storage, TP, numbered(1), producer=Producer(7, sequence=sequence))
 
-    assert len(await records_from(storage, TP)) == 5
+    assert 5 == len(await records_from(storage, TP))
 
 
 async def test_batch_that_does_not_fit_does_not_fail_other_partitions() -> None:
@@ -188,8 +188,8 @@ async def test_full_storage_enforces_retention_in_every_partition_first() -> Non
     clock.now_ms += 3_600_001
     await append(storage, TP, [Record(b"x" * 100_000, timestamp=clock.now_ms)])
 
-    assert await records_from(storage, OTHER) == []
-    assert (await storage.latest(OTHER)).log_start_offset == 9
+    assert [] == await records_from(storage, OTHER)
+    assert 9 == (await storage.latest(OTHER)).log_start_offset
 
 
 async def test_full_storage_limits_the_rate_of_retention_checks(
@@ -203,7 +203,7 @@ async def test_full_storage_limits_the_rate_of_retention_checks(
         clock.now_ms += 10
         await storage.append({TP: batch([Record(b"x" * 60_000)])})
 
-    assert len(looks) == 5  # every 100 ms, in the partition that was asked for
+    assert 5 == len(looks)  # every 100 ms, in the partition that was asked for
 
 
 async def test_truncated_and_deleted_records_are_released_from_the_budget() -> None:
@@ -220,9 +220,9 @@ async def test_truncated_and_deleted_records_are_released_from_the_budget() -> N
     assert topic is not None
     await storage.delete_topic(topic)
 
-    assert empty == 2 * LOG_COST
+    assert 2 * LOG_COST == empty
     assert truncated == empty
-    assert storage._budget.used == 0
+    assert 0 == storage._budget.used
 
 
 async def test_committed_offsets_and_documents_count_against_the_budget() -> None:
@@ -239,7 +239,7 @@ async def test_committed_offsets_and_documents_count_against_the_budget() -> Non
     await storage.save("k", "x", None, expected_version=1)
 
     assert isinstance(refused[TP], KafkaStorageError)
-    assert await storage.committed("shipping") == {}
+    assert {} == await storage.committed("shipping")
     assert storage._budget.used == empty
 
 
@@ -249,7 +249,7 @@ async def test_topics_that_exceed_the_budget_are_not_created() -> None:
         await storage.create_topic("wide", 101, {})
     await storage.create_topic("wide", 100, {})
 
-    assert list(await storage.topics()) == ["wide"]
+    assert ["wide"] == list(await storage.topics())
 
 
 async def test_expired_producers_are_released_from_the_budget() -> None:
@@ -308,13 +308,13 @@ async def test_small_batches_of_a_closed_segment_share_one_buffer() -> None:
 
     assert len(closed) >= 2
     for segment in closed:
-        assert len(segment.batches(0, segment.count)) == 1
+        assert 1 == len(segment.batches(0, segment.count))
         assert segment.cost < 1.25 * segment.size
-    assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
-    assert [record.value for record in await records_from(storage, TP, 0, max_bytes=10_000)] == values
+    assert 2 * LOG_COST + sum(segment.cost for segment in log.segments) == storage._budget.used
+    assert values == [record.value for record in await records_from(storage, TP, 0, max_bytes=10_000)]
     for offset in (0, 1, closed[0].last_offsets[-1], closed[0].last_offsets[-1] + 1, 2_999):
         (found, *_) = batches_of(await read(storage, TP, offset, max_bytes=1))
-        assert found.base_offset == offset
+        assert offset == found.base_offset
 
 
 async def test_large_batches_of_a_closed_segment_are_not_copied() -> None:
@@ -334,10 +334,10 @@ async def test_closed_segment_can_be_truncated(cut: int) -> None:
     await storage.truncate_before(TP, cut)
     log = storage._logs[TP]
 
-    assert len(await records_from(storage, TP)) == 3_000 - cut
-    assert await storage.seek_ts(TP, 0) == OffsetAndTimestamp(cut, T0 + cut)
+    assert 3_000 - cut == len(await records_from(storage, TP))
+    assert OffsetAndTimestamp(cut, T0 + cut) == await storage.seek_ts(TP, 0)
     assert log.size == sum(segment.size for segment in log.segments)
-    assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
+    assert 2 * LOG_COST + sum(segment.cost for segment in log.segments) == storage._budget.used
 
 
 async def test_log_size_is_exact_after_a_truncation_inside_a_batch() -> None:
@@ -350,7 +350,7 @@ async def test_log_size_is_exact_after_a_truncation_inside_a_batch() -> None:
 
     assert isinstance(result, ReadResult)
     assert log.size == result.size == log.segments[0].size
-    assert storage._budget.used == 2 * LOG_COST + sum(segment.cost for segment in log.segments)
+    assert 2 * LOG_COST + sum(segment.cost for segment in log.segments) == storage._budget.used
 
 
 async def test_reads_between_offset_gaps_find_the_next_batch() -> None:
@@ -365,7 +365,7 @@ async def test_reads_between_offset_gaps_find_the_next_batch() -> None:
     positions = range(0, wanted[-1], max(1, wanted[-1] // 1000))
     found = [batches_of(await read(storage, TP, at, max_bytes=1))[0].last_offset for at in positions[-200:]]
 
-    assert offsets == wanted
+    assert wanted == offsets
     assert all(last >= at for at, last in zip(positions[-200:], found, strict=True))
 
 
@@ -390,8 +390,8 @@ async def test_append_wakes_only_watchers_of_its_partition() -> None:
         first = list(woken)
         await append(storage, OTHER, numbered(1))
 
-    assert first == [TP]
-    assert woken == [TP, OTHER]
+    assert [TP] == first
+    assert [TP, OTHER] == woken
 
 
 async def test_wait_sleeps_until_the_next_append() -> None:
@@ -422,9 +422,9 @@ async def test_closed_watches_are_removed() -> None:
     storage = await memory()
     for _ in range(10):
         with storage.watch([TP, OTHER, TP]), storage.watch([TP]):
-            assert len(storage._watches[TP]) == 2
+            assert 2 == len(storage._watches[TP])
 
-    assert storage._watches == {}
+    assert {} == storage._watches
 
 
 # --- Speed, roughly: bounds that only a scan would break ----------------------------------------------------------
@@ -448,5 +448,5 @@ async def test_appends_and_reads_access_few_batches(monkeypatch: pytest.MonkeyPa
     await storage.seek_max_ts(TP)
     await storage.earliest(TP)
 
-    assert appended_and_read == 0
-    assert len(looked_at) == 3
+    assert 0 == appended_and_read
+    assert 3 == len(looked_at)

@@ -60,7 +60,7 @@ async def test_records_trimmed_during_compaction_are_not_restored(storage: Memor
         for offset in range(0, end - 1, 7):
             await trio.lowlevel.checkpoint()
             await storage.truncate_before(TP, offset)
-            assert (await storage.latest(TP)).log_start_offset == offset
+            assert offset == (await storage.latest(TP)).log_start_offset
     found = await records_from(storage, TP)
     await append(storage, TP, [Record(LARGE, b"1")])
     await storage.compact(TP)

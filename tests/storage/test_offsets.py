@@ -19,14 +19,14 @@ offsets = st.integers(0, MAX_OFFSET)
 def test_dense_offset_is_one_less_than_the_milliseconds_of_its_entry_id() -> None:
     mapper = DenseOffsets()
 
-    assert [mapper.entry_id(offset) for offset in (0, 1, 41)] == [b"1-0", b"2-0", b"42-0"]
-    assert [mapper.offset(entry_id) for entry_id in (b"1-0", b"2-0", b"42-0")] == [0, 1, 41]
+    assert [b"1-0", b"2-0", b"42-0"] == [mapper.entry_id(offset) for offset in (0, 1, 41)]
+    assert [0, 1, 41] == [mapper.offset(entry_id) for entry_id in (b"1-0", b"2-0", b"42-0")]
 
 
 @given(mapper=mappers, offset=offsets)
 def test_offsets_survive_a_round_trip_through_entry_ids(mapper: OffsetMapper, offset: int) -> None:
-    assert mapper.offset(mapper.entry_id(offset)) == offset
-    assert mapper.offset_of_pair(*mapper.pair(offset)) == offset
+    assert offset == mapper.offset(mapper.entry_id(offset))
+    assert offset == mapper.offset_of_pair(*mapper.pair(offset))
 
 
 @given(mapper=mappers, milliseconds=st.integers(0, 2**64 - 1), sequence=st.integers(0, 2**64 - 1))
@@ -48,8 +48,8 @@ def test_current_offsets_are_exact_with_any_sequence_bits(bits: int) -> None:
     mapper = TimestampOffsets(bits)
     last = (TODAY_MS << bits) + (1 << bits) - 1
 
-    assert mapper.pair(last) == (TODAY_MS, (1 << bits) - 1)
-    assert mapper.pair(last + 1) == (TODAY_MS + 1, 0)
+    assert (TODAY_MS, (1 << bits) - 1) == mapper.pair(last)
+    assert (TODAY_MS + 1, 0) == mapper.pair(last + 1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_some_ids_have_no_offset(mapper: OffsetMapper, entry_id: bytes) -> None:
 
 @pytest.mark.parametrize("mapper", MAPPERS, ids=str)
 def test_entry_id_before_offset_0_is_the_zero_id(mapper: OffsetMapper) -> None:
-    assert mapper.entry_id_before(0) == b"0-0"
+    assert b"0-0" == mapper.entry_id_before(0)
 
 
 @given(mapper=mappers, offset=st.integers(1, MAX_OFFSET))
@@ -79,20 +79,20 @@ def test_entry_id_before_an_offset_is_that_of_the_previous_offset(mapper: Offset
 
 
 def test_timestamp_batch_starts_at_its_append_time() -> None:
-    assert TimestampOffsets(10).base_offset(0, TODAY_MS) == TODAY_MS << 10
+    assert TODAY_MS << 10 == TimestampOffsets(10).base_offset(0, TODAY_MS)
 
 
 def test_timestamp_batch_never_starts_before_the_log_end() -> None:
     mapper = TimestampOffsets(10)
     end = (TODAY_MS << 10) + 5
 
-    assert mapper.base_offset(end, TODAY_MS) == end
-    assert mapper.base_offset(end, TODAY_MS - 60_000) == end
-    assert mapper.base_offset(end, TODAY_MS + 1) == TODAY_MS + 1 << 10
+    assert end == mapper.base_offset(end, TODAY_MS)
+    assert end == mapper.base_offset(end, TODAY_MS - 60_000)
+    assert TODAY_MS + 1 << 10 == mapper.base_offset(end, TODAY_MS + 1)
 
 
 def test_dense_batch_starts_at_the_log_end() -> None:
-    assert DenseOffsets().base_offset(17, TODAY_MS) == 17
+    assert 17 == DenseOffsets().base_offset(17, TODAY_MS)
 
 
 @pytest.mark.parametrize("bits", [-1, 0, 17])
@@ -102,5 +102,5 @@ def test_sequence_bits_outside_1_to_16_are_refused(bits: int) -> None:
 
 
 def test_offset_mapper_is_selected_by_the_topic_config() -> None:
-    assert offset_mapper(TopicConfig(mapping=OffsetMapping.DENSE)) == DenseOffsets()
-    assert offset_mapper(TopicConfig(backend_settings={"offset.sequence.bits": "13"})) == TimestampOffsets(13)
+    assert DenseOffsets() == offset_mapper(TopicConfig(mapping=OffsetMapping.DENSE))
+    assert TimestampOffsets(13) == offset_mapper(TopicConfig(backend_settings={"offset.sequence.bits": "13"}))

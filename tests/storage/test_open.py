@@ -117,7 +117,7 @@ async def test_backend_of_an_installed_package_is_opened_by_its_scheme(installed
     defaults = StorageDefaults(record_max_headers=7)
     async with open_storage("ring:12345", StorageOptions(defaults)) as storage:
         assert isinstance(storage, MemoryStorage)
-        assert type(storage).__name__ == "RingStorage"
+        assert "RingStorage" == type(storage).__name__
         assert (12345, 7) == (storage.max_bytes, storage.defaults.record_max_headers)
 
 

@@ -51,23 +51,23 @@ def sender(states: ProducerStates) -> Send:
 
 
 def test_consecutive_batches_are_new(send: Send) -> None:
-    assert [send(0, 2), send(3, 3), send(4, 9)] == [None, None, None]
+    assert [None, None, None] == [send(0, 2), send(3, 3), send(4, 9)]
 
 
 def test_repeated_batch_is_a_duplicate(send: Send) -> None:
     send(0, 2)
     send(3, 3)
 
-    assert send(0, 2) == AppendedBatch(0, 2, 1)
-    assert send(3, 3) == AppendedBatch(3, 3, 2)
+    assert AppendedBatch(0, 2, 1) == send(0, 2)
+    assert AppendedBatch(3, 3, 2) == send(3, 3)
 
 
 def test_last_five_batches_are_recognised(send: Send) -> None:
     for number in range(6):
         send(number, number)
 
-    assert [send(number, number) for number in range(1, 6)] == [
-        AppendedBatch(number, number, number + 1) for number in range(1, 6)
+    assert [AppendedBatch(number, number, number + 1) for number in range(1, 6)] == [
+        send(number, number) for number in range(1, 6)
     ]
     with pytest.raises(OutOfOrderSequenceNumber):
         send(0, 0)
@@ -124,7 +124,7 @@ def test_only_ids_older_than_an_expiration_may_have_expired() -> None:
     with pytest.raises(OutOfOrderSequenceNumber):
         send(5, 5, producer_id=older, now_ms=now_ms)
 
-    assert states.expire(now_ms) == 1
+    assert 1 == states.expire(now_ms)
     assert send(5, 5, producer_id=older, now_ms=now_ms) is None
     with pytest.raises(OutOfOrderSequenceNumber):
         send(5, 5, producer_id=younger, now_ms=now_ms)
@@ -134,7 +134,7 @@ def test_producer_ids_encode_their_time_below_2_to_the_53rd() -> None:
     times = [0, 1_577_836_800_000, 1_577_836_800_064, 1_763_900_000_000, 2_650_000_000_000]
     ids = [producer_id_at(time) for time in times]
 
-    assert ids[:3] == [0, 0, 2**19]
+    assert [0, 0, 2**19] == ids[:3]
     assert ids == sorted(ids)
     assert ids[-1] < 2**53
 
@@ -143,7 +143,7 @@ def test_sequences_wrap_around_within_a_batch(states: ProducerStates, send: Send
     states.complete_from = 8
     send(MAX_SEQUENCE - 1, 1)  # two, and two more after the largest
 
-    assert send(MAX_SEQUENCE - 1, 1) == AppendedBatch(MAX_SEQUENCE - 1, 1, 1)
+    assert AppendedBatch(MAX_SEQUENCE - 1, 1, 1) == send(MAX_SEQUENCE - 1, 1)
     assert send(2, 2) is None
 
 
@@ -160,19 +160,19 @@ def test_producers_have_independent_sequences(send: Send) -> None:
     send(0, 2, producer_id=1)
 
     assert send(0, 2, producer_id=2) is None
-    assert send(0, 2, producer_id=1) == AppendedBatch(0, 2, 1)
+    assert AppendedBatch(0, 2, 1) == send(0, 2, producer_id=1)
 
 
 def test_check_does_not_record_the_batch(states: ProducerStates) -> None:
     states.check(7, 0, 0, 2, now_ms=0)
 
-    assert len(states) == 0
+    assert 0 == len(states)
 
 
 def test_producer_without_appends_expires(send: Send) -> None:
     send(0, 2, epoch=3)
 
-    assert send(0, 2, epoch=3, now_ms=DAY_MS - 1) == AppendedBatch(0, 2, 1)
+    assert AppendedBatch(0, 2, 1) == send(0, 2, epoch=3, now_ms=DAY_MS - 1)
     assert send(100, 100, epoch=0, now_ms=DAY_MS) is None
 
 
@@ -181,7 +181,7 @@ def test_appends_extend_the_life_of_a_producer_but_duplicates_do_not(send: Send)
     send(1, 1, now_ms=DAY_MS - 1)
     send(0, 0, now_ms=2 * DAY_MS - 2)
 
-    assert send(0, 0, now_ms=2 * DAY_MS - 2) == AppendedBatch(0, 0, 1)
+    assert AppendedBatch(0, 0, 1) == send(0, 0, now_ms=2 * DAY_MS - 2)
     assert send(0, 0, now_ms=2 * DAY_MS - 1) is None
 
 
@@ -192,18 +192,18 @@ def test_expired_producers_are_removed_in_order_of_their_last_append(
         send(0, 0, producer_id=producer_id, now_ms=producer_id)
     send(1, 1, producer_id=0, now_ms=10)
 
-    assert states.expire(DAY_MS + 2) == 2  # 1 and 2
-    assert sorted(states.producers) == [0, 3, 4]
-    assert states.expire(DAY_MS + 9) == 2
-    assert sorted(states.producers) == [0]
+    assert 2 == states.expire(DAY_MS + 2)  # 1 and 2
+    assert [0, 3, 4] == sorted(states.producers)
+    assert 2 == states.expire(DAY_MS + 9)
+    assert [0] == sorted(states.producers)
 
 
 def test_producers_do_not_expire_early_when_the_clock_steps_back(states: ProducerStates, send: Send) -> None:
     send(0, 0, producer_id=1, now_ms=DAY_MS)
     send(0, 0, producer_id=2, now_ms=0)
 
-    assert states.expire(DAY_MS) == 0
-    assert send(0, 0, producer_id=1, now_ms=0) == AppendedBatch(0, 0, 1)
+    assert 0 == states.expire(DAY_MS)
+    assert AppendedBatch(0, 0, 1) == send(0, 0, producer_id=1, now_ms=0)
     assert send(0, 0, producer_id=2, now_ms=DAY_MS) is None
 
 
@@ -240,4 +240,4 @@ def test_accepted_batches_have_no_gaps(batches: list[tuple[int, int, int]]) -> N
     for before, after in itertools.pairwise(accepted):
         same_epoch = before[0] == after[0]
         assert before[0] <= after[0]
-        assert after[1] == (before[2] + 1 if same_epoch else 0)
+        assert (before[2] + 1 if same_epoch else 0) == after[1]

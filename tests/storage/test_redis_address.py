@@ -30,8 +30,8 @@ def test_host_port_database_and_credentials_are_parsed() -> None:
 def test_unix_socket_is_parsed() -> None:
     address = parse_address("unix://app:secret@/run/redis/redis.sock?db=2")
 
-    assert (address.path, address.db, address.username) == ("/run/redis/redis.sock", 2, "app")
-    assert address.description == "unix://app@/run/redis/redis.sock?db=2"
+    assert ("/run/redis/redis.sock", 2, "app") == (address.path, address.db, address.username)
+    assert "unix://app@/run/redis/redis.sock?db=2" == address.description
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_tls_verifies_certificates_by_default() -> None:
     lax = parse_address("rediss://host?ssl_cert_reqs=none").tls
 
     assert strict is not None
-    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (ssl.CERT_REQUIRED, True) == (strict.verify_mode, strict.check_hostname)
     assert lax is not None
-    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
+    assert (ssl.CERT_NONE, False) == (lax.verify_mode, lax.check_hostname)
 
 
 def test_tls_options_are_those_of_redis_py(tmp_path: Path) -> None:
@@ -94,5 +94,5 @@ def test_tls_options_are_those_of_redis_py(tmp_path: Path) -> None:
     )
 
     assert address.tls is not None
-    assert len(address.tls.get_ca_certs()) == 1
+    assert 1 == len(address.tls.get_ca_certs())
     assert (address.tls.check_hostname, address.tls.minimum_version) == (False, ssl.TLSVersion.TLSv1_3)

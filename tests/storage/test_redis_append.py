@@ -110,7 +110,7 @@ async def test_flushed_scripts_do_not_change_the_order(redis_server: RedisServer
             )
 
         assert all(isinstance(result, AppendResult) for result in results)
-        assert await values_of(storage) == [b"%d" % number for number in range(200)]
+        assert [b"%d" % number for number in range(200)] == await values_of(storage)
 
 
 @each_layout
@@ -129,7 +129,7 @@ async def test_lost_connections_keep_records_unique_and_ordered(
 
         assert all(isinstance(result, AppendResult) or result.retriable for result in results)
         assert len(stored) >= 100
-        assert await values_of(storage) == stored
+        assert stored == await values_of(storage)
 
 
 async def test_waiting_batches_are_sent_in_one_call(redis_server: RedisServer) -> None:
@@ -142,7 +142,7 @@ async def test_waiting_batches_are_sent_in_one_call(redis_server: RedisServer) -
             await append_in_order(storage, 500, lambda number: steps.get(number, lambda: None)())
             calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
 
-        assert len(await values_of(storage)) == 501
+        assert 501 == len(await values_of(storage))
         assert calls < 100
 
 
@@ -165,9 +165,9 @@ async def test_killed_server_loses_and_duplicates_no_plain_record(
             durable_server.start()
 
     async with broker_on(durable_server, layout) as storage:
-        assert await values_of(storage) == values
+        assert values == await values_of(storage)
     offsets = [result.base_offset for result in stored.results]
-    assert offsets == sorted(set(offsets))
+    assert sorted(set(offsets)) == offsets
 
 
 async def test_two_brokers_lose_and_duplicate_no_record_when_the_server_is_killed(
@@ -186,8 +186,8 @@ async def test_two_brokers_lose_and_duplicate_no_record_when_the_server_is_kille
         found = await values_of(first)
 
     for own_values in values:
-        assert [value for value in found if value in set(own_values)] == own_values
-    assert len(found) == 1200
+        assert own_values == [value for value in found if value in set(own_values)]
+    assert 1200 == len(found)
 
 
 async def test_timed_out_append_is_not_repeated(
@@ -225,13 +225,13 @@ async def test_full_server_stores_no_part_of_a_batch(redis_server: RedisServer, 
         try:
             with pytest.raises(KafkaStorageError):
                 await append(storage, TP, [Record(b"x" * 10_000) for _ in range(50)])
-            assert await values_of(storage) == [b"%d" % number for number in range(10)]
+            assert [b"%d" % number for number in range(10)] == await values_of(storage)
         finally:
             with redis_server.client() as client:
                 client.config_set("maxmemory", 0)
 
         await append(storage, TP, numbered(1, first=10))
-        assert await values_of(storage) == [b"%d" % number for number in range(11)]
+        assert [b"%d" % number for number in range(11)] == await values_of(storage)
 
 
 @each_layout
@@ -271,8 +271,8 @@ async def test_read_only_server_is_a_retriable_error(redis_server: RedisServer) 
         await append(storage, TP, numbered(1, first=2))
 
         assert refused.value.retriable
-        assert found == [b"0"]
-        assert await values_of(storage) == [b"0", b"2"]
+        assert [b"0"] == found
+        assert [b"0", b"2"] == await values_of(storage)
 
 
 @pytest.mark.parametrize("sequences", [(0, 1, 2), (3, 4, 5)], ids=["new producer", "known producer"])
@@ -302,10 +302,10 @@ async def test_batches_do_not_overtake_a_timed_out_one_of_their_producer(
         results = [(await results_of(each))[TP] for each in begun]
 
         assert isinstance(first, RequestTimedOut)
-        assert [type(each) for each in late] == [RequestTimedOut] * 2
+        assert [RequestTimedOut] * 2 == [type(each) for each in late]
         assert all(isinstance(each, AppendResult) for each in results)
         values = [b"0", *(b"%d" % sequence for sequence in range(sequences[-1] + 1))]
-        assert await values_of(storage) == values
+        assert values == await values_of(storage)
 
 
 async def test_queued_batches_do_not_overtake_a_failed_one(
@@ -329,8 +329,8 @@ async def test_queued_batches_do_not_overtake_a_failed_one(
         for sequence in range(3):
             await append(storage, TP, numbered(1, first=sequence), producer=Producer(7, sequence=sequence))
 
-        assert [type(result) for result in results] == [RequestTimedOut] * 3
-        assert await values_of(storage) == [b"0", b"0", b"1", b"2"]
+        assert [RequestTimedOut] * 3 == [type(result) for result in results]
+        assert [b"0", b"0", b"1", b"2"] == await values_of(storage)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -344,8 +344,8 @@ async def test_timeout_of_the_client_does_not_limit_the_append(
             for n in range(50)
         ]
 
-        assert [type(result) for result in results] == [AppendResult] * 50
-        assert await values_of(storage) == [b"%d" % n for n in range(50)]
+        assert [AppendResult] * 50 == [type(result) for result in results]
+        assert [b"%d" % n for n in range(50)] == await values_of(storage)
 
 
 async def test_killed_server_is_a_retriable_error(
@@ -364,7 +364,7 @@ async def test_killed_server_is_a_retriable_error(
         assert isinstance(result, KafkaError)
         assert result.retriable
         assert took_s < 3
-        assert await values_of(storage) == [b"0", b"1"]
+        assert [b"0", b"1"] == await values_of(storage)
 
 
 async def test_key_that_is_not_a_stream_fails_only_its_partition(redis_server: RedisServer) -> None:
@@ -373,7 +373,7 @@ async def test_key_that_is_not_a_stream_fails_only_its_partition(redis_server: R
             client.set("korvet:orders:1", "somebody else's")
             other = TopicPartition("orders", 1)
             results = await storage.append({TP: batch(numbered(1)), other: batch(numbered(1))})
-            assert client.get("korvet:orders:1") == b"somebody else's"
+            assert b"somebody else's" == client.get("korvet:orders:1")
 
         assert isinstance(results[TP], AppendResult)
         assert isinstance(results[other], KafkaStorageError)
@@ -389,7 +389,7 @@ async def test_batch_with_too_many_headers_is_refused_completely(redis_server: R
         with pytest.raises(InvalidRecord):
             await append(storage, TP, [Record(b"fine"), Record(headers=headers)])
 
-        assert [record.offset for record in await records_from(storage, TP)] == [fits.base_offset]
+        assert [fits.base_offset] == [record.offset for record in await records_from(storage, TP)]
 
 
 async def test_batch_of_too_many_records_for_one_call_is_refused_completely(
@@ -401,7 +401,7 @@ async def test_batch_of_too_many_records_for_one_call_is_refused_completely(
         with pytest.raises(MessageTooLarge):
             await append(storage, TP, numbered(1001))
 
-        assert len(await values_of(storage)) == 900
+        assert 900 == len(await values_of(storage))
 
 
 @each_layout
@@ -416,15 +416,15 @@ async def test_batch_of_too_many_records_is_stored_completely_or_refused(
         await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(limit)])
         (result,) = (await storage.append({TP: batch([Record(None)] * (limit + 1))})).values()
 
-        assert isinstance(result, MessageTooLarge) == (layout == "record")
-        assert len(await records_from(storage, TP)) == (limit if layout == "record" else 2 * limit + 1)
+        assert (layout == "record") == isinstance(result, MessageTooLarge)
+        assert (limit if layout == "record" else 2 * limit + 1) == len(await records_from(storage, TP))
 
 
 async def test_batch_of_as_many_records_as_fit_in_a_megabyte_is_stored(redis_server: RedisServer) -> None:
     async with broker_on(redis_server) as storage:
         await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(140_000)])
 
-        assert len(await records_from(storage, TP)) == 140_000
+        assert 140_000 == len(await records_from(storage, TP))
 
 
 # --- Replicas -----------------------------------------------------------------------------------------------
@@ -449,11 +449,11 @@ async def test_acks_all_and_its_retry_fail_in_time_with_silent_replicas(
         last = await append(storage, TP, numbered(1))
         found = len(await records_from(storage, TP))
 
-    assert [type(error) for error in errors] == [NotEnoughReplicasAfterAppend] * 2
+    assert [NotEnoughReplicasAfterAppend] * 2 == [type(error) for error in errors]
     assert took_s < 3
     assert again.duplicate
     assert confirmed.base_offset < again.base_offset < unconfirmed.base_offset < last.base_offset
-    assert found == 6
+    assert 6 == found
 
 
 async def test_waiting_for_replicas_does_not_delay_other_appends(

@@ -80,7 +80,7 @@ async def test_small_and_large_batches_of_a_partition_keep_their_order(
             await trio.testing.wait_all_tasks_blocked()
 
     found = await records_from(storage, TP, begin)
-    assert [len(record.value or b"") for record in found] == sizes
+    assert sizes == [len(record.value or b"") for record in found]
 
 
 async def test_batches_in_flight_when_the_bulk_connection_breaks_are_stored_once(
@@ -114,5 +114,5 @@ async def test_main_connection_is_used_when_no_bulk_connection_can_be_opened(
                     while "no connection for large records" not in caplog.text:  # noqa: ASYNC110
                         await trio.sleep(0.005)
             await append_large(storage)
-            assert len(await records_from(storage, TP)) == 2
+            assert 2 == len(await records_from(storage, TP))
             client.config_set("requirepass", "")

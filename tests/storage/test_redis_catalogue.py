@@ -87,7 +87,7 @@ async def test_topic_deleted_while_redis_was_unavailable_is_unknown(
     assert (None, {}) == (found, dict(await storage.topics()))
     with pytest.raises(KafkaStorageError):
         await storage.topic("orders")
-    assert topic.name == "orders"
+    assert "orders" == topic.name
 
 
 async def test_topic_can_be_deleted_on_a_full_server(
@@ -192,9 +192,9 @@ async def test_alteration_makes_brokers_read_only_that_topic(
 
         for each in (storage, other):
             await eventually(partial(partitions_by_name, each), expected)
-        assert (await other.topics())["orders"] == created
+        assert created == (await other.topics())["orders"]
         assert (await other.topics())["kept-2"] is (await other.topics())["kept-2"]
-    assert calls(durable_server, "hgetall") == before
+    assert before == calls(durable_server, "hgetall")
 
 
 async def test_lookup_of_an_unknown_topic_id_does_not_read_all_topics(
@@ -205,7 +205,7 @@ async def test_lookup_of_an_unknown_topic_id_does_not_read_all_topics(
     before = calls(durable_server, "hgetall")
 
     assert await storage.topic_by_id(uuid4()) is None
-    assert calls(durable_server, "hgetall") == before
+    assert before == calls(durable_server, "hgetall")
 
 
 async def test_topic_id_is_found_when_its_creation_was_not_announced(
@@ -216,7 +216,7 @@ async def test_topic_id_is_found_when_its_creation_was_not_announced(
     async with open_redis_storage(durable_server.url) as other:
         topic = await other.create_topic("orders", 1, {})
 
-    assert await storage.topic_by_id(topic.topic_id) == topic
+    assert topic == await storage.topic_by_id(topic.topic_id)
 
 
 async def test_topic_deleted_while_the_list_is_read_is_excluded(storage: RedisStreamsStorage) -> None:
@@ -246,7 +246,7 @@ async def test_deletion_does_not_wait_for_group_cleanup(storage: RedisStreamsSto
         await late.answered.wait()
     storage._groups.redis = late.redis
 
-    assert await storage.committed("g") == {}
+    assert {} == await storage.committed("g")
     await storage.create_topic("orders", 1, {})
-    assert await storage.committed("g", [tp]) == {}
+    assert {} == await storage.committed("g", [tp])
     late.taken_up.set()

@@ -112,7 +112,7 @@ def test_ids_without_an_offset_do_not_fill_gaps() -> None:
         rebuilt = rebuild_records(each, mapper, [Epoch(0, 0)], UNLIMITED, at_least_one=True)
 
         assert pack_run(each, mapper, UNLIMITED) is None
-        assert rebuilt.skipped == 1
+        assert 1 == rebuilt.skipped
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_entries_are_packed_up_to_the_size_limit() -> None:
     run = pack_run(entries, DenseOffsets(), 500)
 
     assert run is not None
-    assert run.records == 500 // (100 + 8)
+    assert 500 // (100 + 8) == run.records

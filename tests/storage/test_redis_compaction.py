@@ -106,8 +106,8 @@ async def test_compacted_stream_uses_little_memory(
     after: Any = client.memory_usage(KEY, samples=0)
 
     assert after < before / 10
-    assert client.xlen(KEY) == (50 if topic.settings["storage.layout"] == "record" else 1)
-    assert leftovers(client) == []
+    assert (50 if topic.settings["storage.layout"] == "record" else 1) == client.xlen(KEY)
+    assert [] == leftovers(client)
 
 
 async def test_compaction_keeps_the_last_generated_id(
@@ -118,7 +118,7 @@ async def test_compaction_keeps_the_last_generated_id(
     await storage.compact(TP)
     after = client.xinfo_stream(KEY)
 
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     assert before == after["last-generated-id"]
     assert client.hget(STATE, "entries") == str(after.get("entries-added", after["length"])).encode()
 
@@ -126,7 +126,7 @@ async def test_compaction_keeps_the_last_generated_id(
 async def test_state_and_index_match_the_stream_after_compaction(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     for number in range(40):
         await append(
             storage, TP, [Record(b"%d" % number * 3000, b"%d" % (key + number)) for key in range(10)]
@@ -182,7 +182,7 @@ async def test_groups_keep_offsets_consumers_and_pending_entries(
     pending: dict[bytes, Any] = {
         each["message_id"]: each for each in client.xpending_range(KEY, "plain", "-", "+", 100)
     }
-    assert [entry_id for entry_id, _ in client.xrange(KEY)] == ids[10:]
+    assert ids[10:] == [entry_id for entry_id, _ in client.xrange(KEY)]
     assert {b"idle": 0, b"alice": 1, b"bob": 1} == consumers
     assert [ids[10], ids[11]] == list(pending)
     assert (b"bob", 1) == (pending[ids[10]]["consumer"], pending[ids[10]]["times_delivered"])
@@ -200,7 +200,7 @@ async def test_pending_entries_of_few_remaining_entries_are_kept(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
     """Then the entries are searched instead of the pending entries list."""
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 60, 5)
     client.xgroup_create(KEY, "plain", 0)
     while client.xreadgroup("plain", "alice", {KEY: ">"}):
@@ -227,19 +227,19 @@ async def test_too_many_pending_entries_are_reported_and_nothing_is_compacted(
         pass
     with pytest.raises(KafkaStorageError, match="5,501 of its entries are pending in Redis groups"):
         await storage.compact(TP)
-    assert leftovers(client) == []
-    assert client.xlen(KEY) == 5_501
-    assert client.xpending(KEY, "plain")["pending"] == 5_501
+    assert [] == leftovers(client)
+    assert 5_501 == client.xlen(KEY)
+    assert 5_501 == client.xpending(KEY, "plain")["pending"]
 
     client.xgroup_destroy(KEY, "plain")
     await storage.compact(TP)
-    assert client.xlen(KEY) == 5_500
+    assert 5_500 == client.xlen(KEY)
 
 
 async def test_plain_redis_consumers_continue_where_they_were(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     client.xgroup_create(KEY, "plain", 0, mkstream=True)
     await fill(storage, 3)
     read: Any = client.xreadgroup("plain", "alice", {KEY: ">"}, count=2)
@@ -256,7 +256,7 @@ async def test_plain_redis_consumers_continue_where_they_were(
 async def test_blocked_redis_consumers_are_not_interrupted(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 3)
     client.xgroup_create(KEY, "plain", "$")
     answers: list[Any] = []
@@ -289,7 +289,7 @@ async def test_blocked_redis_consumers_are_not_interrupted(
 async def test_manually_added_entries_are_compacted_by_key(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await append(storage, TP, [Record(b"old", b"a"), Record(b"old", b"b")])
     client.xadd(KEY, {"key": "a", "name": "bob"})
     client.xadd(KEY, {"name": "nobody"})
@@ -303,7 +303,7 @@ async def test_manually_added_entries_are_compacted_by_key(
 
 
 async def test_entries_without_offset_are_kept(storage: Storage, topic: Topic, client: redis.Redis) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await append(storage, TP, [Record(b"1", b"a")])
     last = client.xrevrange(KEY, count=1)[0][0].decode()
     hidden = f"{last.split('-')[0]}-5000"
@@ -328,26 +328,26 @@ async def test_entries_deleted_during_compaction_are_not_restored(
     after_step(2, remove)
     with pytest.raises(KafkaStorageError, match="entries were removed by hand"):
         await storage.compact(TP)
-    assert client.xlen(KEY) == 299
-    assert leftovers(client) == []
+    assert 299 == client.xlen(KEY)
+    assert [] == leftovers(client)
 
     await storage.compact(TP)
-    assert client.xlen(KEY) == 30  # one key's last record is the one before now
+    assert 30 == client.xlen(KEY)  # one key's last record is the one before now
     assert removed not in [entry_id for entry_id, _ in client.xrange(KEY)]
 
 
 async def test_entry_too_large_to_copy_is_reported_and_nothing_is_compacted(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 3)
     before = client.xlen(KEY)
     large = client.xadd(KEY, {f"field-{number}": "x" for number in range(4000)})
     with pytest.raises(KafkaStorageError, match=f"entry {large.decode()} has more fields"):
         await storage.compact(TP)
 
-    assert client.xlen(KEY) == before + 1
-    assert leftovers(client) == []
+    assert before + 1 == client.xlen(KEY)
+    assert [] == leftovers(client)
 
 
 # --- What happens meanwhile -----------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ async def test_entry_too_large_to_copy_is_reported_and_nothing_is_compacted(
 async def test_records_trimmed_during_compaction_are_not_restored(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 10, 30)
     bounds = await storage.latest(TP)
     expected = [
@@ -370,7 +370,7 @@ async def test_records_trimmed_during_compaction_are_not_restored(
     await storage.compact(TP)
     start = bounds.high_watermark - 5
 
-    assert await storage.latest(TP) == LogOffsets(start, bounds.high_watermark, bounds.high_watermark)
+    assert LogOffsets(start, bounds.high_watermark, bounds.high_watermark) == await storage.latest(TP)
     assert expected == await records_from(storage, TP, start)
     assert client.hget(STATE, "length") == str(client.xlen(KEY)).encode()
 
@@ -378,7 +378,7 @@ async def test_records_trimmed_during_compaction_are_not_restored(
 async def test_log_truncated_to_its_end_during_compaction_stays_empty(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 10, 30)
     bounds = await storage.latest(TP)
     client.xgroup_create(KEY, "plain", 0)
@@ -403,7 +403,7 @@ async def test_topic_deleted_during_compaction_leaves_no_keys(
     with pytest.raises(UnknownTopicOrPartition):
         await storage.compact(TP)
 
-    assert [key for key in client.scan_iter() if b"orders" in key] == []
+    assert [] == [key for key in client.scan_iter() if b"orders" in key]
 
 
 async def test_topic_recreated_during_compaction_is_not_modified(
@@ -421,14 +421,14 @@ async def test_topic_recreated_during_compaction_is_not_modified(
         await storage.compact(TP)
 
     assert [b"new", b"new"] == [record.value for record in await records_from(storage, TP)]
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_later_of_two_concurrent_runs_succeeds(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis, after_step: Any
 ) -> None:
     """This happens if a paused broker continues after another broker has acquired its lease."""
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 10, 30)
     expected = latest_of(await records_from(storage, TP))
     async with open_redis_storage(redis_server.url) as other:
@@ -437,13 +437,13 @@ async def test_later_of_two_concurrent_runs_succeeds(
             await storage.compact(TP)
 
     assert expected == await records_from(storage, TP)
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_cancelled_run_leaves_no_keys(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 10, 30)
     before = await records_from(storage, TP)
     with trio.CancelScope() as scope:
@@ -456,13 +456,13 @@ async def test_cancelled_run_leaves_no_keys(
 
     assert scope.cancelled_caught
     assert before == await records_from(storage, TP)
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_compaction_on_a_full_redis_changes_no_records(
     storage: Storage, topic: Topic, client: redis.Redis, after_step: Any
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 10, 30)
     before = await records_from(storage, TP)
 
@@ -476,14 +476,14 @@ async def test_compaction_on_a_full_redis_changes_no_records(
         client.config_set("maxmemory", 0)
 
     assert before == await records_from(storage, TP)
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_compaction_ends_despite_faster_writers(
     storage: Storage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After some patience the tail that is copied in the last step may be longer each time."""
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await fill(storage, 3)
     monkeypatch.setattr(redis_compaction, "FINISH_ENTRIES", 8)
     monkeypatch.setattr(redis_compaction, "MOST_AT_ONCE", 1)
@@ -533,15 +533,15 @@ async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: s
         expected = [*latest_of(before[:-12]), *before[-12:]]
         kills = 0
         while (finished := run_until(server, kills + 1)) != 0:
-            assert finished == -signal.SIGKILL
+            assert -signal.SIGKILL == finished
             kills += 1
             found = await records_from(storage, TP)
             if found != before:
                 break
-            assert client.xpending(KEY, "plain") == pending
+            assert pending == client.xpending(KEY, "plain")
 
         assert expected == await records_from(storage, TP)
-        assert leftovers(client) == []
+        assert [] == leftovers(client)
         await append(storage, TP, keyed([1], b"behind"))
         assert len(expected) + 1 == len(await records_from(storage, TP))
     return kills
@@ -558,12 +558,12 @@ async def test_leftovers_of_a_killed_run_are_deleted_with_the_topic(
 ) -> None:
     topic = await create(storage, "record")
     await fill(storage, 10, 30)
-    assert run_until(redis_server, 2) == -signal.SIGKILL
+    assert -signal.SIGKILL == run_until(redis_server, 2)
     left = leftovers(client)
     await storage.delete_topic(topic)
 
     assert len(left) >= 1
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_leftovers_of_a_killed_run_are_deleted_when_the_policy_changes(
@@ -571,11 +571,11 @@ async def test_leftovers_of_a_killed_run_are_deleted_when_the_policy_changes(
 ) -> None:
     topic = await create(storage, "batch")
     await fill(storage, 10, 30)
-    assert run_until(redis_server, 2) == -signal.SIGKILL
+    assert -signal.SIGKILL == run_until(redis_server, 2)
     await storage.alter_topic(topic, settings={**topic.settings, "cleanup.policy": "delete"})
 
     assert await storage.compact(TP) is None
-    assert leftovers(client) == []
+    assert [] == leftovers(client)
 
 
 async def test_groups_without_consumers_need_one_command_each(
@@ -592,7 +592,7 @@ async def test_groups_without_consumers_need_one_command_each(
     kept = {info["name"].decode(): info["last-delivered-id"] for info in client.xinfo_groups(KEY)}
     last_id: bytes = client.xinfo_stream(KEY)["last-generated-id"]
 
-    assert kept == dict.fromkeys(groups, last_id)
+    assert dict.fromkeys(groups, last_id) == kept
     assert "cmdstat_xpending" not in calls
     # Redis 6.2 counts XINFO GROUPS, STREAM and CONSUMERS together.
     assert calls.get("cmdstat_xinfo", calls.get("cmdstat_xinfo|groups", 0)) < 20

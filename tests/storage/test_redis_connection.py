@@ -54,7 +54,7 @@ async def test_thousand_tasks_get_their_own_replies(redis: RedisConnection) -> N
             for number in range(1000):
                 nursery.start_soon(ask, number)
 
-    assert wrong == []
+    assert [] == wrong
 
 
 async def test_megabytes_are_sent_and_received_unchanged(redis: RedisConnection) -> None:
@@ -63,18 +63,18 @@ async def test_megabytes_are_sent_and_received_unchanged(redis: RedisConnection)
         [(b"SET", b"key", memoryview(value)), (b"GET", b"key"), (b"STRLEN", b"key"), (b"DEL", b"key")]
     )
 
-    assert replies == [b"OK", value, len(value), 1]
+    assert [b"OK", value, len(value), 1] == replies
 
 
 async def test_pipeline_returns_a_reply_or_error_for_each_command(redis: RedisConnection) -> None:
     replies = await redis.pipeline([(b"SET", b"a", 1), (b"LPUSH", b"a", 1), (b"GET", b"a")])
 
-    assert [type(reply) for reply in replies] == [bytes, redis_errors.ResponseError, bytes]
-    assert await redis.pipeline([]) == []
+    assert [bytes, redis_errors.ResponseError, bytes] == [type(reply) for reply in replies]
+    assert [] == await redis.pipeline([])
 
 
 async def test_pipeline_of_one_command_returns_a_list(redis: RedisConnection) -> None:
-    assert await redis.pipeline([(b"ECHO", b"a")]) == [b"a"]
+    assert [b"a"] == await redis.pipeline([(b"ECHO", b"a")])
 
 
 async def test_execute_raises_the_error_reply(redis: RedisConnection) -> None:
@@ -93,7 +93,7 @@ async def test_refused_transaction_raises_the_reason(redis: RedisConnection) -> 
     with pytest.raises(redis_errors.ResponseError, match="unknown command"):
         await redis.transaction([(b"SET", b"a", 1), (b"NONSENSE",)])
 
-    assert await redis.execute(b"EXISTS", b"a") == 0
+    assert 0 == await redis.execute(b"EXISTS", b"a")
 
 
 async def test_sent_commands_keep_their_order_before_any_checkpoint(redis: RedisConnection) -> None:
@@ -104,8 +104,8 @@ async def test_sent_commands_keep_their_order_before_any_checkpoint(redis: Redis
     ]
     await pending[-1].wait()
 
-    assert answered == [1, 2, 3, 4, 5]
-    assert await redis.execute(b"GET", b"a") == b"01234"
+    assert [1, 2, 3, 4, 5] == answered
+    assert b"01234" == await redis.execute(b"GET", b"a")
 
 
 async def test_cancelled_commands_do_not_affect_other_replies(redis: RedisConnection) -> None:
@@ -122,7 +122,7 @@ async def test_cancelled_commands_do_not_affect_other_replies(redis: RedisConnec
         for number in range(200):
             nursery.start_soon(ask, number)
 
-    assert (wrong, await redis.execute(b"ECHO", b"after")) == ([], b"after")
+    assert ([], b"after") == (wrong, await redis.execute(b"ECHO", b"after"))
 
 
 async def test_errors_inside_scripts_have_the_class_of_the_command(redis: RedisConnection) -> None:
@@ -144,14 +144,14 @@ async def test_scripts_survive_a_script_flush(redis: RedisConnection) -> None:
     before = await redis.run(ECHO, [], [b"before"])
     await redis.execute(b"SCRIPT", b"FLUSH")
 
-    assert (before, await redis.run(ECHO, [], [b"after"])) == (b"before", b"after")
+    assert (b"before", b"after") == (before, await redis.run(ECHO, [], [b"after"]))
 
 
 async def test_missing_script_raises_no_script_error(redis: RedisConnection) -> None:
     with pytest.raises(redis_errors.NoScriptError):
         await redis.execute(*INCREMENT.command([b"a"], [1]))
 
-    assert await redis.execute(b"EXISTS", b"a") == 0
+    assert 0 == await redis.execute(b"EXISTS", b"a")
 
 
 async def test_script_calls_are_pipelined_and_run_once_each(redis: RedisConnection) -> None:
@@ -163,8 +163,8 @@ async def test_script_calls_are_pipelined_and_run_once_each(redis: RedisConnecti
     ]
     replies = await redis.run_all(calls)
 
-    assert replies == [1, b"x", 5]
-    assert await redis.run_all(calls) == [2, b"x", 10]
+    assert [1, b"x", 5] == replies
+    assert [2, b"x", 10] == await redis.run_all(calls)
 
 
 # --- Getting in ----------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ async def test_both_protocols_return_the_same_replies(redis_server: RedisServer,
         name = await redis.execute(b"CLIENT", b"GETNAME")
 
     assert type(stored) is {2: list, 3: dict}[protocol]
-    assert as_map(stored) == {b"a": b"1", b"b": b"2"}
-    assert name == b"korvet:test"
+    assert {b"a": b"1", b"b": b"2"} == as_map(stored)
+    assert b"korvet:test" == name
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -200,7 +200,7 @@ async def test_connection_with_password_user_and_database(new_server: StartServe
     async with open_connection(f"redis://:top-secret@127.0.0.1:{port}/2?{options}") as redis:
         found = await redis.execute(b"GET", b"app:a")
 
-    assert found == b"in two"
+    assert b"in two" == found
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ async def test_tls_transfers_megabytes_in_both_directions(
     ):
         replies = await redis.pipeline([(b"SET", b"a", memoryview(value)), (b"GET", b"a")])
 
-    assert replies == [b"OK", value]
+    assert [b"OK", value] == replies
 
 
 async def test_tls_refuses_a_certificate_of_an_unknown_authority(
@@ -305,7 +305,7 @@ async def test_tls_refuses_a_certificate_for_another_host_unless_disabled(
                 pass
         for option in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
             async with open_connection(f"{url}&{option}") as redis:
-                assert await redis.execute(b"PING") == b"PONG"
+                assert b"PONG" == await redis.execute(b"PING")
 
 
 async def test_tls_presents_a_client_certificate(
@@ -320,7 +320,7 @@ async def test_tls_presents_a_client_certificate(
         tls_proxy(redis_server, context) as port,
         open_connection(f"rediss://127.0.0.1:{port}?ssl_ca_certs={ca_file}&ssl_certfile={own}") as redis,
     ):
-        assert await redis.execute(b"PING") == b"PONG"
+        assert b"PONG" == await redis.execute(b"PING")
 
 
 # --- Going away, and coming back -----------------------------------------------------------------------------
@@ -347,7 +347,7 @@ async def test_killed_server_fails_pending_commands_and_is_reconnected(durable_s
         with trio.fail_after(10):
             await redis.wait_connected()
 
-            assert await redis.execute(b"GET", b"a") == b"kept"
+            assert b"kept" == await redis.execute(b"GET", b"a")
 
 
 async def test_repeatable_commands_survive_a_kill(durable_server: RedisServer) -> None:
@@ -368,7 +368,7 @@ async def test_repeatable_commands_survive_a_kill(durable_server: RedisServer) -
                     await pending.wait()
                 durable_server.start()
 
-    assert sorted(found) == [(number, b"PONG") for number in range(10)]
+    assert [(number, b"PONG") for number in range(10)] == sorted(found)
 
 
 async def test_scripts_survive_a_restart(durable_server: RedisServer) -> None:
@@ -380,7 +380,7 @@ async def test_scripts_survive_a_restart(durable_server: RedisServer) -> None:
             with trio.fail_after(10):
                 await redis.run(INCREMENT, [b"a"], [1], repeatable=True)
 
-        assert await redis.execute(b"GET", b"a", repeatable=True) == b"3"
+        assert b"3" == await redis.execute(b"GET", b"a", repeatable=True)
 
 
 async def test_connection_waits_for_a_server_that_is_not_running(
@@ -400,10 +400,10 @@ async def test_connection_waits_for_a_server_that_is_not_running(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(start_when_missed)
             async with open_connection(f"unix://:secret@{server.socket}") as redis:
-                assert await redis.execute(b"PING") == b"PONG"
+                assert b"PONG" == await redis.execute(b"PING")
 
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1
+    assert 1 == len(warnings)
     assert warnings[0].startswith(f"cannot reach Redis at unix://{server.socket}: ")
     assert "secret" not in caplog.text
     assert f"connected to Redis at unix://{server.socket}" in caplog.text
@@ -427,10 +427,10 @@ async def test_connection_waits_for_a_loading_server() -> None:
         nursery.start_soon(trio.serve_listeners, answer, listeners)
         with trio.fail_after(10):
             async with open_connection(f"redis://127.0.0.1:{port}") as redis:
-                assert await redis.execute(b"GET", b"a") == b"served"
+                assert b"served" == await redis.execute(b"GET", b"a")
         nursery.cancel_scope.cancel()
 
-    assert len(greetings) == 3
+    assert 3 == len(greetings)
 
 
 async def test_unresponsive_server_fails_commands_in_time_and_is_reconnected(
@@ -445,7 +445,7 @@ async def test_unresponsive_server_fails_commands_in_time_and_is_reconnected(
         finally:
             redis_server.resume()
         with trio.fail_after(10):
-            assert await redis.execute(b"PING", repeatable=True) == b"PONG"
+            assert b"PONG" == await redis.execute(b"PING", repeatable=True)
 
 
 async def test_blocking_command_may_exceed_the_socket_timeout(redis_server: RedisServer) -> None:
@@ -461,7 +461,7 @@ async def test_deadline_of_the_caller_ends_without_a_connection(redis_server: Re
         redis_server.resume()
 
         assert limit.cancelled_caught
-        assert await redis.execute(b"GET", b"a") == b"1"
+        assert b"1" == await redis.execute(b"GET", b"a")
 
 
 async def test_connection_to_a_demoted_primary_is_replaced(
@@ -492,7 +492,7 @@ async def test_end_of_the_block_fails_pending_commands(redis_server: RedisServer
         nursery.start_soon(ask, redis)
         await trio.testing.wait_all_tasks_blocked()
 
-    assert [str(error) for error in failed] == ["lost the connection, outcome unknown: it was closed"]
+    assert ["lost the connection, outcome unknown: it was closed"] == [str(error) for error in failed]
     with pytest.raises(NotConnected):
         await redis.execute(b"PING", repeatable=True)
 

@@ -67,7 +67,7 @@ async def test_malformed_entry_does_not_stop_reads_and_appends(
     bounds = await storage.latest(TP)
     values = [record.value for record in await records_from(storage, TP)]
 
-    assert (values[0], values[-1], len(values)) == (b"first", b"last", 3)
+    assert (b"first", b"last", 3) == (values[0], values[-1], len(values))
     await storage.earliest(TP)
     await storage.seek_ts(TP, 0)
     await storage.seek_max_ts(TP)
@@ -105,10 +105,10 @@ async def test_damaged_state_stops_only_its_partition(
     assert isinstance(found[TP], KafkaStorageError)
     assert isinstance(appended[TP], KafkaStorageError)
     assert not isinstance(appended[OTHER], KafkaError)
-    assert client.xlen(STREAM) == before, "a refused batch must leave no entries"
-    assert [record.value for record in await records_from(storage, OTHER)] == [b"first", b"more", b"more"]
+    assert before == client.xlen(STREAM), "a refused batch must leave no entries"
+    assert [b"first", b"more", b"more"] == [record.value for record in await records_from(storage, OTHER)]
     assert [each.message for each in caplog.records if STATE in each.message] != []
-    assert len([each for each in caplog.records if "not as korvet wrote it" in each.message]) == 1
+    assert 1 == len([each for each in caplog.records if "not as korvet wrote it" in each.message])
 
 
 TOPICS: dict[str, bytes] = {
@@ -148,13 +148,13 @@ async def test_damaged_topic_does_not_hide_other_topics(
         with caplog.at_level(logging.ERROR):
             async with open_redis_storage(redis_server.url) as other:
                 for _ in range(2):
-                    assert dict(await other.topics()) == {"orders": topic}
+                    assert {"orders": topic} == dict(await other.topics())
                     assert await other.topic("damaged") is None
                 with pytest.raises(KafkaError):
                     await other.create_topic("damaged", 1, {})
 
-    assert len([each for each in caplog.records if "topic damaged" in each.message]) == 1
-    assert client.hget("korvet:$topics", "damaged") == document
+    assert 1 == len([each for each in caplog.records if "topic damaged" in each.message])
+    assert document == client.hget("korvet:$topics", "damaged")
 
 
 @pytest.mark.servers
@@ -176,8 +176,8 @@ async def test_damaged_offsets_and_documents_do_not_affect_others(
             await storage.load("group", "g")
         names = await storage.documents("group")
 
-    assert found == {tps[3]: OffsetAndMetadata(7)}
-    assert len(names) == 1
+    assert {tps[3]: OffsetAndMetadata(7)} == found
+    assert 1 == len(names)
 
 
 @pytest.mark.servers
@@ -189,7 +189,7 @@ async def test_malformed_index_entry_does_not_stop_reads_and_appends(
     found = cast(ReadResult, (await storage.read({TP: ReadRequest(2**62, 10)}, max_bytes=10))[TP])
     assert isinstance(found, KafkaError)
 
-    assert [record.value for record in await records_from(storage, TP)] == [b"first", b"last"]
+    assert [b"first", b"last"] == [record.value for record in await records_from(storage, TP)]
     assert await storage.seek_ts(TP, 0) is not None
     await storage.seek_max_ts(TP)
     await storage.enforce_retention(TP)
@@ -242,5 +242,5 @@ async def test_damaged_producers_are_replaced_and_duplicates_recognised(
         await append(storage, TP, [Record(b"new")], producer=Producer(2**60))
 
     assert (first.duplicate, again.duplicate, again.base_offset) == (False, True, first.base_offset)
-    assert len(await records_from(storage, TP)) == before + 2
-    assert len([each for each in caplog.records if PRODUCERS in each.message]) == 1
+    assert before + 2 == len(await records_from(storage, TP))
+    assert 1 == len([each for each in caplog.records if PRODUCERS in each.message])

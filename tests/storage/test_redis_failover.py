@@ -23,7 +23,7 @@ def let_catch_up(pair: ServerPair) -> None:
     """Wait until the replica has received everything, and cut it off."""
     with pair[0].client() as client:
         client.set("last", 1)  # WAIT answers for what its own connection wrote
-        assert client.wait(1, 30_000) == 1
+        assert 1 == client.wait(1, 30_000)
     cut_off(pair[1])
 
 
@@ -57,7 +57,7 @@ async def test_producer_ids_are_not_reused_by_a_promoted_replica(replica_pair: S
     async with open_redis_storage(promoted.url) as storage:
         after = {await ProducerIds(storage, one_second_later).allocate() for _ in range(3)}
 
-    assert len(before | lost | after) == 9
+    assert 9 == len(before | lost | after)
     assert max(before | lost) < min(after) < 2**53
 
 
@@ -89,9 +89,9 @@ async def test_offsets_are_reused_after_a_failover_only_under_dense_mapping(
     if mapping == "timestamp":
         assert again.base_offset > lost.base_offset + 2
     else:
-        assert again.base_offset == lost.base_offset
+        assert lost.base_offset == again.base_offset
     # The process that reads the bounds has not seen the lost records.
-    assert bounds.leader_epoch == 1
+    assert 1 == bounds.leader_epoch
 
 
 async def epochs_of(server: RedisServer) -> list[int]:
@@ -133,8 +133,8 @@ async def test_older_append_only_file_raises_the_leader_epoch(
         epoch = await first(storage)
         end = await storage.epoch_end(TP, 0)
 
-    assert epoch == 1
-    assert end == EpochEnd(0, 3)
+    assert 1 == epoch
+    assert EpochEnd(0, 3) == end
 
 
 @pytest.mark.parametrize("mapping", ["timestamp", "dense"])
@@ -151,9 +151,9 @@ async def test_restarted_server_raises_the_leader_epoch_once(
     async with open_redis_storage(durable_server.url) as storage:
         end = await storage.epoch_end(TP, 0)
 
-    assert before == 0
-    assert after == [1, 1, 1]
-    assert end == EpochEnd(0, appended.base_offset + 3)
+    assert 0 == before
+    assert [1, 1, 1] == after
+    assert EpochEnd(0, appended.base_offset + 3) == end
 
 
 async def test_leader_epochs_without_records_are_not_stored(durable_server: RedisServer) -> None:
@@ -177,9 +177,9 @@ async def test_leader_epochs_without_records_are_not_stored(durable_server: Redi
         only = await bounds_of(storage)
         unstored = await storage.epoch_end(TP, 0)
 
-    assert stored == b"0:1-0 3:4-0"
-    assert ends == [EpochEnd(1, 3), EpochEnd(0, 3), EpochEnd(0, 3)]
-    assert (only, unstored) == (4, EpochEnd(0, 3))
+    assert b"0:1-0 3:4-0" == stored
+    assert [EpochEnd(1, 3), EpochEnd(0, 3), EpochEnd(0, 3)] == ends
+    assert (4, EpochEnd(0, 3)) == (only, unstored)
 
 
 async def test_full_server_that_was_restarted_is_read_and_its_leader_epoch_raised_later(
@@ -199,9 +199,9 @@ async def test_full_server_that_was_restarted_is_read_and_its_leader_epoch_raise
             client.config_set("maxmemory", "0")
         roomy = await bounds_of(storage)
 
-    assert [record.value for record in records] == [b"0", b"1", b"2"]
+    assert [b"0", b"1", b"2"] == [record.value for record in records]
     assert isinstance(refused, KafkaStorageError)
-    assert (full, roomy) == (0, 1)
+    assert (0, 1) == (full, roomy)
 
 
 async def test_topic_numbers_repeat_after_a_failover_and_topic_ids_do_not(replica_pair: ServerPair) -> None:
@@ -218,9 +218,9 @@ async def test_topic_numbers_repeat_after_a_failover_and_topic_ids_do_not(replic
         committed = await storage.committed("billing")
 
     assert gone is None
-    assert created_topics(promoted) == number
+    assert number == created_topics(promoted)
     assert again.topic_id != lost.topic_id
-    assert committed == {}
+    assert {} == committed
 
 
 async def test_generation_fence_is_lost_in_a_failover(replica_pair: ServerPair) -> None:
@@ -234,8 +234,8 @@ async def test_generation_fence_is_lost_in_a_failover(replica_pair: ServerPair) 
         before = await storage.committed("billing")
         results = await storage.ack("billing", {TP: OffsetAndMetadata(4)}, generation_id=1)
 
-    assert before == {TP: OffsetAndMetadata(3)}
-    assert results == {TP: None}
+    assert {TP: OffsetAndMetadata(3)} == before
+    assert {TP: None} == results
 
 
 async def test_document_versions_repeat_after_a_failover(replica_pair: ServerPair) -> None:
@@ -249,4 +249,4 @@ async def test_document_versions_repeat_after_a_failover(replica_pair: ServerPai
             await storage.save("lease", "retention", b"behind", expected_version=lost)
         again = await storage.save("lease", "retention", b"again", expected_version=version)
 
-    assert again == lost
+    assert lost == again

@@ -99,15 +99,15 @@ async def test_manual_entry_with_record_fields_is_read_as_that_record(shared: Sh
     await shared.append(b"last")
     found = await shared.records()
 
-    assert [record.value for record in found] == [b"first", b"v", b"last"]
-    assert found[1] == StoredRecord(shared.offset(entry_id), b"v", b"k", T0, (("h", b"x"),))
+    assert [b"first", b"v", b"last"] == [record.value for record in found]
+    assert StoredRecord(shared.offset(entry_id), b"v", b"k", T0, (("h", b"x"),)) == found[1]
 
 
 async def test_entry_without_timestamp_has_the_time_of_its_id(shared: Shared) -> None:
     entry_id = shared.add("*", value="v")
     (record,) = await shared.records()
 
-    assert record == StoredRecord(shared.offset(entry_id), b"v", None, int(entry_id.split(b"-")[0]))
+    assert StoredRecord(shared.offset(entry_id), b"v", None, int(entry_id.split(b"-")[0])) == record
 
 
 @pytest.mark.parametrize("nonsense", ["", "yesterday", "1e9", "+5", " 5", "9223372036854775808", "٣"])
@@ -117,17 +117,17 @@ async def test_timestamp_that_is_not_a_number_is_ignored(shared: Shared, nonsens
     time = int(entry_id.split(b"-")[0])
 
     assert record.timestamp == time
-    assert await shared.storage.seek_ts(TP, time) == OffsetAndTimestamp(record.offset, time)
-    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(record.offset, time)
+    assert OffsetAndTimestamp(record.offset, time) == await shared.storage.seek_ts(TP, time)
+    assert OffsetAndTimestamp(record.offset, time) == await shared.storage.seek_max_ts(TP)
 
 
 async def test_other_fields_become_a_json_value_without_a_value_field(shared: Shared) -> None:
     shared.add("*", key="k", name="Ada", city="London", **{"header.h": "x"})
     (record,) = await shared.records()
 
-    assert json.loads(record.value or b"") == {"name": "Ada", "city": "London"}
-    assert record.key == b"k"
-    assert record.headers == (("h", b"x"),)
+    assert {"name": "Ada", "city": "London"} == json.loads(record.value or b"")
+    assert b"k" == record.key
+    assert (("h", b"x"),) == record.headers
 
 
 async def test_value_is_null_without_a_value_field_and_other_fields(shared: Shared) -> None:
@@ -135,14 +135,14 @@ async def test_value_is_null_without_a_value_field_and_other_fields(shared: Shar
     (record,) = await shared.records()
 
     assert record.value is None
-    assert record.key == b"k"
+    assert b"k" == record.key
 
 
 async def test_invalid_utf8_fields_become_json(shared: Shared) -> None:
     shared.add("*", name=b"\xff\xfe", quote='"\n')
     (record,) = await shared.records()
 
-    assert json.loads(record.value or b"") == {"name": "\ufffd\ufffd", "quote": '"\n'}
+    assert {"name": "\ufffd\ufffd", "quote": '"\n'} == json.loads(record.value or b"")
 
 
 async def test_every_operation_sees_manually_added_entries(shared: Shared) -> None:
@@ -154,12 +154,12 @@ async def test_every_operation_sees_manually_added_entries(shared: Shared) -> No
         bounds = await shared.storage.latest(TP)
 
     assert bounds.high_watermark == offset + 1
-    assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(offset, T0 + 50)
-    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(offset, T0 + 50)
-    assert await shared.storage.earliest(TP) == OffsetAndTimestamp(start, T0)
-    assert (await shared.storage.epoch_end(TP, 0)).end_offset == offset + 1
-    assert await shared.storage.truncate_before(TP, offset) == offset
-    assert await shared.values() == [b"c"]
+    assert OffsetAndTimestamp(offset, T0 + 50) == await shared.storage.seek_ts(TP, T0 + 1)
+    assert OffsetAndTimestamp(offset, T0 + 50) == await shared.storage.seek_max_ts(TP)
+    assert OffsetAndTimestamp(start, T0) == await shared.storage.earliest(TP)
+    assert offset + 1 == (await shared.storage.epoch_end(TP, 0)).end_offset
+    assert offset == await shared.storage.truncate_before(TP, offset)
+    assert [b"c"] == await shared.values()
 
 
 async def test_appends_continue_after_manually_added_entries(shared: Shared) -> None:
@@ -169,7 +169,7 @@ async def test_appends_continue_after_manually_added_entries(shared: Shared) -> 
         await shared.append(b"%d" % (number + 1))
     found = await shared.records()
 
-    assert [record.value for record in found] == [b"%d" % number for number in range(20 + 1)]
+    assert [b"%d" % number for number in range(20 + 1)] == [record.value for record in found]
     assert [record.offset for record in found] == sorted({record.offset for record in found})
 
 
@@ -180,8 +180,8 @@ async def test_manually_added_entries_do_not_affect_idempotent_producers(shared:
     await append(shared.storage, TP, numbered(3, first=3), producer=Producer(7, sequence=3))
 
     assert again.duplicate
-    assert again.base_offset == first.base_offset
-    assert await shared.values() == [b"0", b"1", b"2", b"x", b"3", b"4", b"5"]
+    assert first.base_offset == again.base_offset
+    assert [b"0", b"1", b"2", b"x", b"3", b"4", b"5"] == await shared.values()
 
 
 async def test_thousands_of_manually_added_entries_are_counted(shared: Shared) -> None:
@@ -197,7 +197,7 @@ async def test_thousands_of_manually_added_entries_are_counted(shared: Shared) -
     found = await shared.records()
 
     assert last >= first + 6000
-    assert [record.value for record in found] == [b"first", *(b"%d" % n for n in range(6000)), b"last"]
+    assert [b"first", *(b"%d" % n for n in range(6000)), b"last"] == [record.value for record in found]
     for number in (0, 1, 777, 5999):
         assert (
             await shared.storage.seek_ts(TP, T0 + number)
@@ -214,7 +214,7 @@ async def test_large_manually_added_entries_are_read_in_pieces(shared: Shared) -
         shared.client.xadd(KEY, {"value": bytes([number]) * 500_000}, shared.entry_id(1000 + number))
     found = await records_from(shared.storage, TP, max_bytes=1_000_000)
 
-    assert [record.value for record in found] == [bytes([number]) * 500_000 for number in range(30)]
+    assert [bytes([number]) * 500_000 for number in range(30)] == [record.value for record in found]
 
 
 async def test_ids_without_an_offset_are_skipped_and_logged_once(
@@ -229,9 +229,9 @@ async def test_ids_without_an_offset_are_skipped_and_logged_once(
     with caplog.at_level(logging.WARNING):
         values = [await shared.values() for _ in range(3)]
 
-    assert values == [[b"first", b"has an offset", b"last"]] * 3
-    assert len([each for each in caplog.records if "no offset" in each.getMessage()]) == 1
-    assert shared.client.hget("{korvet:orders:0}:$state", "skipped") == b"2"
+    assert [[b"first", b"has an offset", b"last"]] * 3 == values
+    assert 1 == len([each for each in caplog.records if "no offset" in each.getMessage()])
+    assert b"2" == shared.client.hget("{korvet:orders:0}:$state", "skipped")
 
 
 async def test_stream_of_ids_without_an_offset_is_an_empty_log(shared: Shared) -> None:
@@ -239,8 +239,8 @@ async def test_stream_of_ids_without_an_offset_is_an_empty_log(shared: Shared) -
     bounds = await shared.storage.latest(TP)
     earliest = await shared.storage.earliest(TP)
 
-    assert await shared.values() == []
-    assert earliest == OffsetAndTimestamp(bounds.high_watermark, -1)
+    assert [] == await shared.values()
+    assert OffsetAndTimestamp(bounds.high_watermark, -1) == earliest
     assert await shared.storage.seek_ts(TP, 0) is None
     assert await shared.storage.seek_max_ts(TP) is None
 
@@ -251,9 +251,9 @@ async def test_id_beyond_all_offsets_does_not_stop_reads(shared: Shared) -> None
     with pytest.raises(KafkaStorageError):
         await shared.append(b"last")
 
-    assert await shared.values() == [b"first"]
+    assert [b"first"] == await shared.values()
     shared.client.xdel(KEY, "18446744073709551615-0")
-    assert await shared.values() == [b"first"]
+    assert [b"first"] == await shared.values()
 
 
 async def test_existing_stream_is_adopted(
@@ -270,7 +270,7 @@ async def test_existing_stream_is_adopted(
 
         assert earliest.offset == shared.offset(b"1-0" if is_dense else b"1000-7")
         assert last > shared.offset(b"2500-0" if is_dense else b"3499-7")
-        assert await shared.values() == [*(b"%d" % number for number in range(2500)), b"last"]
+        assert [*(b"%d" % number for number in range(2500)), b"last"] == await shared.values()
 
 
 async def test_existing_empty_stream_keeps_its_end(
@@ -297,14 +297,14 @@ async def test_deleted_entries_are_skipped(shared: Shared) -> None:
         shared.client.xdel(KEY, shared.entry_id(offsets[number]))
     values = [b"%d" % number for number in range(10) if number not in (0, 4, 9)]
 
-    assert await shared.values() == values
-    assert (await shared.storage.latest(TP)).high_watermark == offsets[9] + 1
-    assert (await shared.storage.earliest(TP)).offset == offsets[1]
-    assert await shared.storage.seek_ts(TP, T0 + 4) == OffsetAndTimestamp(offsets[5], T0 + 5)
+    assert values == await shared.values()
+    assert offsets[9] + 1 == (await shared.storage.latest(TP)).high_watermark
+    assert offsets[1] == (await shared.storage.earliest(TP)).offset
+    assert OffsetAndTimestamp(offsets[5], T0 + 5) == await shared.storage.seek_ts(TP, T0 + 4)
     assert await shared.storage.seek_ts(TP, T0 + 9) is None
-    assert await shared.storage.seek_max_ts(TP) == OffsetAndTimestamp(offsets[8], T0 + 8)
+    assert OffsetAndTimestamp(offsets[8], T0 + 8) == await shared.storage.seek_max_ts(TP)
     await shared.append(b"last")
-    assert await shared.values() == [*values, b"last"]
+    assert [*values, b"last"] == await shared.values()
 
 
 async def test_log_start_follows_externally_trimmed_entries(shared: Shared) -> None:
@@ -318,9 +318,9 @@ async def test_log_start_follows_externally_trimmed_entries(shared: Shared) -> N
     assert bounds.log_start_offset == kept[0].offset
     assert await records_from(shared.storage, TP, 0) == await shared.records()
     assert len(kept) == (10 if shared.client.hget("korvet:$topics", "orders").find(b'"record"') > 0 else 30)
-    assert (await shared.storage.earliest(TP)).offset == kept[0].offset
-    assert await shared.storage.seek_ts(TP, T0) == OffsetAndTimestamp(kept[0].offset, kept[0].timestamp)
-    assert len(await shared.records()) == len(kept) + 1
+    assert kept[0].offset == (await shared.storage.earliest(TP)).offset
+    assert OffsetAndTimestamp(kept[0].offset, kept[0].timestamp) == await shared.storage.seek_ts(TP, T0)
+    assert len(kept) + 1 == len(await shared.records())
 
 
 async def test_only_the_deletion_of_the_first_entry_advances_the_log_start(shared: Shared) -> None:
@@ -331,8 +331,8 @@ async def test_only_the_deletion_of_the_first_entry_advances_the_log_start(share
         shared.client.xdel(KEY, shared.entry_id(offsets[number]))
         starts.append((await shared.storage.earliest(TP)).offset)
 
-    assert starts == [start, start, offsets[1], offsets[1], offsets[3]]
-    assert await shared.storage.truncate_before(TP, offsets[2]) == offsets[3]
+    assert [start, start, offsets[1], offsets[1], offsets[3]] == starts
+    assert offsets[3] == await shared.storage.truncate_before(TP, offsets[2])
 
 
 async def test_state_of_an_earlier_version_keeps_its_log_start(shared: Shared) -> None:
@@ -345,7 +345,7 @@ async def test_state_of_an_earlier_version_keeps_its_log_start(shared: Shared) -
     after = await shared.storage.earliest(TP)
 
     assert [before.offset, unknown.offset, after.offset] == [0, 0, offsets[1]]
-    assert await shared.values() == [b"1", b"2"]
+    assert [b"1", b"2"] == await shared.values()
 
 
 async def test_topic_of_an_earlier_version_starts_at_0(
@@ -362,19 +362,19 @@ async def test_topic_of_an_earlier_version_starts_at_0(
         await append(storage, TP, [Record(b"v")])
         earliest = await storage.earliest(TP)
 
-    assert [bounds.log_start_offset, bounds.high_watermark, earliest.offset] == [0, 0, 0]
+    assert [0, 0, 0] == [bounds.log_start_offset, bounds.high_watermark, earliest.offset]
 
 
 async def test_entries_with_ids_before_the_topic_creation_start_an_empty_log(shared: Shared) -> None:
     await shared.storage.latest(TP)
     entry_id = shared.add("1000-0", value="v")
 
-    assert await shared.values() == [b"v"]
+    assert [b"v"] == await shared.values()
     assert (await shared.storage.latest(TP)).log_start_offset == (
         0 if shared.is_dense else shared.offset(entry_id)
     )
     assert await shared.append(b"w") > shared.offset(entry_id)
-    assert await shared.values() == [b"v", b"w"]
+    assert [b"v", b"w"] == await shared.values()
 
 
 async def test_manually_deleted_stream_continues_after_its_end(shared: Shared) -> None:
@@ -384,11 +384,11 @@ async def test_manually_deleted_stream_continues_after_its_end(shared: Shared) -
     bounds = await shared.storage.latest(TP)
     again = await shared.append(b"2", timestamp=T0)
 
-    assert gone == []
+    assert [] == gone
     assert bounds.high_watermark == last + 2
     assert again >= last + 2
-    assert await shared.values() == [b"2"]
-    assert await shared.storage.seek_ts(TP, 0) == OffsetAndTimestamp(again, T0)
+    assert [b"2"] == await shared.values()
+    assert OffsetAndTimestamp(again, T0) == await shared.storage.seek_ts(TP, 0)
 
 
 async def test_equal_numbers_of_added_and_deleted_entries_are_detected(shared: Shared) -> None:
@@ -398,7 +398,7 @@ async def test_equal_numbers_of_added_and_deleted_entries_are_detected(shared: S
     shared.add(shared.next_id(), value="new", timestamp=T0)
     await shared.append(b"last")
 
-    assert await shared.values() == [b"new", b"last"]
+    assert [b"new", b"last"] == await shared.values()
 
 
 async def test_appends_continue_after_an_entry_was_added_and_deleted(shared: Shared) -> None:
@@ -410,7 +410,7 @@ async def test_appends_continue_after_an_entry_was_added_and_deleted(shared: Sha
     await shared.append(b"c")
 
     assert offset > shared.offset(entry_id)
-    assert await shared.values() == [b"first", b"a", b"b", b"c"]
+    assert [b"first", b"a", b"b", b"c"] == await shared.values()
 
 
 async def test_lost_state_is_rebuilt(shared: Shared) -> None:
@@ -420,8 +420,8 @@ async def test_lost_state_is_rebuilt(shared: Shared) -> None:
     await shared.append(b"2", timestamp=T0 + 1)
     found = await shared.records()
 
-    assert [record.value for record in found] == [b"0", b"1", b"2"]
-    assert await shared.storage.seek_ts(TP, T0 + 1) == OffsetAndTimestamp(found[2].offset, T0 + 1)
+    assert [b"0", b"1", b"2"] == [record.value for record in found]
+    assert OffsetAndTimestamp(found[2].offset, T0 + 1) == await shared.storage.seek_ts(TP, T0 + 1)
 
 
 async def test_flushed_server_has_no_topics(shared: Shared) -> None:
@@ -431,7 +431,7 @@ async def test_flushed_server_has_no_topics(shared: Shared) -> None:
 
     assert await shared.storage.topic("orders") is None
     assert str(results[TP])
-    assert shared.client.exists(KEY) == 0
+    assert 0 == shared.client.exists(KEY)
 
 
 # --- What plain clients see ---------------------------------------------------------------------------------
@@ -447,10 +447,10 @@ async def test_plain_clients_see_records_as_fields(redis_server: RedisServer, cl
     entries = [
         (entry_id, fields) for entry_id, fields in client.execute_command("XRANGE", KEY, "-", "+", keys=[KEY])
     ]
-    assert [entry_id for entry_id, _ in entries] == [b"1-0", b"2-0", b"3-0"]
-    assert entries[1][1] == {b"key": b"gone", b"timestamp": b"%d" % (T0 + 1)}
-    assert entries[2][1] == {b"value": b"w", b"timestamp": b"%d" % (T0 + 2), b"$producer": b"7:3"}
-    assert entries[0][1][b"header.source"] == b"app"
+    assert [b"1-0", b"2-0", b"3-0"] == [entry_id for entry_id, _ in entries]
+    assert {b"key": b"gone", b"timestamp": b"%d" % (T0 + 1)} == entries[1][1]
+    assert {b"value": b"w", b"timestamp": b"%d" % (T0 + 2), b"$producer": b"7:3"} == entries[2][1]
+    assert b"app" == entries[0][1][b"header.source"]
 
 
 async def test_rebuilt_batches_use_the_codec_of_the_topic(redis_server: RedisServer) -> None:
@@ -462,5 +462,5 @@ async def test_rebuilt_batches_use_the_codec_of_the_topic(redis_server: RedisSer
             found = await read(storage, tp, 0)
             names = {each.compression.name.lower() for each in batches_of(found)}
 
-            assert names == {"none" if codec in ("uncompressed", "producer") else codec}
-            assert len(await records_from(storage, tp)) == 100
+            assert {"none" if codec in ("uncompressed", "producer") else codec} == names
+            assert 100 == len(await records_from(storage, tp))

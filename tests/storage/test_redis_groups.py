@@ -115,10 +115,10 @@ async def test_committed_offset_is_read_back(store: Store) -> None:
     await store.create()
     await store.commit(44, "processed batch 123, \n äöü")
 
-    assert await store.groups.committed("billing", [TP]) == {
-        TP: OffsetAndMetadata(44, 0, "processed batch 123, \n äöü")
-    }
-    assert await store.groups.committed("other", [TP]) == {}
+    assert {TP: OffsetAndMetadata(44, 0, "processed batch 123, \n äöü")} == await store.groups.committed(
+        "billing", [TP]
+    )
+    assert {} == await store.groups.committed("other", [TP])
 
 
 async def test_stored_offset_is_human_readable(store: Store) -> None:
@@ -129,7 +129,7 @@ async def test_stored_offset_is_human_readable(store: Store) -> None:
 
     assert (offset, epoch, topic_id, metadata) == (b"44", b"0", str(topic.topic_id).encode(), b"note")
     assert int(committed_ms) > 1_600_000_000_000
-    assert await store.redis.execute(b"SMEMBERS", b"korvet:$groups") == [b"billing"]
+    assert [b"billing"] == await store.redis.execute(b"SMEMBERS", b"korvet:$groups")
 
 
 async def test_all_committed_offsets_include_all_topics(store: Store) -> None:
@@ -138,7 +138,7 @@ async def test_all_committed_offsets_include_all_topics(store: Store) -> None:
     tps = [TopicPartition("orders", 1), TopicPartition("payments", 0)]
     await store.groups.ack("billing", {tp: OffsetAndMetadata(7) for tp in tps})
 
-    assert await store.groups.committed("billing") == {tp: OffsetAndMetadata(7) for tp in tps}
+    assert {tp: OffsetAndMetadata(7) for tp in tps} == await store.groups.committed("billing")
 
 
 async def test_unknown_partition_does_not_fail_other_partitions(store: Store) -> None:
@@ -146,12 +146,12 @@ async def test_unknown_partition_does_not_fail_other_partitions(store: Store) ->
     unknown = [TopicPartition("orders", 1), TopicPartition("nowhere", 0)]
     results = await store.groups.ack("billing", dict.fromkeys([*unknown, TP], OffsetAndMetadata(1)))
 
-    assert [type(results[tp]) for tp in (*unknown, TP)] == [
+    assert [
         UnknownTopicOrPartition,
         UnknownTopicOrPartition,
         type(None),
-    ]
-    assert await store.groups.committed("billing", [*unknown, TP]) == {TP: OffsetAndMetadata(1)}
+    ] == [type(results[tp]) for tp in (*unknown, TP)]
+    assert {TP: OffsetAndMetadata(1)} == await store.groups.committed("billing", [*unknown, TP])
 
 
 async def test_old_generation_is_refused_without_a_change(store: Store) -> None:
@@ -162,8 +162,8 @@ async def test_old_generation_is_refused_without_a_change(store: Store) -> None:
     with pytest.raises(IllegalGeneration, match="generation 5"):
         await store.commit(store.offset(1), generation_id=4)
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(2), 0)}
-    assert await store.info() == before
+    assert {TP: OffsetAndMetadata(store.offset(2), 0)} == await store.groups.committed("billing", [TP])
+    assert before == await store.info()
 
 
 async def test_same_later_and_missing_generations_are_accepted(store: Store) -> None:
@@ -171,7 +171,7 @@ async def test_same_later_and_missing_generations_are_accepted(store: Store) -> 
     for offset, generation_id in enumerate([5, 5, 6, -1]):
         await store.commit(offset, generation_id=generation_id)
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(3, 0)}
+    assert {TP: OffsetAndMetadata(3, 0)} == await store.groups.committed("billing", [TP])
 
 
 async def test_redis_group_is_before_the_committed_offset(store: Store) -> None:
@@ -187,7 +187,7 @@ async def test_committed_offset_0_sets_the_redis_group_to_the_start(store: Store
     await store.create()
     await store.commit(0)
 
-    assert (await store.info())[b"last-delivered-id"] == b"0-0"
+    assert b"0-0" == (await store.info())[b"last-delivered-id"]
 
 
 async def test_redis_group_moves_back_with_the_committed_offset(store: Store) -> None:
@@ -285,7 +285,7 @@ async def test_pending_entries_are_acknowledged_up_to_the_committed_offset(store
     await store.commit(last if store.is_dense else (last << 10) + 1)
     pending = cast(list[object], await store.redis.execute(b"XPENDING", STREAM, b"billing"))
 
-    assert pending[:3] == [1, b"%d-0" % (last + 1), b"%d-0" % (last + 1)]
+    assert [1, b"%d-0" % (last + 1), b"%d-0" % (last + 1)] == pending[:3]
 
 
 async def test_pending_entries_that_were_deleted_are_acknowledged_up_to_the_committed_offset(
@@ -310,8 +310,8 @@ async def test_committed_offset_of_a_redis_group_follows_its_delivered_entries(s
     await store.redis.execute(b"XACK", STREAM, b"billing", *(store.entry_id(number) for number in range(3)))
 
     expected = {TP: OffsetAndMetadata(store.offset(3))}
-    assert await store.groups.committed("billing", [TP]) == expected
-    assert await store.groups.committed("billing") == expected
+    assert expected == await store.groups.committed("billing", [TP])
+    assert expected == await store.groups.committed("billing")
 
 
 async def test_pending_batch_is_read_again_from_its_first_record(store: Store) -> None:
@@ -322,7 +322,7 @@ async def test_pending_batch_is_read_again_from_its_first_record(store: Store) -
     await store.deliver(1)
     first = store.offset(2) if store.is_batch else store.offset(4)
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(first)}
+    assert {TP: OffsetAndMetadata(first)} == await store.groups.committed("billing", [TP])
 
 
 async def test_redis_group_without_deliveries_starts_at_the_log_start(store: Store) -> None:
@@ -330,7 +330,7 @@ async def test_redis_group_without_deliveries_starts_at_the_log_start(store: Sto
     await store.add(*range(3))
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"0-0")
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(store.offset(0))}
+    assert {TP: OffsetAndMetadata(store.offset(0))} == await store.groups.committed("billing", [TP])
 
 
 async def test_redis_group_at_an_id_without_offset_gets_the_next_offset(store: Store) -> None:
@@ -340,7 +340,7 @@ async def test_redis_group_at_an_id_without_offset_gets_the_next_offset(store: S
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", b"$")
     expected = 7 if store.is_dense else 8 << 10
 
-    assert await store.groups.committed("billing", [TP]) == {TP: OffsetAndMetadata(expected)}
+    assert {TP: OffsetAndMetadata(expected)} == await store.groups.committed("billing", [TP])
 
 
 async def test_forgotten_offset_is_not_derived_from_the_redis_group(store: Store) -> None:
@@ -349,7 +349,7 @@ async def test_forgotten_offset_is_not_derived_from_the_redis_group(store: Store
     await store.groups.ack("billing", dict.fromkeys([TP, other], OffsetAndMetadata(3)))
     await store.groups.forget("billing", [TP])
 
-    assert await store.groups.committed("billing") == {other: OffsetAndMetadata(3)}
+    assert {other: OffsetAndMetadata(3)} == await store.groups.committed("billing")
 
 
 async def test_forgotten_group_leaves_no_keys(store: Store) -> None:
@@ -359,9 +359,9 @@ async def test_forgotten_group_leaves_no_keys(store: Store) -> None:
     await store.groups.forget("billing", [])
     await store.groups.forget("never there")
 
-    assert await store.groups.committed("billing") == {}
-    assert await store.redis.execute(b"EXISTS", GROUP, b"korvet:$groups") == 0
-    assert await store.redis.execute(b"XINFO", b"GROUPS", STREAM) == []
+    assert {} == await store.groups.committed("billing")
+    assert 0 == await store.redis.execute(b"EXISTS", GROUP, b"korvet:$groups")
+    assert [] == await store.redis.execute(b"XINFO", b"GROUPS", STREAM)
 
 
 async def test_recreated_topic_has_no_committed_offsets(store: Store) -> None:
@@ -370,7 +370,7 @@ async def test_recreated_topic_has_no_committed_offsets(store: Store) -> None:
     await store.delete(topic)
     await store.create()
 
-    assert await store.groups.committed("billing", [TP]) == {}
+    assert {} == await store.groups.committed("billing", [TP])
 
 
 async def test_offsets_of_a_deleted_topic_are_removed_but_not_of_the_recreated_one(store: Store) -> None:
@@ -383,8 +383,8 @@ async def test_offsets_of_a_deleted_topic_are_removed_but_not_of_the_recreated_o
     await store.groups.forget_topic(topic)
 
     fields = cast(list[bytes], await store.redis.execute(b"HKEYS", GROUP))
-    assert sorted(fields) == [b"offset:orders:0"]
-    assert await store.groups.committed("billing") == {TP: OffsetAndMetadata(1, 0)}
+    assert [b"offset:orders:0"] == sorted(fields)
+    assert {TP: OffsetAndMetadata(1, 0)} == await store.groups.committed("billing")
 
 
 async def test_forget_of_a_large_topic_sends_few_bytes_for_each_group(store: Store) -> None:
@@ -397,7 +397,7 @@ async def test_forget_of_a_large_topic_sends_few_bytes_for_each_group(store: Sto
     await store.groups.forget_topic(topic)
 
     assert await store.received_bytes() - before < 20_000
-    assert await store.redis.execute(b"HLEN", b"korvet:$group:group 7") == 0
+    assert 0 == await store.redis.execute(b"HLEN", b"korvet:$group:group 7")
 
 
 async def test_lookup_of_a_group_without_offsets_does_not_list_other_groups(store: Store) -> None:
@@ -406,7 +406,7 @@ async def test_lookup_of_a_group_without_offsets_does_not_list_other_groups(stor
     await store.commit(store.offset(1))
     await store.redis.execute(b"CONFIG", b"RESETSTAT")
 
-    assert await store.groups.committed("other", [TP]) == {}
+    assert {} == await store.groups.committed("other", [TP])
     stats = cast(bytes, await store.redis.execute(b"INFO", b"commandstats"))
     assert b"xinfo" not in stats
 
@@ -415,7 +415,7 @@ async def test_malformed_committed_offset_is_ignored(store: Store) -> None:
     await store.create()
     await store.redis.execute(b"HSET", GROUP, b"offset:orders:0", b"nonsense")
 
-    assert await store.groups.committed("billing", [TP]) == {}
+    assert {} == await store.groups.committed("billing", [TP])
 
 
 async def test_commits_survive_a_script_flush_and_many_tasks(store: Store) -> None:
@@ -425,7 +425,7 @@ async def test_commits_survive_a_script_flush_and_many_tasks(store: Store) -> No
     async def commit(group_id: str) -> None:
         for offset in range(5):
             results = await store.groups.ack(group_id, dict.fromkeys(tps, OffsetAndMetadata(offset)))
-            assert set(results.values()) == {None}
+            assert {None} == set(results.values())
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -435,4 +435,4 @@ async def test_commits_survive_a_script_flush_and_many_tasks(store: Store) -> No
 
     for number in range(5):
         positions = await store.groups.committed(f"group {number}", tps)
-        assert positions == dict.fromkeys(tps, OffsetAndMetadata(4))
+        assert dict.fromkeys(tps, OffsetAndMetadata(4)) == positions

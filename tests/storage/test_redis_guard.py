@@ -33,7 +33,7 @@ SAFE = {"maxmemory": "0", "maxmemory-policy": "noeviction"}
 def test_maxmemory_with_an_allkeys_policy_is_eviction(limit: bytes, policy: bytes, may_evict: bool) -> None:
     found = eviction({b"maxmemory": limit, b"maxmemory_policy": policy})
 
-    assert (found is not None) == may_evict
+    assert may_evict == (found is not None)
 
 
 def test_failed_append_only_file_is_detected() -> None:
@@ -90,9 +90,9 @@ async def test_appends_are_refused_when_eviction_is_enabled_later(
             await check(storage)
             await append(storage, TP, [Record(b"accepted")])
 
-    assert len(refusals) == 1
+    assert 1 == len(refusals)
     assert "allkeys-lru" in refusals[0].getMessage()
-    assert settings.xlen("korvet:orders:0") == 1
+    assert 1 == settings.xlen("korvet:orders:0")
 
 
 @pytest.mark.servers
@@ -111,7 +111,7 @@ async def test_evicted_keys_are_logged_after_the_policy_was_corrected(
             for _ in range(2):
                 await check(storage)
 
-    assert len([each for each in caplog.records if "has evicted" in each.getMessage()]) == 1
+    assert 1 == len([each for each in caplog.records if "has evicted" in each.getMessage()])
 
 
 @pytest.mark.servers
@@ -127,6 +127,6 @@ async def test_flushed_server_is_logged(
                 await check(storage)
         topics = dict(await storage.topics())
 
-    assert len([each for each in caplog.records if "was emptied" in each.getMessage()]) == 1
-    assert client.get("korvet:$format") == b"1"
-    assert topics == {}
+    assert 1 == len([each for each in caplog.records if "was emptied" in each.getMessage()])
+    assert b"1" == client.get("korvet:$format")
+    assert {} == topics

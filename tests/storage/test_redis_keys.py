@@ -12,15 +12,15 @@ KEYS = Keyspace()
 
 
 def test_stream_is_named_after_its_partition() -> None:
-    assert KEYS.stream(TopicPartition("orders.eu", 12)) == b"korvet:orders.eu:12"
+    assert b"korvet:orders.eu:12" == KEYS.stream(TopicPartition("orders.eu", 12))
 
 
 def test_partition_keys_have_the_stream_name_as_hash_tag() -> None:
     keys = KEYS.partition(TopicPartition("orders", 0))
 
-    assert keys.stream == b"korvet:orders:0"
-    assert keys.state == b"{korvet:orders:0}:$state"
-    assert keys.all == (keys.stream, keys.state, keys.index, keys.summary, keys.producers)
+    assert b"korvet:orders:0" == keys.stream
+    assert b"{korvet:orders:0}:$state" == keys.state
+    assert (keys.stream, keys.state, keys.index, keys.summary, keys.producers) == keys.all
 
 
 @pytest.mark.parametrize("topic", ["orders", "a.b_c-D", "0", "__x"])
@@ -28,7 +28,7 @@ def test_partition_keys_share_a_slot(topic: str) -> None:
     for partition in range(20):
         keys = KEYS.partition(TopicPartition(topic, partition))
 
-        assert len({key_slot(key) for key in keys.all}) == 1
+        assert 1 == len({key_slot(key) for key in keys.all})
 
 
 def test_documented_key_patterns_cover_all_keys() -> None:
@@ -42,7 +42,7 @@ def test_documented_key_patterns_cover_all_keys() -> None:
 def test_document_keys_are_unique() -> None:
     addresses = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b%3Ac"), ("", "a:b:c")]
 
-    assert len({KEYS.document(kind, key) for kind, key in addresses}) == len(addresses)
+    assert len(addresses) == len({KEYS.document(kind, key) for kind, key in addresses})
 
 
 def test_stream_prefixes_of_topics_do_not_overlap() -> None:

@@ -86,9 +86,9 @@ def test_uniform_records_are_packed_as_columns(
 ) -> None:
     found = packed(records)
 
-    assert shape_of(found) == shape
-    assert data_of(found) == data
-    assert int(arguments_of(found)[9]) == len(data)
+    assert shape == shape_of(found)
+    assert data == data_of(found)
+    assert len(data) == int(arguments_of(found)[9])
 
 
 @pytest.mark.parametrize(
@@ -100,31 +100,31 @@ def test_uniform_records_are_packed_as_columns(
     ],
 )
 def test_other_records_are_packed_as_fields(records: list[Record]) -> None:
-    assert shape_of(packed(records)) == b"f"
+    assert b"f" == shape_of(packed(records))
 
 
 def test_packed_fields_contain_the_timestamp_position() -> None:
     found = packed([Record(b"v", b"k", 5, (("h", b"x"), ("n", None)))])
 
-    assert data_of(found) == [
+    assert [
         b"10", b"6", b"key", b"k", b"value", b"v", b"timestamp", b"5", b"header.h", b"x", b"$header.n", b"",
-    ]  # fmt: skip
+    ] == data_of(found)  # fmt: skip
 
 
 def test_log_append_time_leaves_timestamps_to_the_script() -> None:
     config = TopicConfig(timestamp_type=TimestampType.LOG_APPEND_TIME)
     found = packed([Record(b"v", timestamp=5), Record(b"w", timestamp=6)], config)
 
-    assert data_of(found) == [b"v", b"w"]
+    assert [b"v", b"w"] == data_of(found)
 
 
 def test_batch_layout_stores_the_batch_unchanged() -> None:
     sent = batch([Record(b"v")] * 3, codec=Codec.ZSTD)
     found = packed_batch(sent, TopicConfig(backend_settings={"storage.layout": "batch"}))
 
-    assert shape_of(found) == b"batch"
-    assert data_of(found) == [sent.buffer]
-    assert pieces_of(found) == [Piece(3, sent.size + 6, T0)]
+    assert b"batch" == shape_of(found)
+    assert [sent.buffer] == data_of(found)
+    assert [Piece(3, sent.size + 6, T0)] == pieces_of(found)
 
 
 def test_packing_a_large_batch_yields_between_slices() -> None:
@@ -158,7 +158,7 @@ def test_large_batch_is_several_pieces_of_the_index(retention_bytes: int, larges
     ends = [sum(piece.records for piece in pieces[: n + 1]) for n in range(len(pieces))]
     starts = [0, *ends[:-1]]
 
-    assert ends[-1] == 5000
+    assert 5000 == ends[-1]
     assert sum(piece.size for piece in pieces) == found.size
     assert max(piece.size for piece in pieces) <= largest
     assert [piece.max_timestamp for piece in pieces] == [
@@ -269,7 +269,7 @@ def test_batch_belongs_to_one_leader_epoch() -> None:
         (each.base_offset, each.partition_leader_epoch) for each in parse_batches(b"".join(rebuilt.batches))
     ]
 
-    assert found == [(0, 0), (4, 4), (8, 5)]
+    assert [(0, 0), (4, 4), (8, 5)] == found
 
 
 def test_entries_without_an_offset_are_counted() -> None:
@@ -277,15 +277,15 @@ def test_entries_without_an_offset_are_counted() -> None:
     entries = [(entry_id, fields_of(Record(b"v"))) for entry_id in ids]
     rebuilt = rebuild_records(entries, TimestampOffsets(10), FIRST_EPOCH, UNLIMITED, at_least_one=True)
 
-    assert (rebuilt.entries, rebuilt.skipped) == (6, 3)
-    assert [record.offset for record in records_of(rebuilt)] == [6142, 6143, 6144]
+    assert (6, 3) == (rebuilt.entries, rebuilt.skipped)
+    assert [6142, 6143, 6144] == [record.offset for record in records_of(rebuilt)]
 
 
 def test_malformed_timestamp_is_replaced_by_the_time_of_the_entry() -> None:
     entries = [(b"%d-0" % ms, [b"value", b"v", b"timestamp", b"soon"]) for ms in (5, 6, 9)]
     rebuilt = rebuild_records(entries, TimestampOffsets(10), FIRST_EPOCH, UNLIMITED, at_least_one=True)
 
-    assert [record.timestamp for record in records_of(rebuilt)] == [5, 6, 9]
+    assert [5, 6, 9] == [record.timestamp for record in records_of(rebuilt)]
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_whole_batches_are_stamped_and_otherwise_unchanged() -> None:
     joined = b"".join(rebuilt.batches)
     found = parse_batches(joined)
 
-    assert [(each.base_offset, each.partition_leader_epoch) for each in found] == [(0, 0), (3, 1)]
-    assert [bytes(each.buffer[16:]) for each in found] == [each[16:] for each in sent]
+    assert [(0, 0), (3, 1)] == [(each.base_offset, each.partition_leader_epoch) for each in found]
+    assert [each[16:] for each in sent] == [bytes(each.buffer[16:]) for each in found]
     assert rebuilt.size == len(joined)
 
 
@@ -337,7 +337,7 @@ def test_log_append_time_is_stamped_on_whole_batches() -> None:
         at_least_one=True,
     )
 
-    assert [record.timestamp for record in records_of(rebuilt)] == [12345, 12345]
+    assert [12345, 12345] == [record.timestamp for record in records_of(rebuilt)]
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 60, b"x" * 100])
@@ -346,7 +346,7 @@ def test_malformed_batch_is_read_as_a_foreign_entry(content: bytes) -> None:
     entries = [entry_of(mapper, 5, [b"$batch", content, b"value", b"v"])]
     rebuilt = rebuild_batches(entries, mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True)
 
-    assert [(record.offset, record.value) for record in records_of(rebuilt)] == [(5, b"v")]
+    assert [(5, b"v")] == [(record.offset, record.value) for record in records_of(rebuilt)]
 
 
 def test_whole_batches_stop_at_the_limit() -> None:
@@ -358,11 +358,11 @@ def test_whole_batches_stop_at_the_limit() -> None:
         for limit, at_least_one in ((0, False), (0, True), (len(sent) * 3, True), (len(sent) * 4 - 1, False))
     ]
 
-    assert sizes == [0, 1, 3, 3]
+    assert [0, 1, 3, 3] == sizes
 
 
 def test_packed_batch_contains_its_producer() -> None:
     raw = build_batch([(0, T0, None, b"v", ())], producer_id=7, producer_epoch=3, base_sequence=2**31 - 1)
     found = packed_batch(RecordBatch(raw), TopicConfig())
 
-    assert arguments_of(found)[:5] == [b"7", b"3", b"%d" % (2**31 - 1), b"%d" % (2**31 - 1), b"1"]
+    assert [b"7", b"3", b"%d" % (2**31 - 1), b"%d" % (2**31 - 1), b"1"] == arguments_of(found)[:5]

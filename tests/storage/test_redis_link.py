@@ -81,7 +81,7 @@ async def test_replies_are_matched_to_the_oldest_pending_command() -> None:
         pending = [server.send(b"GET", b"a"), server.send(b"GET", b"b")]
         await server.answer(b"$1\r\n1\r\n$1\r\n2\r\n")
 
-        assert [await one.wait() for one in pending] == [b"1", b"2"]
+        assert [b"1", b"2"] == [await one.wait() for one in pending]
 
 
 async def test_replies_are_parsed_byte_by_byte() -> None:
@@ -90,7 +90,7 @@ async def test_replies_are_parsed_byte_by_byte() -> None:
         for byte in b"*2\r\n$1\r\n1\r\n:17\r\n":
             await server.answer(bytes([byte]))
 
-        assert await pending.wait() == [b"1", 17]
+        assert [b"1", 17] == await pending.wait()
 
 
 async def test_reply_of_a_cancelled_command_is_discarded() -> None:
@@ -101,7 +101,7 @@ async def test_reply_of_a_cancelled_command_is_discarded() -> None:
             await first.wait()
         await server.answer(b"+first\r\n+second\r\n")
 
-        assert await second.wait() == b"second"
+        assert b"second" == await second.wait()
 
 
 async def test_command_cancelled_before_it_is_written_is_dropped() -> None:
@@ -113,20 +113,20 @@ async def test_command_cancelled_before_it_is_written_is_dropped() -> None:
         await server.answer(b"+first\r\n+third\r\n")
 
         assert b"$1\r\nb\r\n" not in await server.written()
-        assert await first.wait() == b"first"
-        assert await third.wait() == b"third"
+        assert b"first" == await first.wait()
+        assert b"third" == await third.wait()
 
 
 async def test_idle_link_keeps_no_replies() -> None:
     async with served_link() as server:
         first, second = server.send(b"GET", b"a"), server.send(b"GET", b"b")
         await server.answer(b"+first\r\n+second\r\n")
-        assert [await first.wait(), await second.wait()] == [b"first", b"second"]
+        assert [b"first", b"second"] == [await first.wait(), await second.wait()]
         kept = [weakref.ref(first), weakref.ref(second)]
         del first, second
         await trio.testing.wait_all_tasks_blocked()
 
-        assert [each() for each in kept] == [None, None]
+        assert [None, None] == [each() for each in kept]
 
 
 async def test_command_is_sent_immediately_when_none_is_pending() -> None:
@@ -135,11 +135,11 @@ async def test_command_is_sent_immediately_when_none_is_pending() -> None:
         link.enqueue(first)
         link.enqueue(second)
 
-        assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n"
+        assert b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n" == theirs.recv(1000)
         await trio.testing.wait_all_tasks_blocked()
-        assert theirs.recv(1000) == b"*2\r\n$3\r\nGET\r\n$1\r\nb\r\n"
+        assert b"*2\r\n$3\r\nGET\r\n$1\r\nb\r\n" == theirs.recv(1000)
         theirs.send(b"+first\r\n+second\r\n")
-        assert [await first.wait(), await second.wait()] == [b"first", b"second"]
+        assert [b"first", b"second"] == [await first.wait(), await second.wait()]
 
 
 async def test_partially_sent_command_is_completed_before_later_ones() -> None:
@@ -151,7 +151,7 @@ async def test_partially_sent_command_is_completed_before_later_ones() -> None:
             link.enqueue(Pending(pack(command), 0, 60.0))
         received = await trio.to_thread.run_sync(receive_exactly, theirs, len(expected))
 
-        assert received == expected
+        assert expected == received
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:
@@ -169,7 +169,7 @@ async def test_notify_is_called_in_the_order_of_the_replies() -> None:
             server.link.enqueue(pending)
         await server.answer(b":0\r\n:1\r\n-ERR no\r\n")
 
-    assert [str(reply) for reply in seen] == ["0", "1", "ERR no"]
+    assert ["0", "1", "ERR no"] == [str(reply) for reply in seen]
 
 
 async def test_several_commands_are_answered_together() -> None:
@@ -179,7 +179,7 @@ async def test_several_commands_are_answered_together() -> None:
         await server.answer(b"+PONG\r\n-ERR no\r\n")
         replies = await pending.wait()
 
-        assert [str(reply) for reply in cast(list[object], replies)] == ["b'PONG'", "ERR no"]
+        assert ["b'PONG'", "ERR no"] == [str(reply) for reply in cast(list[object], replies)]
 
 
 async def test_resp3_push_messages_are_ignored() -> None:
@@ -229,7 +229,7 @@ async def test_silence_ends_the_link_when_the_oldest_command_has_waited_too_long
         silent_so_far = server.link.cause
         await trio.sleep(2.0)
 
-        assert (silent_so_far, server.link.cause) == ("", "it does not answer")
+        assert ("", "it does not answer") == (silent_so_far, server.link.cause)
 
 
 async def test_received_bytes_restart_the_time_limit(autojump_clock: trio.testing.MockClock) -> None:
@@ -240,7 +240,7 @@ async def test_received_bytes_restart_the_time_limit(autojump_clock: trio.testin
             await trio.sleep(4.0)
             await server.answer(part)
 
-        assert (await pending.wait(), server.link.cause) == (b"2", "")
+        assert (b"2", "") == (await pending.wait(), server.link.cause)
 
 
 async def test_idle_link_stays_open(autojump_clock: trio.testing.MockClock) -> None:
@@ -249,7 +249,7 @@ async def test_idle_link_stays_open(autojump_clock: trio.testing.MockClock) -> N
         await server.answer(b"+1\r\n")
         await trio.sleep(86_000)
 
-        assert server.link.cause == ""
+        assert "" == server.link.cause
 
 
 async def test_repr_contains_the_state() -> None:
@@ -258,4 +258,4 @@ async def test_repr_contains_the_state() -> None:
         await server.written()
         server.send(b"GET", b"b")
 
-        assert repr(server.link) == "<Link unsent=1 waiting=1 open>"
+        assert "<Link unsent=1 waiting=1 open>" == repr(server.link)

@@ -70,7 +70,7 @@ async def test_large_entries_among_small_ones_are_read(storage: Storage) -> None
     sizes = [10, 900_000, *[10] * 300, 900_000, 900_000, 10]
     await write(storage, sizes)
     found = await records_from(storage, TP, 0, max_bytes=MIB)
-    assert [len(record.value or b"") for record in found] == sizes
+    assert sizes == [len(record.value or b"") for record in found]
 
 
 async def test_read_of_a_caught_up_consumer_transfers_at_most_max_bytes(
@@ -82,7 +82,7 @@ async def test_read_of_a_caught_up_consumer_transfers_at_most_max_bytes(
 
     before = sent_bytes(client)
     answered = await read(storage, TP, 1, max_bytes=MIB)
-    assert len(batches_of(answered)) == 1
+    assert 1 == len(batches_of(answered))
     assert sent_bytes(client) - before < answered.size + OVERHEAD_BYTES
 
 
@@ -90,8 +90,8 @@ async def test_thousands_of_small_batches_are_returned_in_few_buffers(storage: S
     await write(storage, [100] * 3000)
     answered = await read(storage, TP, 0, max_bytes=MIB)
 
-    assert sum(each.record_count for each in batches_of(answered)) == 3000
-    assert sum(map(len, answered.batches)) == answered.size
+    assert 3000 == sum(each.record_count for each in batches_of(answered))
+    assert answered.size == sum(map(len, answered.batches))
     assert len(answered.batches) < 30
 
 
@@ -112,7 +112,7 @@ async def test_partitions_of_an_unresponsive_server_get_storage_errors(
         finally:
             redis_server.resume()
 
-    assert list(read) == tps
+    assert tps == list(read)
     assert all(isinstance(result, KafkaStorageError) for result in read.values())
     assert list(sizes) == tps
     assert all(isinstance(size, KafkaStorageError) for size in sizes.values())

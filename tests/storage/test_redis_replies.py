@@ -58,7 +58,7 @@ def test_command_is_built_from_packed_parts() -> None:
         7, pack_arguments((b"XADD", "key")), pack_arguments((1, view)), [pack_column(column)]
     )
 
-    assert parsed(b"".join(buffers)) == [b"XADD", b"key", b"1", bytes(view), *column]
+    assert [b"XADD", b"key", b"1", bytes(view), *column] == parsed(b"".join(buffers))
 
 
 def test_large_memoryview_is_not_copied() -> None:
@@ -103,20 +103,20 @@ def test_exceptions_have_the_bases_of_redis_py() -> None:
 
 
 def test_error_code_is_the_first_word() -> None:
-    assert error_code(reply_error("BUSYGROUP Consumer Group name already exists")) == "BUSYGROUP"
+    assert "BUSYGROUP" == error_code(reply_error("BUSYGROUP Consumer Group name already exists"))
 
 
 def test_only_transient_errors_are_temporary() -> None:
     lines = ["OOM x", "READONLY x", "LOADING x", "MISCONF x", "NOAUTH x", "NOPERM x", "ERR x", "WRONGTYPE x"]
 
-    assert [is_temporary(reply_error(line)) for line in lines] == [True] * 4 + [False] * 4
+    assert [True] * 4 + [False] * 4 == [is_temporary(reply_error(line)) for line in lines]
 
 
 def test_maps_are_parsed_equally_in_both_protocols() -> None:
     assert as_map([b"a", 1, b"b", 2]) == as_map({b"a": 1, b"b": 2}) == {b"a": 1, b"b": 2}
-    assert as_map(None) == {}
+    assert {} == as_map(None)
 
 
 def test_streams_are_parsed_equally_in_both_protocols() -> None:
     assert as_pairs([[b"a", [1]]]) == as_pairs({b"a": [1]}) == [(b"a", [1])]
-    assert as_pairs(None) == []
+    assert [] == as_pairs(None)

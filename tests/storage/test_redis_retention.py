@@ -40,7 +40,7 @@ async def test_old_records_are_removed_when_a_young_one_is_appended(storage: Sto
     await storage.alter_topic(topic, settings={**topic.settings, "retention.ms": HOUR_MS})
     young = await append(storage, TP, [Record(b"young", timestamp=YEAR_2100)])
 
-    assert [record.value for record in await records_from(storage, TP)] == [b"young"]
+    assert [b"young"] == [record.value for record in await records_from(storage, TP)]
     assert (await storage.latest(TP)).log_start_offset <= young.base_offset
 
 
@@ -72,7 +72,7 @@ async def test_maintenance_creates_no_keys_for_an_unused_partition(
 
     assert await storage.enforce_retention(TP) is None
     assert await storage.compact(TP) is None
-    assert [key for key in client.scan_iter() if b"orders" in key] == []
+    assert [] == [key for key in client.scan_iter() if b"orders" in key]
 
 
 async def test_trimming_keeps_index_and_stream_consistent(
@@ -97,7 +97,7 @@ def id_of(entry_id: bytes) -> tuple[int, ...]:
 async def test_expired_producers_are_removed_as_new_ones_are_added(
     storage: Storage, topic: Topic, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     for producer_id in range(400):
         await append(storage, TP, numbered(1), producer=Producer(producer_id))
 
@@ -107,7 +107,7 @@ async def test_expired_producers_are_removed_as_new_ones_are_added(
 async def test_outdated_brokers_are_removed(
     storage: Storage, topic: Topic, redis_server: RedisServer, client: redis.Redis
 ) -> None:
-    assert topic.partitions == 1
+    assert 1 == topic.partitions
     await append(storage, TP, numbered(1))
     for number in range(40):
         client.hset(STATE, f"w:{number:016}", "7 1600000000000 ok|1-0|1600000000000|0-0|0|1-1|0")
@@ -115,4 +115,4 @@ async def test_outdated_brokers_are_removed(
         await append(other, TP, numbered(1))
     writers = [field for field in client.hkeys(STATE) if field.startswith(b"w:")]
 
-    assert len(writers) == 2
+    assert 2 == len(writers)

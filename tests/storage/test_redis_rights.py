@@ -76,7 +76,7 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
     await storage.topic_by_id(topic.topic_id)
     base = (await append(storage, TP, numbered(5), producer=Producer(7))).base_offset
     await append(storage, TP, [Record(b"x" * 100_000, headers=(("a", None),))])
-    assert (await records_from(other, TP))[-1].value == b"x" * 100_000
+    assert b"x" * 100_000 == (await records_from(other, TP))[-1].value
     await storage.earliest(TP)
     await storage.seek_ts(TP, 0)
     await storage.seek_max_ts(TP)
@@ -125,7 +125,7 @@ async def test_documented_rights_are_sufficient(
 
     # Optional commands: the connection's name, whether the server serves, what is on disk, whether it evicts.
     assert denied(client) <= {"client", "client|setname", "ping", "config", "config|get"}
-    assert [record.getMessage() for record in caplog.records] == []
+    assert [] == [record.getMessage() for record in caplog.records]
 
 
 async def test_every_documented_right_is_used(redis_server: RedisServer, client: redis.Redis) -> None:
@@ -226,7 +226,7 @@ async def test_acks_all_is_refused_before_writing_without_the_wait_right(
         with pytest.raises(NotEnoughReplicasAfterAppend):
             raise_error(await storage.append({TP: batch(numbered(1, first=2))}, timeout_s=0.2))
 
-    assert found == [b"1"]
+    assert [b"1"] == found
 
 
 def raise_error(results: dict[TopicPartition, AppendResult | KafkaError]) -> None:

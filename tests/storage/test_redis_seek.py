@@ -90,10 +90,10 @@ async def compare(storage: Storage, records: list[StoredRecord]) -> None:
     asked = {record.timestamp + step for record in records for step in (-1, 0, 1)}
     for timestamp in sorted(asked):
         if 0 <= timestamp < 2**63:
-            assert await storage.seek_ts(TP, timestamp) == first_at(records, timestamp)
+            assert first_at(records, timestamp) == await storage.seek_ts(TP, timestamp)
     largest = max(records, key=lambda each: each.timestamp, default=None)
     found = await storage.seek_max_ts(TP)
-    assert found == (None if largest is None else OffsetAndTimestamp(largest.offset, largest.timestamp))
+    assert (None if largest is None else OffsetAndTimestamp(largest.offset, largest.timestamp)) == found
 
 
 def first_at(records: list[StoredRecord], timestamp: int) -> OffsetAndTimestamp | None:
@@ -124,7 +124,7 @@ async def test_index_matches_the_remaining_records_after_retention(
             chunks = client.xlen(f"{{{KEY}}}:$index")
 
         assert 400 <= len(kept) <= 600
-        assert found == [first_at(kept, T0 + step) for step in range(0, 6500, 97)]
+        assert [first_at(kept, T0 + step) for step in range(0, 6500, 97)] == found
         assert chunks < 100
 
 
@@ -146,12 +146,12 @@ async def test_seek_ts_in_a_million_records_is_about_as_fast_as_in_a_tenth(
             began = time.perf_counter()
             found = await storage.seek_ts(tp, timestamp)
             took_s[tp].append(time.perf_counter() - began)
-            assert found == OffsetAndTimestamp(bases[number] + delta, timestamp)
+            assert OffsetAndTimestamp(bases[number] + delta, timestamp) == found
         largest = await storage.seek_max_ts(many[0])
 
     few_s, many_s = map(median, took_s.values())
     print(f"{layout}: p50 {1000 * few_s:.2f} ms of few, {1000 * many_s:.2f} ms of many")  # noqa: T201
-    assert largest == OffsetAndTimestamp(many[1][-1] + RECORDS - 1, T0 + 200 * RECORDS - 1)
+    assert OffsetAndTimestamp(many[1][-1] + RECORDS - 1, T0 + 200 * RECORDS - 1) == largest
     assert many_s < 4 * few_s
 
 

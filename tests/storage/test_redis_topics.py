@@ -87,7 +87,7 @@ async def test_deleted_topic_leaves_no_keys(storage: Storage, client: redis.Redi
     await storage.ack("billing", {TP: OffsetAndMetadata(1)})
     await storage.delete_topic(topic)
 
-    assert {key for key in client.keys("*") if b"orders" in key} == set()
+    assert set() == {key for key in client.keys("*") if b"orders" in key}
 
     async def offsets() -> object:
         return client.hkeys("korvet:$group:billing")
@@ -106,11 +106,11 @@ async def test_leftovers_of_an_unfinished_deletion_are_not_adopted(
         bounds = await broker.latest(TP)
         result = await append(broker, TP, numbered(1))
 
-        assert bounds.high_watermark == 0
-        assert result.base_offset == 0
+        assert 0 == bounds.high_watermark
+        assert 0 == result.base_offset
     with pytest.raises(UnknownTopicOrPartition):
         await storage.delete_topic(topic)
-    assert len(await records_from(storage, TP)) == 1
+    assert 1 == len(await records_from(storage, TP))
 
 
 async def test_broker_with_an_outdated_catalogue_does_not_recreate_state(
@@ -141,7 +141,7 @@ async def test_partition_of_a_recreated_topic_is_not_taken_over_by_the_old_one(
         with pytest.raises(UnknownTopicOrPartition):
             await other.delete_topic(old)
 
-        assert len(await records_from(other, TP)) == 2
+        assert 2 == len(await records_from(other, TP))
 
 
 @asynccontextmanager
@@ -187,9 +187,9 @@ async def test_keyspace_has_a_format_version_from_the_start(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     async with open_redis_storage(redis_server.url):
-        assert client.get("korvet:$format") == b"1"
+        assert b"1" == client.get("korvet:$format")
     async with open_redis_storage(redis_server.url):
-        assert client.keys("*") == [b"korvet:$format"]
+        assert [b"korvet:$format"] == client.keys("*")
 
 
 async def test_namespaces_are_independent(redis_server: RedisServer, client: redis.Redis) -> None:
@@ -200,11 +200,11 @@ async def test_namespaces_are_independent(redis_server: RedisServer, client: red
         await one.create_topic("orders", 1, {})
         await append(one, TP, numbered(1))
 
-        assert await other.topics() == {}
+        assert {} == await other.topics()
         await other.create_topic("orders", 1, {})
-        assert await records_from(other, TP) == []
+        assert [] == await records_from(other, TP)
         await append(other, TP, numbered(2))
-        assert len(await records_from(one, TP)) == 1
+        assert 1 == len(await records_from(one, TP))
     assert all(key.startswith((b"korvet:", b"other:", b"{korvet:", b"{other:")) for key in client.keys("*"))
 
 
@@ -265,13 +265,13 @@ async def test_lost_records_start_a_new_leader_epoch(
     found = await read(storage, TP, 0)
     epochs = [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)]
 
-    assert (bounds.high_watermark, bounds.leader_epoch) == (5, 1)
-    assert epochs == [(0, 0), (5, 1)]
-    assert [record.value for record in await records_from(storage, TP, 5)] == [b"100", b"101", b"102"]
-    assert await storage.epoch_end(TP, 0) == EpochEnd(0, 5)
-    assert await storage.epoch_end(TP, 1) == EpochEnd(1, 8)
-    assert await storage.epoch_end(TP, 2) == EpochEnd(-1, -1)
-    assert (await storage.earliest(TP)).leader_epoch == 0
+    assert (5, 1) == (bounds.high_watermark, bounds.leader_epoch)
+    assert [(0, 0), (5, 1)] == epochs
+    assert [b"100", b"101", b"102"] == [record.value for record in await records_from(storage, TP, 5)]
+    assert EpochEnd(0, 5) == await storage.epoch_end(TP, 0)
+    assert EpochEnd(1, 8) == await storage.epoch_end(TP, 1)
+    assert EpochEnd(-1, -1) == await storage.epoch_end(TP, 2)
+    assert 0 == (await storage.earliest(TP)).leader_epoch
 
 
 async def test_append_detects_lost_records(storage: Storage, client: redis.Redis) -> None:
@@ -283,8 +283,8 @@ async def test_append_detects_lost_records(storage: Storage, client: redis.Redis
     await append(storage, TP, numbered(1, first=100))
     found = await read(storage, TP, 0)
 
-    assert found.offsets.leader_epoch == 1
-    assert [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)] == [(0, 0), (5, 1)]
+    assert 1 == found.offsets.leader_epoch
+    assert [(0, 0), (5, 1)] == [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)]
 
 
 async def test_two_brokers_that_detect_the_same_loss_start_one_epoch(
@@ -299,7 +299,7 @@ async def test_two_brokers_that_detect_the_same_loss_start_one_epoch(
         await restore_keys(client, saved)
         epochs = [(await each.latest(TP)).leader_epoch for each in (storage, other, storage, other)]
 
-    assert epochs == [1, 1, 1, 1]
+    assert [1, 1, 1, 1] == epochs
 
 
 async def test_topic_lost_with_the_records_is_unknown(storage: Storage, client: redis.Redis) -> None:

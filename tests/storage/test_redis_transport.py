@@ -63,4 +63,4 @@ async def test_close_ends_a_pending_receive(pair: Callable[[], tuple[Transport, 
 def test_unsent_returns_the_rest_after_a_partial_write(sent: int) -> None:
     rest = unsent([b"ab", b"c", b"def"], sent)
 
-    assert b"".join(rest) == b"abcdef"[sent:]
+    assert b"abcdef"[sent:] == b"".join(rest)

@@ -103,7 +103,7 @@ async def test_manually_added_entry_wakes_a_watcher(watching: Watching) -> None:
             was_over = over.is_set()
             await watching.add(b"b")
 
-            assert (was_over, await is_set_soon(over)) == (False, True)
+            assert (False, True) == (was_over, await is_set_soon(over))
 
 
 async def test_growth_between_reading_and_waiting_is_not_missed(watching: Watching) -> None:
@@ -125,7 +125,7 @@ async def test_growth_is_not_missed_without_a_noted_read(watching: Watching) -> 
             was_over = over.is_set()
             await watching.add(b"a")
 
-            assert (was_over, await is_set_soon(over)) == (False, True)
+            assert (False, True) == (was_over, await is_set_soon(over))
 
 
 async def test_growth_by_this_broker_wakes_watchers_immediately(watching: Watching) -> None:
@@ -147,7 +147,7 @@ async def test_own_growth_is_not_reported_again_by_redis(watching: Watching) -> 
             was_over = again.is_set()
             await watching.add(b"a", b"5-1")
 
-            assert (was_over, await is_set_soon(again)) == (False, True)
+            assert (False, True) == (was_over, await is_set_soon(again))
 
 
 async def test_watcher_waiting_again_before_the_echo_of_own_growth_is_woken(
@@ -165,7 +165,7 @@ async def test_watcher_waiting_again_before_the_echo_of_own_growth_is_woken(
             was_over = again.is_set()
             await watching.add(b"a", b"5-1")
 
-            assert (was_over, await is_set_soon(again)) == (False, True)
+            assert (False, True) == (was_over, await is_set_soon(again))
 
 
 async def test_stream_added_during_a_blocking_xread_is_watched(watching: Watching) -> None:
@@ -180,7 +180,7 @@ async def test_stream_added_during_a_blocking_xread_is_watched(watching: Watchin
             first_woken = first_over.is_set()
             await watching.add(b"a")
 
-            assert (second_woken, first_woken, await is_set_soon(first_over)) == (True, False, True)
+            assert (True, False, True) == (second_woken, first_woken, await is_set_soon(first_over))
 
 
 async def test_consecutive_polls_send_no_command(watching: Watching) -> None:
@@ -202,7 +202,7 @@ async def test_consecutive_polls_send_no_command(watching: Watching) -> None:
     for _ in range(5):
         await poll_all(0.02)
 
-    assert await watching.reads() == before
+    assert before == await watching.reads()
 
 
 async def test_growing_stream_without_watchers_is_removed_from_xread(watching: Watching) -> None:
@@ -217,8 +217,8 @@ async def test_growing_stream_without_watchers_is_removed_from_xread(watching: W
     await watching.add(b"a")
     await settled()
 
-    assert (left, watching.watcher.watched()) == ([b"a"], [])
-    assert await watching.reads() == before
+    assert ([b"a"], []) == (left, watching.watcher.watched())
+    assert before == await watching.reads()
 
 
 @pytest.mark.parametrize("are_deserted", [True, False])
@@ -235,7 +235,7 @@ async def test_abandoned_streams_are_removed_together(
     await watching.add(keys[7])
     await settled()
 
-    assert watching.watcher.watched() == ([] if are_deserted else [key for key in keys if key != keys[7]])
+    assert ([] if are_deserted else [key for key in keys if key != keys[7]]) == watching.watcher.watched()
 
 
 async def test_reader_behind_another_reader_is_woken(watching: Watching) -> None:
@@ -257,7 +257,7 @@ async def test_stream_that_lost_entries_is_watched_from_its_new_end(watching: Wa
             was_over = again.is_set()
             await watching.add(b"a", b"4-0")
 
-            assert (was_over, await is_set_soon(again)) == (False, True)
+            assert (False, True) == (was_over, await is_set_soon(again))
 
 
 async def test_forgotten_streams_wake_their_watchers(watching: Watching) -> None:
@@ -275,7 +275,7 @@ async def test_changes_are_reported_in_order(watching: Watching) -> None:
         await watching.redis.execute(b"XADD", CHANGES, b"*", b"topic", number)
     await settled()
 
-    assert watching.changes == [None, {b"topic": b"0"}, {b"topic": b"1"}, {b"topic": b"2"}]
+    assert [None, {b"topic": b"0"}, {b"topic": b"1"}, {b"topic": b"2"}] == watching.changes
 
 
 async def test_changes_before_the_start_are_not_reported(redis_server: RedisServer) -> None:
@@ -284,7 +284,7 @@ async def test_changes_before_the_start_are_not_reported(redis_server: RedisServ
     async with watching_on(redis_server.url) as watching:
         await settled()
 
-        assert watching.changes == [None]
+        assert [None] == watching.changes
 
 
 async def test_key_that_is_not_a_stream_affects_only_its_own_watch(watching: Watching) -> None:
@@ -297,7 +297,7 @@ async def test_key_that_is_not_a_stream_affects_only_its_own_watch(watching: Wat
             was_over = good_over.is_set()
             await watching.add(b"good")
 
-            assert (bad_over.is_set(), was_over, await is_set_soon(good_over)) == (True, False, True)
+            assert (True, False, True) == (bad_over.is_set(), was_over, await is_set_soon(good_over))
 
 
 async def test_all_watchers_are_woken_after_a_lost_connection(durable_server: RedisServer) -> None:
@@ -314,8 +314,8 @@ async def test_all_watchers_are_woken_after_a_lost_connection(durable_server: Re
             await watching.redis.wait_connected()
             await watching.add(b"a")
 
-            assert (woken, was_over, await is_set_soon(again)) == (True, False, True)
-            assert watching.changes == [None, None]
+            assert (True, False, True) == (woken, was_over, await is_set_soon(again))
+            assert [None, None] == watching.changes
 
 
 async def test_killed_client_is_replaced(watching: Watching) -> None:
@@ -395,5 +395,5 @@ def test_next_and_previous_entry_id(entry_id: bytes, before: bytes, after: bytes
 def test_ids_are_compared_by_their_numbers() -> None:
     ordered = [b"", b"0-0", b"0-9", b"0-10", b"9-0", b"10-0"]
 
-    assert [is_lower(a, b) for a, b in pairwise(ordered)] == [True] * 5
+    assert [True] * 5 == [is_lower(a, b) for a, b in pairwise(ordered)]
     assert not is_lower(b"9-0", b"9-0")

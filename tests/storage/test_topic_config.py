@@ -16,7 +16,7 @@ DEFAULTS = TopicConfig(
 
 
 def test_defaults_apply_without_settings() -> None:
-    assert topic_config({}, DEFAULTS) == DEFAULTS
+    assert DEFAULTS == topic_config({}, DEFAULTS)
 
 
 def test_every_storage_setting_is_parsed() -> None:
@@ -31,7 +31,7 @@ def test_every_storage_setting_is_parsed() -> None:
         "min.insync.replicas": "3",
     }
 
-    assert topic_config(settings, DEFAULTS) == TopicConfig(
+    assert TopicConfig(
         mapping=OffsetMapping.DENSE,
         backend_settings={"storage.layout": "record", "offset.sequence.bits": "16"},
         timestamp_type=TimestampType.LOG_APPEND_TIME,
@@ -39,11 +39,11 @@ def test_every_storage_setting_is_parsed() -> None:
         retention_ms=-1,
         retention_bytes=4096,
         min_insync_replicas=3,
-    )
+    ) == topic_config(settings, DEFAULTS)
 
 
 def test_other_settings_are_ignored() -> None:
-    assert topic_config({"segment.bytes": "17", "no.such": "thing"}, DEFAULTS) == DEFAULTS
+    assert DEFAULTS == topic_config({"segment.bytes": "17", "no.such": "thing"}, DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_other_settings_are_ignored() -> None:
     ],
 )
 def test_retention_is_unlimited_under_the_compact_policy(settings: dict[str, str], retention_ms: int) -> None:
-    assert topic_config(settings, DEFAULTS).retention_ms == retention_ms
+    assert retention_ms == topic_config(settings, DEFAULTS).retention_ms
 
 
 @pytest.mark.parametrize(
@@ -75,26 +75,26 @@ def test_invalid_settings_are_reported_by_name(name: str, value: str) -> None:
 def test_missing_fixed_settings_get_their_defaults() -> None:
     settings = with_fixed_settings({"offset.mapping": "dense", "retention.ms": "5"}, DEFAULTS)
 
-    assert settings == {
+    assert {
         "storage.layout": "batch",
         "offset.mapping": "dense",
         "offset.sequence.bits": "13",
         "retention.ms": "5",
-    }
-    assert fixed_settings(settings) == {
+    } == settings
+    assert {
         "storage.layout": "batch",
         "offset.mapping": "dense",
         "offset.sequence.bits": "13",
-    }
+    } == fixed_settings(settings)
 
 
 def test_backend_parses_its_own_settings() -> None:
     config = topic_config({"storage.layout": "record"}, DEFAULTS)
 
     assert layout_of(config) is StorageLayout.RECORD
-    assert offset_mapper(config) == TimestampOffsets(13)
+    assert TimestampOffsets(13) == offset_mapper(config)
     assert layout_of(TopicConfig()) is StorageLayout.RECORD
-    assert offset_mapper(TopicConfig()) == TimestampOffsets(10)
+    assert TimestampOffsets(10) == offset_mapper(TopicConfig())
 
 
 @pytest.mark.parametrize(
