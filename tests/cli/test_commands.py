@@ -58,12 +58,12 @@ def numbers(tmp_path: Path) -> str:
 
 
 def test_topic_is_created_listed_and_deleted(korvet: Korvet, topic: str) -> None:
-    assert korvet("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=1000") == Outcome(
-        0, ""
+    assert Outcome(0, "") == korvet(
+        "topics", "create", topic, "--partitions", "3", "--set", "retention.ms=1000"
     )
     listed = json.loads(korvet("topics", "list", "--json").out)
     assert [3] == [each["partitions"] for each in listed if each["topic"] == topic]
-    assert korvet("topics", "delete", topic, "--yes") == Outcome(0, "")
+    assert Outcome(0, "") == korvet("topics", "delete", topic, "--yes")
     assert topic not in korvet("topics", "list").out
 
 
@@ -71,7 +71,7 @@ def test_topics_are_listed_as_a_table(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic)
     head, *rows = korvet("topics", "list").out.splitlines()
 
-    assert head.split() == ["TOPIC", "PARTITIONS", "ID"]
+    assert ["TOPIC", "PARTITIONS", "ID"] == head.split()
     assert [topic, "1"] in [row.split()[:2] for row in rows]
 
 
@@ -79,16 +79,16 @@ def test_existing_topic_is_an_error_without_if_not_exists(korvet: Korvet, topic:
     korvet("topics", "create", topic)
     again = korvet("topics", "create", topic)
 
-    assert again.status == 1
+    assert 1 == again.status
     assert again.err.startswith(f"korvet: {topic}: ")
     assert again.err.endswith("(TOPIC_ALREADY_EXISTS)\n")
-    assert korvet("topics", "create", topic, "--if-not-exists") == Outcome(0, "")
+    assert Outcome(0, "") == korvet("topics", "create", topic, "--if-not-exists")
 
 
 def test_invalid_setting_value_is_refused_with_its_name(korvet: Korvet, topic: str) -> None:
     refused = korvet("topics", "create", topic, "--set", "retention.ms=soon")
 
-    assert refused.status == 1
+    assert 1 == refused.status
     assert "retention.ms" in refused.err
     assert "INVALID_CONFIG" in refused.err
 
@@ -101,31 +101,31 @@ def test_describe_shows_partitions_with_their_first_and_next_offset(
     described = json.loads(korvet("topics", "describe", topic, "--json").out)[0]
     first, head, row = korvet("topics", "describe", topic).out.splitlines()
 
-    assert len(base64.urlsafe_b64decode(described["id"] + "==")) == 16
-    assert described["partitions"] == [
+    assert 16 == len(base64.urlsafe_b64decode(described["id"] + "=="))
+    assert [
         {"partition": 0, "leader": 1, "epoch": 0, "replicas": [1], "isr": [1], "first": 0, "next": 10}
-    ]
-    assert first == f"{topic}, id {described['id']}"
-    assert head.split() == ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "FIRST", "NEXT"]
-    assert row.split() == ["0", "1", "0", "1", "1", "0", "10"]
+    ] == described["partitions"]
+    assert f"{topic}, id {described['id']}" == first
+    assert ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "FIRST", "NEXT"] == head.split()
+    assert ["0", "1", "0", "1", "1", "0", "10"] == row.split()
 
 
 @pytest.mark.parametrize("command", ["describe", "delete"])
 def test_missing_topic_is_reported_by_name(korvet: Korvet, topic: str, command: str) -> None:
     missing = korvet("topics", command, topic)
 
-    assert missing.status == 1
+    assert 1 == missing.status
     assert topic in missing.err
     assert missing.err.endswith("(UNKNOWN_TOPIC_OR_PARTITION)\n")
-    assert missing.err.count("\n") == 1
+    assert 1 == missing.err.count("\n")
 
 
 # --- produce and consume ------------------------------------------------------------------------------------
 
 
 def test_produced_lines_are_consumed(korvet: Korvet, topic: str, numbers: str) -> None:
-    assert korvet("produce", topic, numbers) == Outcome(0, "")
-    assert korvet("consume", topic) == Outcome(0, "".join(f"{number}\n" for number in range(10)))
+    assert Outcome(0, "") == korvet("produce", topic, numbers)
+    assert Outcome(0, "".join(f"{number}\n" for number in range(10))) == korvet("consume", topic)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -140,27 +140,27 @@ def test_lines_of_every_compression_are_consumed_unchanged(
 def test_last_line_without_newline_is_a_record(piped: Korvet, topic: str) -> None:
     piped("produce", topic, stdin="a\n\nb")
 
-    assert piped("consume", topic).out == "a\n\nb\n"
+    assert "a\n\nb\n" == piped("consume", topic).out
 
 
 def test_many_lines_are_consumed_in_order(piped: Korvet, topic: str) -> None:
     lines = "".join(f"line {number}\n" for number in range(100_000))
-    assert piped("produce", topic, stdin=lines) == Outcome(0, "")
+    assert Outcome(0, "") == piped("produce", topic, stdin=lines)
 
-    assert piped("consume", topic).out == lines
+    assert lines == piped("consume", topic).out
 
 
 def test_key_precedes_the_separator(piped: Korvet, topic: str) -> None:
     piped("produce", topic, "--key-separator", ": ", stdin="k: v\nv\n")
 
-    assert piped("consume", topic, "--key-separator", "=").out == "k=v\n=v\n"
+    assert "k=v\n=v\n" == piped("consume", topic, "--key-separator", "=").out
 
 
 def test_json_lines_contain_every_part_of_a_record(piped: Korvet, topic: str) -> None:
-    assert piped("produce", topic, "--format", "json", stdin=JSON_LINES) == Outcome(0, "")
+    assert Outcome(0, "") == piped("produce", topic, "--format", "json", stdin=JSON_LINES)
     records = [json.loads(line) for line in piped("consume", topic, "--format", "json").out.splitlines()]
 
-    assert records == [
+    assert [
         {
             "topic": topic,
             "partition": 0,
@@ -186,13 +186,13 @@ def test_json_lines_contain_every_part_of_a_record(piped: Korvet, topic: str) ->
             "key": "gone",
             "value": None,
         },
-    ]
+    ] == records
 
 
 def test_json_output_of_consume_can_be_produced_to_another_topic(piped: Korvet, topic: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
     lines = piped("consume", topic, "--format", "json").out
-    assert piped("produce", f"{topic}-copy", "--format", "json", stdin=lines) == Outcome(0, "")
+    assert Outcome(0, "") == piped("produce", f"{topic}-copy", "--format", "json", stdin=lines)
 
     assert piped("consume", f"{topic}-copy", "--format", "json").out == lines.replace(topic, f"{topic}-copy")
 
@@ -206,10 +206,10 @@ def test_bad_line_is_named_and_lines_before_it_are_written(piped: Korvet, topic:
         stdin='{"value": "good"}\n\n{"value": oops}\n{"value": "late"}\n',
     )
 
-    assert bad.status == 1
+    assert 1 == bad.status
     assert bad.err.startswith("korvet: line 3: not JSON: ")
     assert bad.err.endswith("; what stands before it is written\n")
-    assert piped("consume", topic).out == "good\n"
+    assert "good\n" == piped("consume", topic).out
 
 
 def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, topic: str) -> None:
@@ -217,9 +217,9 @@ def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, t
     lines = "".join(json.dumps({"value": str(p), "partition": p}) + "\n" for p in range(3))
     piped("produce", topic, "--format", "json", stdin=lines)
 
-    assert korvet("consume", topic, "-p", "1").out == "1\n"
-    assert sorted(korvet("consume", topic, "-p", "2", "-p", "0").out.split()) == ["0", "2"]
-    assert korvet("consume", topic, "-p", "3").status == 2
+    assert "1\n" == korvet("consume", topic, "-p", "1").out
+    assert ["0", "2"] == sorted(korvet("consume", topic, "-p", "2", "-p", "0").out.split())
+    assert 2 == korvet("consume", topic, "-p", "3").status
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_invalid_consume_options_are_refused(
 ) -> None:
     refused = korvet("consume", topic, *arguments)
 
-    assert refused.status == 2
+    assert 2 == refused.status
     assert complaint in refused.err
-    assert refused.err.count("\n") == 1
+    assert 1 == refused.err.count("\n")
 
 
 def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
@@ -274,14 +274,14 @@ def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
         stderr=subprocess.PIPE,
     ) as consumer:
         assert consumer.stdout is not None
-        assert consumer.stdout.readline() == b"early\n"
+        assert b"early\n" == consumer.stdout.readline()
         piped("produce", topic, stdin="late\n")
-        assert consumer.stdout.readline() == b"late\n"
+        assert b"late\n" == consumer.stdout.readline()
         consumer.send_signal(signal.SIGINT)
         out, err = consumer.communicate(timeout=30)
 
     assert (b"", b"") == (out, err)
-    assert consumer.returncode == 128 + signal.SIGINT
+    assert 128 + signal.SIGINT == consumer.returncode
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -296,13 +296,13 @@ def test_consume_ends_silently_when_its_output_is_closed(
         env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
     ) as consumer:
         assert consumer.stdout is not None
-        assert consumer.stdout.readline() == b"line 0\n"
+        assert b"line 0\n" == consumer.stdout.readline()
         consumer.stdout.close()
         assert consumer.stderr is not None
         err = consumer.stderr.read()
 
-    assert err == b""
-    assert consumer.returncode == 128 + signal.SIGPIPE
+    assert b"" == err
+    assert 128 + signal.SIGPIPE == consumer.returncode
 
 
 def test_typed_lines_are_sent_immediately(broker: KorvetProcess, korvet: Korvet, topic: str) -> None:
@@ -324,7 +324,7 @@ def test_typed_lines_are_sent_immediately(broker: KorvetProcess, korvet: Korvet,
             producer.stdin.flush()
             assert line == consumer.stdout.readline()
         producer.stdin.close()
-        assert producer.wait(30) == 0
+        assert 0 == producer.wait(30)
         consumer.terminate()
 
 
@@ -350,21 +350,21 @@ def test_offsets_are_printed_as_by_get_offset_shell(
 ) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
 
-    assert piped("offsets", topic, "--time", time) == Outcome(0, f"{topic}:0:{expected}\n")
+    assert Outcome(0, f"{topic}:0:{expected}\n") == piped("offsets", topic, "--time", time)
 
 
 @pytest.mark.parametrize("time", ["2030-01-01", "latest-tiered", "-5", "-6"])
 def test_partition_without_a_matching_offset_is_not_printed(piped: Korvet, topic: str, time: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
 
-    assert piped("offsets", topic, "--time", time) == Outcome(0, "")
+    assert Outcome(0, "") == piped("offsets", topic, "--time", time)
 
 
 def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> None:
     piped("produce", topic, "--format", "json", stdin=JSON_LINES)
     offsets = json.loads(piped("offsets", topic, "--time", "earliest", "--json").out)
 
-    assert offsets == [{"topic": topic, "partition": 0, "offset": 0, "timestamp": 1767225600000}]
+    assert [{"topic": topic, "partition": 0, "offset": 0, "timestamp": 1767225600000}] == offsets
 
 
 # --- Errors -------------------------------------------------------------------------------------------------
@@ -373,8 +373,8 @@ def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> Non
 def test_unreachable_broker_is_reported_in_one_line(korvet: Korvet) -> None:
     refused = korvet("topics", "list", "-b", "127.0.0.1:1")
 
-    assert refused.status == 1
-    assert refused.err == "korvet: 127.0.0.1:1: Connection refused. (NETWORK_EXCEPTION)\n"
+    assert 1 == refused.status
+    assert "korvet: 127.0.0.1:1: Connection refused. (NETWORK_EXCEPTION)\n" == refused.err
 
 
 @pytest.mark.parametrize(
@@ -399,9 +399,9 @@ def test_usage_errors_print_one_line_and_exit_with_2(
 ) -> None:
     refused = korvet(*arguments)
 
-    assert refused.status == 2
+    assert 2 == refused.status
     assert complaint in refused.err
-    assert refused.err.count("\n") == 1
+    assert 1 == refused.err.count("\n")
 
 
 def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
@@ -413,7 +413,7 @@ def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
     monkeypatch.setattr("korvet.cli.topics.with_client", broken)
     failed = korvet("topics", "list")
 
-    assert failed.status == 1
+    assert 1 == failed.status
     expected = (
         "korvet: ZeroDivisionError: a slip (an error in korvet; KORVET_TRACEBACK=1 prints the traceback)\n"
     )
@@ -421,14 +421,14 @@ def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
 
 
 def test_version_is_that_of_the_package(korvet: Korvet) -> None:
-    assert korvet("--version") == Outcome(0, "korvet 0.1.0\n")
+    assert Outcome(0, "korvet 0.1.0\n") == korvet("--version")
 
 
 @pytest.mark.parametrize("command", ["serve", "topics", "produce", "consume", "offsets"])
 def test_every_command_has_help(korvet: Korvet, command: str) -> None:
     helped = korvet(command, "--help")
 
-    assert helped.status == 0
+    assert 0 == helped.status
     assert helped.out.startswith(f"Usage: korvet {command}")
     assert max(map(len, helped.out.splitlines())) <= 80
 
@@ -444,7 +444,7 @@ def test_refused_lines_are_reported_with_the_lines_written_before_them(piped: Ko
     )
     assert found is not None, outcome.err
     first, last, written = (int(number.replace(",", "")) for number in found.groups())
-    assert outcome.status == 1
+    assert 1 == outcome.status
     assert first == written + 1 <= 25_001 <= last
     stored = piped("consume", topic).out.splitlines()
     assert written <= len(stored) <= 25_000
@@ -466,7 +466,7 @@ def test_commands_accept_closed_standard_streams(
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_timeout_ends_a_command_when_the_broker_does_not_answer(piped: Korvet) -> None:
@@ -475,6 +475,6 @@ def test_timeout_ends_a_command_when_the_broker_does_not_answer(piped: Korvet) -
         began_s = time.monotonic()
         outcome = piped("topics", "list", "-b", address, "--timeout", "0.5")
 
-    assert outcome.status == 1
-    assert outcome.err.count("\n") == 1
+    assert 1 == outcome.status
+    assert 1 == outcome.err.count("\n")
     assert time.monotonic() - began_s < 15

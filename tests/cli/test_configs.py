@@ -15,7 +15,7 @@ from tests.cli.conftest import Korvet, Outcome
 def topic(request: pytest.FixtureRequest, korvet: Korvet) -> str:
     """A topic for this test only."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
-    assert korvet("topics", "create", name, "--set", "segment.ms=5") == Outcome(0, "")
+    assert Outcome(0, "") == korvet("topics", "create", name, "--set", "segment.ms=5")
     return name
 
 
@@ -29,7 +29,7 @@ def test_all_settings_are_listed(korvet: Korvet, topic: str) -> None:
     assert {
         "name": "segment.ms", "value": "5", "source": "topic", "read-only": False, "sensitive": False
     } == segment  # fmt: skip
-    assert head.split() == ["NAME", "VALUE", "SOURCE", "READ-ONLY"]
+    assert ["NAME", "VALUE", "SOURCE", "READ-ONLY"] == head.split()
     assert ["segment.ms", "5", "topic", "no"] in [row.split() for row in rows]
     assert ["max.message.bytes", "1048588", "default", "no"] in [row.split() for row in rows]
 

@@ -40,7 +40,7 @@ def topic(request: pytest.FixtureRequest, korvet: Korvet, records: str) -> str:
 
 
 def fill(korvet: Korvet, records: str, topic: str) -> None:
-    assert korvet("produce", topic, "--format", "json", records) == Outcome(0, "")
+    assert Outcome(0, "") == korvet("produce", topic, "--format", "json", records)
 
 
 def committed_offsets(korvet: Korvet, group: str) -> dict[int, int]:
@@ -150,10 +150,13 @@ def test_group_with_members_cannot_be_reset_or_deleted(korvet: Korvet, members: 
     reset = korvet("groups", "reset-offsets", members.group, "--all-topics", "--to-earliest", "--execute")
     deleted = korvet("groups", "delete", members.group)
 
-    assert reset == Outcome(
-        1,
-        "",
-        "korvet: group with-members is Stable and has 2 members; offsets can be reset once it is Empty.\n",
+    assert (
+        Outcome(
+            1,
+            "",
+            "korvet: group with-members is Stable and has 2 members; offsets can be reset once it is Empty.\n",
+        )
+        == reset
     )
     assert deleted.err.endswith("(NON_EMPTY_GROUP)\n")
     assert {0: 3} == {

@@ -23,7 +23,7 @@ def test_table_aligns_text_left_and_numbers_right(capsys: pytest.CaptureFixture[
 def test_table_without_rows_contains_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([], ["topic", "partitions"])
 
-    assert capsys.readouterr().out == "TOPIC  PARTITIONS\n"
+    assert "TOPIC  PARTITIONS\n" == capsys.readouterr().out
 
 
 class Terminal(io.StringIO):
@@ -74,4 +74,4 @@ def test_progress_is_silent_without_a_terminal(monkeypatch: pytest.MonkeyPatch, 
         clock.now = 2.0
         progress.show(3000)
 
-    assert redirected.getvalue() == ""
+    assert "" == redirected.getvalue()

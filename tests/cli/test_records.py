@@ -46,7 +46,7 @@ def test_headers_may_be_an_object() -> None:
 
 
 def test_timestamp_may_be_in_iso_format() -> None:
-    assert from_json(b'{"timestamp": "1970-01-01T00:00:01.5Z"}').timestamp == 1500
+    assert 1500 == from_json(b'{"timestamp": "1970-01-01T00:00:01.5Z"}').timestamp
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def refused(*arguments: str, **environment: str) -> tuple[int, str]:
         check=False,
         env=os.environ | environment,
     )
-    assert done.stdout == ""
+    assert "" == done.stdout
     return done.returncode, done.stderr
 
 
@@ -74,7 +74,7 @@ def at_a_terminal(command: list[str]) -> str:
         while b"Ctrl-C ends it" not in said:
             said += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert 0 == process.wait(30)
     os.close(ours)
     return said.decode()
 
@@ -82,7 +82,7 @@ def at_a_terminal(command: list[str]) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_the_broker_with_status_0(number: signal.Signals) -> None:
     with KorvetProcess() as korvet:
-        assert korvet.end(number) == 0
+        assert 0 == korvet.end(number)
 
 
 def test_port_can_be_bound_again_after_a_kill() -> None:
@@ -112,7 +112,7 @@ def first_answer() -> tuple[float, int]:
         status = Path(f"/proc/{korvet.pid}/status")
         resident = int(status.read_text().partition("VmRSS:")[2].split()[0]) if status.exists() else 0
     assert size > 0
-    assert correlation_id == 7
+    assert 7 == correlation_id
     return children_s() - before_s, resident
 
 
@@ -134,9 +134,9 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, err = refused("--listeners", address)
 
-    assert status == 1
+    assert 1 == status
     assert err.startswith(f"korvet: cannot listen on {address}: port ")
-    assert err.count("\n") == 1
+    assert 1 == err.count("\n")
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
 def test_invalid_storage_url_prints_one_line_and_exits_with_2(url: str) -> None:
     status, err = refused("--listeners", "127.0.0.1:0", "--storage", url)
 
-    assert status == 2
+    assert 2 == status
     assert err.startswith("korvet: ")
     assert url in err
-    assert err.count("\n") == 1
+    assert 1 == err.count("\n")
 
 
 def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_pat
         "--config", str(file), "--set", "storage.layout=heap", KORVET_LOG_RETENTION_HOURS="a week"
     )
 
-    assert status == 2
+    assert 2 == status
     for name in ("num.partitions", "nonsense.setting", "storage.layout", "log.retention.hours"):
-        assert sum(name in line.split(":")[1] for line in err.splitlines()) == 1, err
+        assert 1 == sum(name in line.split(":")[1] for line in err.splitlines()), err
     assert all(line.startswith("korvet: $.") for line in err.splitlines())
     assert "accepted: record, batch" in err
 
@@ -168,7 +168,7 @@ def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_pat
 def test_setting_without_a_value_is_refused() -> None:
     status, err = refused("--set", "num.partitions")
 
-    assert status == 2
+    assert 2 == status
     assert "'num.partitions' is not NAME=VALUE." in err
 
 
@@ -222,7 +222,7 @@ def test_all_settings_can_be_printed() -> None:
     printed = subprocess.run([*SERVE, "--settings"], capture_output=True, text=True, check=True, timeout=30)
     head, *rows = printed.stdout.splitlines()
 
-    assert head.split() == ["NAME", "DEFAULT", "ACCEPTED", "MEANING"]
+    assert ["NAME", "DEFAULT", "ACCEPTED", "MEANING"] == head.split()
     assert "num.partitions" in [row.split()[0] for row in rows]
 
 
@@ -241,7 +241,7 @@ def test_broker_serves_without_standard_streams() -> None:
                     assert time.monotonic() < deadline
                     time.sleep(0.01)  # no event reports that it listens
             process.terminate()
-            assert process.wait(30) == 0
+            assert 0 == process.wait(30)
         finally:
             process.kill()
 
@@ -276,4 +276,4 @@ def test_process_titles_hide_the_password(processes: str) -> None:
     ],
 )
 def test_arguments_are_shown_without_passwords(argument: str, shown: str) -> None:
-    assert without_secrets(argument) == shown
+    assert shown == without_secrets(argument)
