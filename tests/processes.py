@@ -82,7 +82,7 @@ class KorvetProcess:
 
     def kill(self) -> None:
         """Kill the process with SIGKILL, as a crash would, and assert that it ended by that."""
-        assert self.end(signal.SIGKILL) == -signal.SIGKILL, "\n".join(self.log)
+        assert -signal.SIGKILL == self.end(signal.SIGKILL), "\n".join(self.log)
 
     def stop(self) -> int:
         """Drain the process with SIGTERM, and return its exit status."""

@@ -246,10 +246,10 @@ class RedisServer:
 
     def _assert_own_process(self) -> None:
         with self.client() as through_socket:
-            assert through_socket.info("server")["process_id"] == self.pid
+            assert self.pid == through_socket.info("server")["process_id"]
         if self.port:
             with redis.Redis(port=self.port, password=self.options.get("requirepass")) as through_port:
-                assert through_port.info("server")["process_id"] == self.pid
+                assert self.pid == through_port.info("server")["process_id"]
 
     def _end(self, number: signal.Signals) -> int | None:
         process, self.process = self.process, None

@@ -288,7 +288,7 @@ def test_unreadable_file_is_reported_as_a_fault(file: Path, text: str) -> None:
     ],
 )
 def test_listener_port_defaults_to_9092(text: str, expected: Listener) -> None:
-    assert load_config(flags={"listeners": text}).listeners == (expected,)
+    assert (expected,) == load_config(flags={"listeners": text}).listeners
 
 
 def test_missing_file_is_reported_as_a_fault(file: Path) -> None:

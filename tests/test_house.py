@@ -43,7 +43,7 @@ def split_readme() -> tuple[str, str, str]:
 def test_readme_lists_the_served_apis() -> None:
     _, table, _ = split_readme()
 
-    assert api_table() == table, "run: .venv/bin/python -m tests.test_house"
+    assert table == api_table(), "run: .venv/bin/python -m tests.test_house"
 
 
 def test_every_api_has_message_handler_and_test_modules_of_the_same_name() -> None:
@@ -53,7 +53,7 @@ def test_every_api_has_message_handler_and_test_modules_of_the_same_name() -> No
         path.format(name) for name in names for path in folders if not (ROOT / path.format(name)).exists()
     ]
 
-    assert missing == []
+    assert [] == missing
 
 
 def test_changelog_contains_the_current_version() -> None:
@@ -79,7 +79,7 @@ def test_missing_python_is_reported_in_one_line(tmp_path: Path) -> None:
         [ROOT / ".ci/find-python"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
 
-    assert finder.returncode == 1
+    assert 1 == finder.returncode
     assert "korvet needs Python 3.11 or newer" in finder.stderr
 
 
@@ -91,7 +91,7 @@ def test_unsuitable_python_is_reported(tmp_path: Path) -> None:
         [ROOT / ".ci/find-python"], env={"PYTHON": str(too_old)}, capture_output=True, text=True, check=False
     )
 
-    assert finder.returncode == 1
+    assert 1 == finder.returncode
     assert f"PYTHON={too_old} does not start, is not Python 3.11 to 3.14" in finder.stderr
 
 
@@ -110,7 +110,7 @@ def test_links_within_the_repository_exist(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     dead = [link for link in links if "://" not in link and not (document.parent / link).exists()]
 
-    assert dead == []
+    assert [] == dead
 
 
 if __name__ == "__main__":

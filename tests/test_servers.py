@@ -30,7 +30,7 @@ def test_killed_server_keeps_acknowledged_writes(durable: RedisServer) -> None:
     durable.start()
 
     with durable.client() as client:
-        assert client.get("a") == b"1"
+        assert b"1" == client.get("a")
 
 
 def test_server_accepts_connections_on_its_port(durable: RedisServer) -> None:
@@ -48,7 +48,7 @@ def test_replica_follows_its_primary(durable: RedisServer) -> None:
         seen = follower.get("a")
     replica.remove()
 
-    assert seen == b"1"
+    assert b"1" == seen
 
 
 def test_port_in_use_is_reported() -> None:
@@ -70,7 +70,7 @@ def test_missing_wheel_is_named() -> None:
 def test_search_path_excludes_the_virtual_environment() -> None:
     found = [kind.binary() for kind in kinds() if kind is servers.REDIS_PATH]
 
-    assert [path for path in found if Path(sys.prefix) in path.parents] == []
+    assert [] == [path for path in found if Path(sys.prefix) in path.parents]
 
 
 def test_server_kinds_have_the_version_of_their_name() -> None:
@@ -84,4 +84,4 @@ def test_server_kinds_have_the_version_of_their_name() -> None:
     promised = {"valkey-9.1": "9.1", "redis-6.2": "6.2.14"}
     found = {kind.id: version(kind) for kind in kinds() if kind.id in promised}
 
-    assert [name for name, prefix in found.items() if not prefix.startswith(promised[name])] == []
+    assert [] == [name for name, prefix in found.items() if not prefix.startswith(promised[name])]

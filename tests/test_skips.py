@@ -38,7 +38,7 @@ def test_skip_fails_the_run_and_is_reported(
 ) -> None:
     status, said = run(tmp_path, *arguments, first=skipping, second=PASSES)
 
-    assert status == pytest.ExitCode.TESTS_FAILED
+    assert pytest.ExitCode.TESTS_FAILED == status
     assert "1 passed, 1 skipped" in said
     assert "skipped, so this run fails" in said
     assert "no kcat here" in said
@@ -47,5 +47,5 @@ def test_skip_fails_the_run_and_is_reported(
 def test_expected_failure_does_not_count_as_a_skip(tmp_path: Path) -> None:
     status, said = run(tmp_path, first=FAILS_AS_EXPECTED, second=PASSES)
 
-    assert status == pytest.ExitCode.OK
+    assert pytest.ExitCode.OK == status
     assert "1 passed, 1 xfailed" in said
