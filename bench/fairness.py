@@ -116,7 +116,7 @@ def fill(work: Work, topic: str, size: int, batch: bytes, **settings: str) -> in
 # --- Disturbances -------------------------------------------------------------------------------------------
 
 
-def nothing(work: Work) -> None:
+def no_disturbance(work: Work) -> None:
     for _ in work.rounds():
         time.sleep(0.05)
 
@@ -233,7 +233,7 @@ def partitions(work: Work) -> None:
 
 
 DISTURBANCES: tuple[Callable[[Work], None], ...] = (
-    nothing,
+    no_disturbance,
     a_slow_consumer,
     fetches_of_50_mb,
     compressed_fetches,

@@ -161,7 +161,7 @@ class Measured:
         self.wall_s.append(time.perf_counter() - began_s)
         self.used_s.append(self.broker.cpu_s() - used_s)
 
-    def say(self, what: str, goal: str) -> None:
+    def print_times(self, what: str, goal: str) -> None:
         walls = ", ".join(f"{wall_s:.3f}" for wall_s in self.wall_s)
         used_s = sum(self.used_s) / len(self.used_s)
         print(f"{what}: {walls} s (processor {used_s:.3f} s each); goal {goal}", flush=True)
@@ -195,7 +195,7 @@ def measure_rebalances(at: Broker) -> None:
                 member.ask_to_join()
             with measured.once():
                 rebalance(members)
-    measured.say(f"{MEMBERS} members over {PARTITIONS} partitions, from the last join on", "< 1 s")
+    measured.print_times(f"{MEMBERS} members over {PARTITIONS} partitions, from the last join on", "< 1 s")
 
 
 def measure_heartbeats(at: Broker) -> None:
@@ -273,7 +273,7 @@ def measure_positions(at: Broker) -> None:
             if count != POSITIONS:
                 message = f"{count} positions instead of {POSITIONS}"
                 raise RuntimeError(message)
-        measured.say(f"{POSITIONS} committed offsets fetched", "< 0.5 s")
+        measured.print_times(f"{POSITIONS} committed offsets fetched", "< 0.5 s")
         measure_commits(at, wire, "many", topics[0], f"one commit into a group of {POSITIONS}")
 
 
@@ -312,7 +312,7 @@ def measure_topics(at: Broker) -> None:
                 with measured.once():
                     wire.ask(request)
                     wire.receive()
-            measured.say(f"{TOPICS} topics described, {what}", "< 0.5 s")
+            measured.print_times(f"{TOPICS} topics described, {what}", "< 0.5 s")
 
 
 def main() -> None:

@@ -64,8 +64,8 @@ class System:
                 connections=REQUEST_CONNECTIONS,
                 seconds=REQUEST_S,
             )
-            told = f"{answered.rate:,.0f} requests/s, p99 {answered.p99_us / 1000:.1f} ms"
-            figures.append((told, answered.requests))
+            text = f"{answered.rate:,.0f} requests/s, p99 {answered.p99_us / 1000:.1f} ms"
+            figures.append((text, answered.requests))
 
     def _produce(self, topic: str) -> float:
         return self.client.produce(
@@ -96,12 +96,12 @@ class System:
         before = self._used_s()
         yield figures
         after = self._used_s()
-        for told, number in figures:
+        for text, number in figures:
             broker_us, server_us = (
                 (late - early) / number * 1e6 for early, late in zip(before, after, strict=True)
             )
             print(
-                f"{self.name}: {case}: {told}; {broker_us:.2f} us of processor time in the broker,"
+                f"{self.name}: {case}: {text}; {broker_us:.2f} us of processor time in the broker,"
                 f" {server_us:.2f} in Valkey"
             )
 

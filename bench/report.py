@@ -135,9 +135,9 @@ class Results:
             system,
             *(figure(value) for value in (median(figures), min(figures), max(figures))),
             case.unit,
-            _or_nothing(self.median(case.processor_time(), system)),
-            "" if system in self.floors.values() else _or_nothing(self.ratio(case, system, self.peer)),
-            _or_nothing(self.ratio(case, system, self.floors.get(system))),
+            _figure_or_empty(self.median(case.processor_time(), system)),
+            "" if system in self.floors.values() else _figure_or_empty(self.ratio(case, system, self.peer)),
+            _figure_or_empty(self.ratio(case, system, self.floors.get(system))),
             ", ".join(f"{each.sign} {figure(each.goal.value)}{each.of}" for each in verdicts),
             (f"no: {', '.join(missed)}" if missed else "yes") if verdicts else "",
         )
@@ -177,7 +177,7 @@ def figure(value: float) -> str:
     return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
 
 
-def _or_nothing(value: float | None) -> str:
+def _figure_or_empty(value: float | None) -> str:
     return "" if value is None else figure(value)
 
 

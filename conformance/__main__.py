@@ -58,9 +58,9 @@ def play(words: Sequence[str], running: Sequence[Peer]) -> list[Outcome]:
         rows = together(outcome.found)
         new = sum(row not in known for row in rows)
         state = "BROKEN" if outcome.broken else f"{new} UNDECLARED" if new else "ok"
-        told = f", {len(rows)} differences" if rows else ""
+        differences = f", {len(rows)} differences" if rows else ""
         print(
-            f"{scenario.name}: {state} ({outcome.answers} answers{told}, {time.monotonic() - began:.1f} s)",
+            f"{scenario.name}: {state} ({outcome.answers} answers{differences}, {time.monotonic() - began:.1f} s)",
             flush=True,
         )
         outcomes.append(outcome)
@@ -73,9 +73,14 @@ def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason], written: str) 
     played = [outcome.scenario.name for outcome in outcomes]
     faults = [
         *(f"BROKEN {outcome.scenario.name}: {text}" for outcome in outcomes for text in outcome.broken),
-        *(f"UNDECLARED {told(row)}" for row in undeclared(found, reasons)),
-        *(f"NO LONGER FOUND {told(row)}" for row in vanished(found, reasons, played)),
-        *(f"WITHOUT A REASON {told(row)}" for each in reasons if not each.why for row in each.differences),
+        *(f"UNDECLARED {described(row)}" for row in undeclared(found, reasons)),
+        *(f"NO LONGER FOUND {described(row)}" for row in vanished(found, reasons, played)),
+        *(
+            f"WITHOUT A REASON {described(row)}"
+            for each in reasons
+            if not each.why
+            for row in each.differences
+        ),
     ]
     if written != page(reasons, SCENARIOS.values()):
         faults.append(f"{PAGE.name} is out of date: python -m conformance --page")
@@ -89,7 +94,7 @@ def judge(outcomes: Sequence[Outcome], reasons: Sequence[Reason], written: str) 
     return 1 if faults else 0
 
 
-def told(row: Difference) -> str:
+def described(row: Difference) -> str:
     """Describe a difference in a few lines."""
     brokers = "" if row.brokers == OURS else f" ({'; '.join(row.brokers)})"
     return (

@@ -117,8 +117,8 @@ class Reader:
             if found not in (None, "", ZERO_UUID) and any(
                 each.name == key and self._version in each.versions for each in schema_of(type(value)).fields
             ):
-                told = self._value(found, key, _joined(name, key), around)
-                return told.removeprefix("the id of ")  # one path, whichever way a version names topics
+                path = self._value(found, key, _joined(name, key), around)
+                return path.removeprefix("the id of ")  # one path, whichever way a version names topics
         return "nameless"
 
     def _of_others(self, key: str) -> bool:
@@ -132,7 +132,7 @@ class Reader:
         if rule is not None:
             return self._ruled(rule.kind, value, short, around)
         if short == "timestamp":
-            return clock.told(value)
+            return clock.formatted(value)
         if isinstance(value, str):
             return _short(value.replace(self.talk.scope + "-", ""))
         if isinstance(value, bytes | bytearray | memoryview):
@@ -204,20 +204,22 @@ class Reader:
             "record_count",
             "size",
         )
-        told = [f"base_offset {self._value(batch.base_offset, '', f'{name}.base_offset', around)}"]
-        told += [f"{each} {getattr(batch, each)}" for each in header]
-        told.append(f"crc {'right' if crc32c(batch.buffer[CRC_COVERS_FROM:]) == batch.crc else 'wrong'}")
+        parts = [f"base_offset {self._value(batch.base_offset, '', f'{name}.base_offset', around)}"]
+        parts += [f"{each} {getattr(batch, each)}" for each in header]
+        parts.append(f"crc {'right' if crc32c(batch.buffer[CRC_COVERS_FROM:]) == batch.crc else 'wrong'}")
         if batch.is_idempotent:
             producer = self._name(batch.producer_id, "producer_id")
-            told.append(f"{producer} epoch {batch.producer_epoch} sequence {batch.base_sequence}")
+            parts.append(f"{producer} epoch {batch.producer_epoch} sequence {batch.base_sequence}")
         if not batch.is_log_append_time:
-            told.append(f"from {clock.told(batch.base_timestamp)} to {clock.told(batch.max_timestamp)}")
-        return ", ".join(told)
+            parts.append(
+                f"from {clock.formatted(batch.base_timestamp)} to {clock.formatted(batch.max_timestamp)}"
+            )
+        return ", ".join(parts)
 
     def _decoded(self, batch: RecordBatch, name: str, around: Mapping[str, Any]) -> Iterator[str]:
         for delta, timestamp, key, value, headers in decode_records(batch):
             offset = self._value(batch.base_offset + delta, "", f"{name}.offset", around)
-            when = "append time" if batch.is_log_append_time else clock.told(timestamp)
+            when = "append time" if batch.is_log_append_time else clock.formatted(timestamp)
             yield f"offset {offset}, {when}, {_bytes(key)}: {_bytes(value)}, {headers!r}"
 
 

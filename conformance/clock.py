@@ -10,7 +10,7 @@ HOUR_MS = 3_600_000
 T0 = (int(time.time()) - 3600) * 1000
 
 
-def told(milliseconds: int) -> str:
+def formatted(milliseconds: int) -> str:
     """Format a timestamp of a scenario's record as `T0+5`; any other number unchanged."""
     distance = milliseconds - T0
     return f"T0{distance:+d}" if abs(distance) < 100 * HOUR_MS else str(milliseconds)

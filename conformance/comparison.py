@@ -70,19 +70,19 @@ def differing(api: str, kafka: Fields, ours: Fields) -> Iterator[tuple[str, str,
     if (ANSWER in kafka) != (ANSWER in ours):
         yield ANSWER, kafka.get(ANSWER, _summary(kafka)), ours.get(ANSWER, _summary(ours))
         return
-    told: list[str] = []  # prefixes of fields that are skipped, because their difference was yielded
+    reported: list[str] = []  # prefixes of fields that are skipped, because their difference was yielded
     for field in sorted(kafka.keys() | ours.keys(), key=lambda field: (not field.endswith(RECORDS), field)):
         theirs, own = kafka.get(field, ABSENT), ours.get(field, ABSENT)
         if (
             theirs == own
-            or any(field.startswith(begin) for begin in told)
+            or any(field.startswith(begin) for begin in reported)
             or _is_same(api, field, theirs, own)
         ):
             continue
         if field.endswith(RECORDS):
-            told += [field.removesuffix(RECORDS) + "[", field.removesuffix(RECORDS) + ".records["]
+            reported += [field.removesuffix(RECORDS) + "[", field.removesuffix(RECORDS) + ".records["]
         elif field.endswith("]"):
-            told.append(f"{field}.")
+            reported.append(f"{field}.")
         yield field, theirs, own
 
 

@@ -71,9 +71,9 @@ REFUSED: Mapping[str, tuple[str, dict[str, str], str]] = {
         "requires another security.protocol",
     ),
     "neither": ("SASL_PLAINTEXT", {"security.protocol": "PLAINTEXT"}, "requires another security.protocol"),
-    "TLS where there is none": ("SASL_PLAINTEXT", {}, "requires another security.protocol"),
-    "no certificate of the client's": ("MUTUAL", {"security.protocol": "SSL"}, "requires one"),
-    "trust in nobody there": ("SASL_SSL", {"ssl.truststore.location": ""}, "its certificate is not trusted"),
+    "TLS on a plaintext listener": ("SASL_PLAINTEXT", {}, "requires another security.protocol"),
+    "no client certificate": ("MUTUAL", {"security.protocol": "SSL"}, "requires one"),
+    "an untrusted authority": ("SASL_SSL", {"ssl.truststore.location": ""}, "its certificate is not trusted"),
 }
 
 
@@ -115,19 +115,19 @@ class Checks:
         """Yield each check with its name; the order matters."""
         for mechanism in MECHANISMS:
             yield f"{mechanism} over TLS and without", partial(self.logs_in, mechanism)
-        yield "a certificate of the client's", self.mutual
+        yield "a client certificate is accepted", self.mutual
         for name, (listener, change, said) in REFUSED.items():
-            yield f"{name} is refused in a line", partial(self.is_refused, listener, change, said)
+            yield f"{name} is refused in one line", partial(self.is_refused, listener, change, said)
         yield "rows are written and read in batches", self.batch
         yield "a stream reads, another writes", self.streams
-        yield "who may read one topic reads it, and is told of others", self.one_topic_only
-        yield "what the brokers tell a login that may read one topic", self.told
+        yield "a user with READ on one topic reads it and is refused others", self.one_topic_only
+        yield "a user with READ on one topic sees only that topic", self.visible_topic_only
         yield "a log that ends in an aborted transaction", self.transactions
         yield "a compacted topic, with gaps", self.compacted
-        yield "times of the producer and of the broker", self.times
-        yield "all of it is archived, without lag", self.archived
-        yield "the archive of who may read one topic goes on", self.archived_by_reader
-        yield "what is archived and what is not, as one", self.queried
+        yield "timestamps of the producer and of the broker", self.times
+        yield "all topics are archived without lag", self.archived
+        yield "a user with READ on one topic archives it", self.archived_by_reader
+        yield "archived and live records are queried together", self.queried
 
     # --- Connecting ---------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Checks:
             lambda: self.save(self.spark.createDataFrame([("1",)], "value string"), "orders", user="reader"),
         )
 
-    def told(self) -> None:
+    def visible_topic_only(self) -> None:
         """Expect responses to Metadata, DescribeCluster and ListOffsets; and refusals of what was not granted."""
         orders, secret = (Partition(topic, 0) for topic in ("orders", "secret"))
 
@@ -299,11 +299,11 @@ class Checks:
     def archived(self) -> None:
         topics = ["appended", "created", "orders", "paid", "state"]
         login = self.properties("alice", "SCRAM-SHA-256")
-        told = self.korvet(
+        result = self.korvet(
             "lake", "archive", "--topics", ",".join(topics), *self.lake(), "--once", "--json", login
         )
 
-        expect([(topic, 0, None) for topic in topics], summary(told))
+        expect([(topic, 0, None) for topic in topics], summary(result))
         for topic in topics:
             rows = rows_of(self.folder / "lake" / topic)
             found = self.read(topic, **{"kafka.isolation.level": "read_committed"})
@@ -318,27 +318,27 @@ class Checks:
 
     def archived_by_reader(self) -> None:
         login = self.properties("reader", "PLAIN")
-        told = self.korvet(
+        result = self.korvet(
             *("lake", "archive", "--topics", "orders,secret", "--to", str(self.folder / "one")),
             *("--once", "--json", login),
         )
 
         refused = "secret: Not authorised for the topic."
-        expect([("orders", 0, None), ("secret", 0, refused)], summary(told))
-        expect(1, told.returncode)
+        expect([("orders", 0, None), ("secret", 0, refused)], summary(result))
+        expect(1, result.returncode)
         expect(1000, len(rows_of(self.folder / "one" / "orders")))
         expect_in(
-            "tools will not show how far the archive is: group korvet-lake: Group authoriz", told.stderr
+            "tools will not show how far the archive is: group korvet-lake: Group authoriz", result.stderr
         )
 
     def queried(self) -> None:
         self.save(self.spark.createDataFrame([("new", "1")], "key string, value string"), "orders")
         sql = "select count(*) as n, count(distinct partition, offset) as d from orders"
-        told = self.korvet(
+        result = self.korvet(
             "lake", "query", sql, *self.lake("--at"), "--json", self.properties("alice", "SCRAM-SHA-512")
         )
 
-        expect([{"n": 1001, "d": 1001}], [json.loads(line) for line in told.stdout.splitlines()])
+        expect([{"n": 1001, "d": 1001}], [json.loads(line) for line in result.stdout.splitlines()])
 
     # --- What they need -----------------------------------------------------------------------------------
 
@@ -418,12 +418,12 @@ class Checks:
         return done
 
 
-def summary(told: subprocess.CompletedProcess[str]) -> list[tuple[str, int, str | None]]:
+def summary(result: subprocess.CompletedProcess[str]) -> list[tuple[str, int, str | None]]:
     """Return topic, lag and error from the output of `lake archive --json`."""
     try:
-        return [(each["topic"], each["lag_offsets"], each["error"]) for each in json.loads(told.stdout)]
+        return [(each["topic"], each["lag_offsets"], each["error"]) for each in json.loads(result.stdout)]
     except json.JSONDecodeError:
-        raise AssertionError(f"it ended with {told.returncode}: {told.stderr[-1000:]}") from None
+        raise AssertionError(f"it ended with {result.returncode}: {result.stderr[-1000:]}") from None
 
 
 def without_secrets(said: str) -> None:

@@ -36,13 +36,13 @@ class Connector:
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield each check with its name; the order matters. A check returns a remark."""
-        yield "write a topic, and read it whole", self.write_and_read
-        yield "keys, nulls, headers and timestamps come back", self.columns
-        yield "minPartitions splits, nothing is lost", self.min_partitions
+        yield "a written topic is read completely", self.write_and_read
+        yield "keys, nulls, headers and timestamps are read back", self.columns
+        yield "minPartitions splits without losing records", self.min_partitions
         yield "offsets by timestamp", self.by_timestamp
         yield "offsets by partition", self.by_offset
-        yield "a stream with a checkpoint goes on where it stopped", self.stream
-        yield "maxOffsetsPerTrigger, every record once", self.bounded_stream
+        yield "a stream resumes from its checkpoint", self.stream
+        yield "maxOffsetsPerTrigger reads every record once", self.bounded_stream
         yield "a stream from one topic into another", self.copied
 
     def write_and_read(self) -> str:

@@ -142,7 +142,9 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
         control = next(target for target in targets if target.is_kafka)
         for target in targets:
             for step, wanted, got in zip(steps, answers[control.name], answers[target.name], strict=True):
-                yield Result(f"{version}.x {told(step)}", target.name, fault(step, target, wanted, got))
+                yield Result(
+                    f"{version}.x {command_line(step)}", target.name, fault(step, target, wanted, got)
+                )
 
 
 @frozen
@@ -205,5 +207,5 @@ def comparable(step: Step, answer: Answer, *, mask: bool) -> str:
     return re.sub(r"\s", "", re.sub(r"\d+", "N", text)) if mask else text.strip()
 
 
-def told(step: Step) -> str:
+def command_line(step: Step) -> str:
     return " ".join([step.tool, *step.arguments])

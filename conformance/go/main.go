@@ -53,7 +53,7 @@ var checks = []check{
 	{"consume in a group, and commit", func(ctx context.Context, client client, topic string) error {
 		return expect(ctx, client, topic, 0, 500, true)
 	}},
-	{"what was committed is told", func(ctx context.Context, client client, topic string) error {
+	{"committed offset is read back", func(ctx context.Context, client client, topic string) error {
 		partitions, err := client.committed(ctx, topic, topic)
 		if err == nil && partitions != 2 {
 			err = fmt.Errorf("%d partitions have an offset", partitions)

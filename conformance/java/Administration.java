@@ -49,18 +49,18 @@ final class Administration {
 
     void addTo(Conformance checks) {
         add(checks, "create a topic with settings, describe, list, delete it", this::topicLife);
-        add(checks, "what cannot be created is refused, each by its own error", this::refusedTopics);
-        add(checks, "validate_only creates nothing", this::validateOnly);
+        add(checks, "invalid topics are refused with individual errors", this::refusedTopics);
+        add(checks, "validate_only creates no topic", this::validateOnly);
         add(checks, "topics by their ids", this::byId);
-        add(checks, "more partitions, never fewer", this::partitions);
+        add(checks, "partitions can be added but not removed", this::partitions);
         add(checks, "settings of a topic: set, append, subtract, delete", this::settings);
-        add(checks, "settings that are no good are refused, nothing changes", this::refusedSettings);
+        add(checks, "invalid settings are refused without a change", this::refusedSettings);
         add(checks, "settings of the broker, with documentation and synonyms", this::brokerSettings);
         add(checks, "delete records, and the log starts there", this::deleteRecords);
         add(checks, "offsets: earliest, latest, of the greatest timestamp, by time", this::offsets);
         add(checks, "log directories have sizes", this::logDirs);
         add(checks, "the cluster: its id, nodes, controller, features", this::cluster);
-        add(checks, "many topics at once, paged", this::manyTopics);
+        add(checks, "many topics in pages", this::manyTopics);
         add(checks, "elections are not needed, or not served", this::elections);
     }
 

@@ -26,17 +26,17 @@ final class Consuming {
         checks.add("consume: from the start, also read_committed", this::fromStart);
         checks.add("consume: from an offset in the middle of a batch", this::fromOffset);
         checks.add("consume: from a time", this::fromTime);
-        checks.add("consume: from the end, what comes then", this::fromEnd);
+        checks.add("consume: from the end", this::fromEnd);
         checks.add("consume: beginning and end offsets", this::bounds);
-        checks.add("consume: auto.offset.reset=none says that there is no position", this::noReset);
+        checks.add("consume: auto.offset.reset=none fails without a committed offset", this::noReset);
         checks.add("consume: beyond the end is out of range, a reset goes to the start", this::outOfRange);
         checks.add("consume: max.poll.records, pause and resume", this::pausedAndBounded);
         checks.add("consume: small fetches of large batches from many partitions", this::smallFetches);
-        checks.add("consume: an empty partition is waited at, a record wakes it", this::woken);
+        checks.add("consume: waiting at an empty partition ends with a record", this::woken);
         checks.add("consume: topics by a pattern, also one created later", this::byPattern);
         checks.add("consume: commit with metadata, and resume", this::commitAndResume);
         checks.add("consume: auto-commit, and resume", this::autoCommit);
-        checks.add("consume: lag falls to nothing", this::lag);
+        checks.add("consume: lag falls to 0", this::lag);
     }
 
     private void fromStart() throws Exception {

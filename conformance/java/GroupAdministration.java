@@ -29,8 +29,8 @@ final class GroupAdministration {
         add(checks, "list and describe, with members and their partitions", this::described);
         add(checks, "offsets of a group: alter, list, delete", this::offsets);
         add(checks, "lag, as tools compute it", this::lag);
-        add(checks, "a group with members is not deleted, nor are its offsets altered", this::refused);
-        add(checks, "delete groups, each with its own answer", this::deleted);
+        add(checks, "a group with members cannot be deleted or altered", this::refused);
+        add(checks, "delete groups with individual errors", this::deleted);
         add(checks, "offsets of many groups in one request", this::manyGroups);
         add(checks, "members are removed, static ones by instance id", this::removed);
     }

@@ -24,18 +24,18 @@ final class Groups {
 
     void addTo(Conformance checks) {
         for (String assignor : List.of("RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor")) {
-            checks.add("group: two join at once and share, " + assignor, () -> shared(assignor, 2));
+            checks.add("group: two members join concurrently and share, " + assignor, () -> shared(assignor, 2));
         }
-        checks.add("group: six join at once, each gets one partition", () -> shared("CooperativeStickyAssignor", 6));
-        checks.add("group: eager members give up everything before they are assigned anew", this::eagerOrder);
-        checks.add("group: cooperative members give up only what moves", this::cooperativeOrder);
-        checks.add("group: who leaves hands over, the other goes on where it was", this::handOver);
-        checks.add("group: who stops polling loses its partitions and may not commit", this::silent);
-        checks.add("group: a static member comes back without a rebalance", this::staticRejoin);
+        checks.add("group: six members join concurrently and get one partition each", () -> shared("CooperativeStickyAssignor", 6));
+        checks.add("group: eager members revoke all partitions before a new assignment", this::eagerOrder);
+        checks.add("group: cooperative members revoke only moved partitions", this::cooperativeOrder);
+        checks.add("group: remaining member resumes the partitions of a leaving one", this::handOver);
+        checks.add("group: a member that stops polling loses its partitions and cannot commit", this::silent);
+        checks.add("group: a restarted static member causes no rebalance", this::staticRejoin);
         checks.add("group: a second member of the same instance id fences the first", this::fenced);
-        checks.add("group: the group notices new partitions", this::newPartitions);
+        checks.add("group: new partitions are assigned", this::newPartitions);
         checks.add("group: members of different protocols are refused", this::inconsistent);
-        checks.add("group: group.protocol=consumer works, or is refused by name", this::nextGeneration);
+        checks.add("group: group.protocol=consumer works or is refused by name", this::nextGeneration);
     }
 
     private void shared(String assignor, int count) throws Exception {
@@ -80,8 +80,8 @@ final class Groups {
                 Expect.eventually("both have two", () -> first.count() == 2 && second.count() == 2);
                 var kept = first.partitions.stream().toList();
                 var moved = IntStream.range(0, 4).filter(number -> !kept.contains(number)).boxed().toList();
-                Expect.equal(List.of("assigned 0 1 2 3", "revoked " + joined(moved)), told(first));
-                Expect.equal(List.of("assigned " + joined(moved)), told(second));
+                Expect.equal(List.of("assigned 0 1 2 3", "revoked " + joined(moved)), partitionEvents(first));
+                Expect.equal(List.of("assigned " + joined(moved)), partitionEvents(second));
             }
             Expect.eventually("the first has all again", () -> first.count() == 4);
         }
@@ -198,7 +198,7 @@ final class Groups {
     }
 
     /** The events that name partitions: cooperative members are also told of every rebalance that moves nothing. */
-    private static List<String> told(Member member) {
+    private static List<String> partitionEvents(Member member) {
         return member.events.stream().filter(event -> event.contains(" ")).toList();
     }
 

@@ -26,20 +26,20 @@ final class Producing {
 
     void addTo(Conformance checks) {
         for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
-            checks.add("produce: odd records come back whole, " + codec, () -> oddRecords(codec));
+            checks.add("produce: unusual records are consumed unchanged, " + codec, () -> oddRecords(codec));
         }
         for (String acks : List.of("0", "1", "all")) {
             checks.add("produce: acks=" + acks, () -> acknowledged(acks));
         }
-        checks.add("produce: idempotent, many small batches in flight, each once and in order", this::idempotent);
+        checks.add("produce: idempotent batches in flight are stored once and in order", this::idempotent);
         checks.add("produce: a record of 900 kB", this::large);
-        checks.add("produce: a record that is too large is refused, the next is taken", this::tooLarge);
-        checks.add("produce: timestamps of the producer come back", this::createTime);
+        checks.add("produce: a too large record is refused and the next one accepted", this::tooLarge);
+        checks.add("produce: timestamps of the producer are consumed unchanged", this::createTime);
         checks.add("produce: LogAppendTime replaces timestamps", this::logAppendTime);
-        checks.add("produce: a timestamp of tomorrow is refused where the topic says so", this::timestampOutOfRange);
-        checks.add("produce: a name that no topic can have is refused", this::invalidTopic);
+        checks.add("produce: a timestamp of tomorrow is refused if the topic limits timestamps", this::timestampOutOfRange);
+        checks.add("produce: an invalid topic name is refused", this::invalidTopic);
         checks.add("produce: an unknown topic is created by its first record", this::autoCreated);
-        checks.add("produce: init_transactions works, or is refused at once for good", this::transactions);
+        checks.add("produce: init_transactions works or is refused immediately", this::transactions);
     }
 
     private void oddRecords(String codec) throws Exception {

@@ -30,7 +30,7 @@ const checks = {
     }
   },
   'consume in a group, and commit': (client, topic) => expect(client, topic, 0, 100 * client.codecs.length),
-  'what was committed is told': async (client, topic) => {
+  'committed offset is read back': async (client, topic) => {
     const partitions = await client.committed(topic, topic)
     if (partitions !== 2) throw new Error(`${partitions} partitions have an offset`)
   },

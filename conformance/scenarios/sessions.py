@@ -21,14 +21,14 @@ from korvet.protocol.record_batch import decode_records, parse_batches
 def until_rebalancing(talk: Talk, member: Member) -> None:
     """Return once a member's heartbeat gets an error, because others want to join or were lost."""
 
-    def told() -> bool:
+    def has_error() -> bool:
         request = heartbeat(member.group, member.member_id, member.generation, instance=member.instance)
         return bool(talk.tell(request).error_code)
 
-    talk.wait_until(told, f"{member.who} is told of a rebalance")
+    talk.wait_until(has_error, f"{member.who} is in a rebalance")
 
 
-def seen(talk: Talk, group: str, label: str) -> None:
+def describe(talk: Talk, group: str, label: str) -> None:
     """Describe a group."""
     talk.ask(DescribeGroupsRequest(groups=[group]), label=label)
 
@@ -38,12 +38,12 @@ def two_members_share_a_group(talk: Talk, _version: int) -> None:
     group = talk.name("g")
     one = Member(talk, "one", group)
     form(one)
-    seen(talk, group, "one alone")
+    describe(talk, group, "one alone")
     two = Member(talk, "two", group)
     two.ask_to_join()
     until_rebalancing(talk, one)
     one.heartbeat("is told")
-    seen(talk, group, "while they join")
+    describe(talk, group, "while they join")
     one.commit(talk.topic("orders"), 3, "commits while they join")
     one.ask_to_join()
     one.joined("joins again")
@@ -52,7 +52,7 @@ def two_members_share_a_group(talk: Talk, _version: int) -> None:
     share(one, two)
     for member in (one, two):
         member.heartbeat("is alive at last")
-    seen(talk, group, "both")
+    describe(talk, group, "both")
 
 
 @scenario()
@@ -69,7 +69,7 @@ def a_member_leaves(talk: Talk, _version: int) -> None:
     share(stays)
     goes.heartbeat("that has left")
     goes.commit(talk.topic("orders"), 3, "that has left commits")
-    seen(talk, group, "one is left")
+    describe(talk, group, "one is left")
 
 
 @scenario()
@@ -91,7 +91,7 @@ def a_member_crashes(talk: Talk, _version: int) -> None:
     stays.ask_to_join()
     stays.joined("joins a third time")
     share(stays)
-    seen(talk, group, "one is left")
+    describe(talk, group, "one is left")
     late = heartbeat(group, crashes.member_id, crashes.generation)
     talk.ask(late, label="who crashed is alive after all")
 
@@ -105,7 +105,7 @@ def leader_crashes_before_its_sync(talk: Talk, _version: int) -> None:
     leader, follower = (one, two) if one.leads else (two, one)
     follower.who = "the follower"
     leader.client.close()
-    seen(talk, group, "waiting for the leader")
+    describe(talk, group, "waiting for the leader")
     follower.ask_to_sync()
     follower.synced("is told")
 

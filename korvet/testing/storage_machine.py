@@ -307,7 +307,7 @@ class StorageMachine(RuleBasedStateMachine):
             while missing := by_tp.keys() - results.keys():
                 batches = {tp: batch(by_tp[tp][0], codec=codec, producer=by_tp[tp][1]) for tp in missing}
                 answers = await self.storage(broker).append(batches)
-                assert answers.keys() == missing
+                assert missing == answers.keys()
                 results |= {
                     tp: each for tp, each in answers.items() if not isinstance(each, KafkaStorageError)
                 }
@@ -328,11 +328,11 @@ class StorageMachine(RuleBasedStateMachine):
         if isinstance(expected, KafkaError):
             assert type(result) is type(expected)
         elif expected is not None:
-            assert result == AppendResult(expected.base_offset, -1, log.log_start_offset, duplicate=True)
+            assert AppendResult(expected.base_offset, -1, log.log_start_offset, duplicate=True) == result
         else:
             assert isinstance(result, AppendResult)
             assert log.may_begin_at(result.base_offset)
-            assert result == AppendResult(result.base_offset, -1, log.log_start_offset)
+            assert AppendResult(result.base_offset, -1, log.log_start_offset) == result
             log.append(appended, result.base_offset, who)
 
     # --- Reading ----------------------------------------------------------------------------------------
@@ -374,9 +374,9 @@ class StorageMachine(RuleBasedStateMachine):
 
         assert isinstance(result, ReadResult)
         found = records_of(result, offset)
-        assert found == wanted[: len(found)]
+        assert wanted[: len(found)] == found
         assert bool(found) == bool(wanted)
-        assert result.offsets == log.bounds
+        assert log.bounds == result.offsets
         assert result.size == sum(map(len, result.batches))
         assert result.size <= max_bytes or len(batches_of(result)) == 1
         return found[-1].offset + 1 if found else log.next_offset
@@ -385,9 +385,9 @@ class StorageMachine(RuleBasedStateMachine):
     def check_bounds(self, broker: int, partition: int) -> None:
         tp, log = self.pick(partition)
 
-        assert self.brokers.call(self.storage(broker).latest, tp) == log.bounds
-        assert self.brokers.call(self.storage(broker).earliest, tp) == log.earliest
-        assert self.brokers.call(self.storage(broker).epoch_end, tp, 0) == EpochEnd(0, log.next_offset)
+        assert log.bounds == self.brokers.call(self.storage(broker).latest, tp)
+        assert log.earliest == self.brokers.call(self.storage(broker).earliest, tp)
+        assert EpochEnd(0, log.next_offset) == self.brokers.call(self.storage(broker).epoch_end, tp, 0)
 
     @rule(broker=brokers, partition=partitions, timestamp=timestamps)
     def seek_by_time(self, broker: int, partition: int, timestamp: int) -> None:
@@ -402,9 +402,9 @@ class StorageMachine(RuleBasedStateMachine):
         offset = offset_in(log, place)
         truncate_before = self.storage(broker).truncate_before
 
-        assert self.brokers.call(truncate_before, tp, offset) == offset
+        assert offset == self.brokers.call(truncate_before, tp, offset)
         log.truncate_before(offset)
-        assert self.brokers.call(truncate_before, tp, offset - back) == offset
+        assert offset == self.brokers.call(truncate_before, tp, offset - back)
 
     # --- Groups and documents ---------------------------------------------------------------------------
 
@@ -439,8 +439,8 @@ class StorageMachine(RuleBasedStateMachine):
         for group_id in GROUPS:
             expected = self.model.groups.get(group_id, GroupModel()).positions
 
-            assert self.brokers.call(committed, group_id) == expected
-            assert self.brokers.call(committed, group_id, list(self.model.logs)) == expected
+            assert expected == self.brokers.call(committed, group_id)
+            assert expected == self.brokers.call(committed, group_id, list(self.model.logs))
 
     @rule(
         broker=brokers,
@@ -463,7 +463,7 @@ class StorageMachine(RuleBasedStateMachine):
         elif value is None:
             self.model.documents.pop(key, None)
         else:
-            assert result == version + 1
+            assert version + 1 == result
             self.model.documents[key] = value, version + 1
 
     @rule(broker=brokers, key=st.sampled_from(KEYS))
@@ -471,7 +471,7 @@ class StorageMachine(RuleBasedStateMachine):
         expected = self.model.documents.get(key)
         found = self.brokers.call(self.storage(broker).load, "k", key)
 
-        assert found == (None if expected is None else Document(*expected))
+        assert (None if expected is None else Document(*expected)) == found
 
     # --- Events of the environment ----------------------------------------------------------------------
 

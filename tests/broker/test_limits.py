@@ -102,7 +102,7 @@ def test_answer_may_reserve_a_quarter_of_the_remaining_budget() -> None:
     budget = AnswerBudget(4_000_000)
     granted = [budget.reserve(2_000_000) for _ in range(3)]
 
-    assert granted == [1_000_000, 750_000, 562_500]
+    assert [1_000_000, 750_000, 562_500] == granted
     assert budget.taken == sum(granted)
 
 

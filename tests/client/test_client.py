@@ -299,8 +299,8 @@ async def test_keys_select_partitions_and_results_are_in_record_order() -> None:
         produced = await client.produce("t", records)
         stored = {(r.partition, r.offset): r.value for r in await read(client, T0, T1, T2)}
 
-        assert [partition_of_key(b"key %d" % n, 3) for n in range(50)] == [p.partition for p in produced]
-        assert [r.value for r in records] == [stored[where] for where in produced]
+        assert [p.partition for p in produced] == [partition_of_key(b"key %d" % n, 3) for n in range(50)]
+        assert [stored[where] for where in produced] == [r.value for r in records]
 
 
 async def test_keyless_records_of_a_call_share_a_partition_and_calls_rotate() -> None:

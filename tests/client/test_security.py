@@ -161,5 +161,5 @@ def test_invalid_settings_are_refused_with_the_accepted_values(
         security_of({"security.protocol": "SSL", **located}, prefix="kafka.")
 
     assert str(raised.value).startswith("kafka.")
-    assert str(raised.value).count("\n") == 0
+    assert 0 == str(raised.value).count("\n")
     assert "hush" not in str(raised.value)

@@ -141,5 +141,5 @@ def test_rules_name_existing_fields(rule: Rule) -> None:
             return
         struct = found.struct
 
-    assert names == []
+    assert [] == names
     assert rule.kind is not Kind.ORDER or found.is_array

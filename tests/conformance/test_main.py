@@ -11,6 +11,6 @@ def test_unknown_word_is_refused_with_similar_scenario_names(capsys: pytest.Capt
     status = main(["fetch:", "fecth"])
     captured = capsys.readouterr()
 
-    assert status == 2
+    assert 2 == status
     assert captured.err.startswith("no scenario has 'fecth' in its name; near names: fetch: ")
-    assert captured.out == ""
+    assert "" == captured.out

@@ -37,5 +37,5 @@ def test_flights_are_consumed_unchanged(kind: str, settings: dict[str, str], tmp
             check=False,
         )
 
-    assert example.returncode == 0, example.stderr
-    assert example.stdout.splitlines()[-1] == "336,776 rows came back as they went in."
+    assert 0 == example.returncode, example.stderr
+    assert "336,776 rows came back as they went in." == example.stdout.splitlines()[-1]

@@ -23,5 +23,5 @@ def test_flights_are_read_from_the_lake_unchanged(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert example.returncode == 0, example.stdout + example.stderr
-    assert example.stdout.splitlines()[-1] == "Both tables are equal, row for row."
+    assert 0 == example.returncode, example.stdout + example.stderr
+    assert "Both tables are equal, row for row." == example.stdout.splitlines()[-1]

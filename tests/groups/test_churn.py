@@ -237,7 +237,7 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
         nursery.cancel_scope.cancel()
 
     assert (State.STABLE, MEMBERS) == (group.state, len(group.members))
-    assert sorted(partition for each in calm for partition in each.partitions) == list(range(PARTITIONS))
+    assert list(range(PARTITIONS)) == sorted(partition for each in calm for partition in each.partitions)
     assert group.generation_id > generation_id
     assert cluster.rebalances > 50
     assert cluster.failures > 1

@@ -31,7 +31,7 @@ def test_log_lines_contain_the_group_and_its_state(caplog: pytest.LogCaptureFixt
     talk.wait(3000)
     talk.sync("a", a="A")
 
-    assert caplog.messages[-1] == "group 'g' (Stable, generation 1, 1 members) has its assignments"
+    assert "group 'g' (Stable, generation 1, 1 members) has its assignments" == caplog.messages[-1]
     assert not [line for line in caplog.messages if "<" in line]
 
 
@@ -601,7 +601,7 @@ def test_oldest_pending_members_are_removed_beyond_a_bound() -> None:
     group.tick(3001)
     responses = {ticket: answer.error_code for ticket, answer in group.answers}
 
-    assert responses[ids[0]] == ErrorCode.UNKNOWN_MEMBER_ID
+    assert ErrorCode.UNKNOWN_MEMBER_ID == responses[ids[0]]
     assert list(group._pending) == ids[1:3]
     assert list(group.members) == ids[3:]
 

@@ -10,9 +10,9 @@ def test_keys_are_popped_in_order_of_their_deadlines() -> None:
     for key, end_ms in {"b": 20, "a": 10, "c": 30}.items():
         deadlines.set(key, end_ms)
 
-    assert deadlines.next_ms == 10
-    assert [deadlines.pop(25) for _ in range(3)] == ["a", "b", None]
-    assert deadlines.next_ms == 30
+    assert 10 == deadlines.next_ms
+    assert ["a", "b", None] == [deadlines.pop(25) for _ in range(3)]
+    assert 30 == deadlines.next_ms
 
 
 def test_deadline_can_be_moved_and_cleared() -> None:
@@ -24,9 +24,9 @@ def test_deadline_can_be_moved_and_cleared() -> None:
     deadlines.set("cleared", 1)
     deadlines.clear("cleared")
 
-    assert [deadlines.pop(30) for _ in range(2)] == ["earlier", None]
-    assert [deadlines.pop(60) for _ in range(2)] == ["later", None]
-    assert deadlines.next_ms == NEVER
+    assert ["earlier", None] == [deadlines.pop(30) for _ in range(2)]
+    assert ["later", None] == [deadlines.pop(60) for _ in range(2)]
+    assert NEVER == deadlines.next_ms
 
 
 def test_deadlines_match_a_model() -> None:

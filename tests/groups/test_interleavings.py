@@ -279,7 +279,7 @@ class Interleavings(RuleBasedStateMachine):
         if joined.leader == joined.member_id:
             leaders = self.leaders.setdefault(joined.generation_id, set())
             leaders.add(self.instance_of(joined.member_id))
-            assert len(leaders) == 1
+            assert 1 == len(leaders)
             assert joined.member_id in {member.member_id for member in joined.members}
         else:
             assert not joined.members
@@ -322,7 +322,7 @@ class Interleavings(RuleBasedStateMachine):
     def leader_was_returned_to_its_client(self) -> None:
         if self.group.state is State.COMPLETING_REBALANCE:
             assert self.group.leader is not None
-            assert self.leaders[self.group.generation_id] == {self.instance_of(self.group.leader)}
+            assert {self.instance_of(self.group.leader)} == self.leaders[self.group.generation_id]
 
     @invariant()
     def counters_match_members(self) -> None:

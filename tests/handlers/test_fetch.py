@@ -460,7 +460,7 @@ async def test_old_id_of_a_recreated_topic_is_unknown(broker: Broker) -> None:
     assert ErrorCode.UNKNOWN_TOPIC_ID == partition.error_code
 
 
-@pytest.mark.parametrize("epoch", [0, -1], ids=["asks for a session", "wants none"])
+@pytest.mark.parametrize("epoch", [0, -1], ids=["new session", "sessionless"])
 async def test_fetch_sessions_are_declined(broker: Broker, epoch: int) -> None:
     await create(broker)
 

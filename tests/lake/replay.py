@@ -28,7 +28,7 @@ def live_files(table: Path) -> list[str]:
     """Return the files that the log's commits have added and not removed."""
     alive: dict[str, None] = {}
     commits = sorted((table / "_delta_log").glob("*.json"))
-    assert [int(commit.stem) for commit in commits] == list(range(len(commits))), "the log is not whole"
+    assert list(range(len(commits))) == [int(commit.stem) for commit in commits], "the log is not whole"
     for commit in commits:
         for line in commit.read_text(encoding="utf-8").splitlines():
             action = json.loads(line)

@@ -26,8 +26,8 @@ def test_chain_spans_offset_gaps_and_ranges_without_records(table: LakeTable) ->
     table = table.commit([written(table, 30, 40)])
     table = table.commit([ArchivedRange(0, 40, 41)])
 
-    assert chained_up_to(table, 0) == 41
-    assert missing_stretches(table, 0) == []
+    assert 41 == chained_up_to(table, 0)
+    assert [] == missing_stretches(table, 0)
 
 
 def test_chain_ends_where_a_foreign_delete_removed_rows(table: LakeTable) -> None:
@@ -36,9 +36,9 @@ def test_chain_ends_where_a_foreign_delete_removed_rows(table: LakeTable) -> Non
     table.delta.delete("date = '2026-02-20'")
     table = table.reopened()
 
-    assert table.archived_up_to == {0: 50}
-    assert chained_up_to(table, 0) == 20
-    assert missing_stretches(table, 0) == [Stretch(20, 30)]
+    assert {0: 50} == table.archived_up_to
+    assert 20 == chained_up_to(table, 0)
+    assert [Stretch(20, 30)] == missing_stretches(table, 0)
 
 
 def test_range_is_missing_when_rows_of_one_date_are_missing(table: LakeTable) -> None:
@@ -46,7 +46,7 @@ def test_range_is_missing_when_rows_of_one_date_are_missing(table: LakeTable) ->
     table = table.commit([written(table, 0, 10, timestamps=days)])
     table.delta.delete("date = '2026-02-01'")
 
-    assert missing_stretches(table.reopened(), 0) == [Stretch(0, 10)]
+    assert [Stretch(0, 10)] == missing_stretches(table.reopened(), 0)
 
 
 def test_restore_keeps_the_archived_offset_and_shortens_the_chain(table: LakeTable) -> None:
@@ -56,8 +56,8 @@ def test_restore_keeps_the_archived_offset_and_shortens_the_chain(table: LakeTab
     table.delta.restore(version)
     table = table.reopened()
 
-    assert table.archived_up_to == {0: 20}
-    assert chained_up_to(table, 0) == 10
+    assert {0: 20} == table.archived_up_to
+    assert 10 == chained_up_to(table, 0)
 
 
 def test_ranges_committed_after_a_loss_do_not_hide_it(table: LakeTable) -> None:
@@ -68,7 +68,7 @@ def test_ranges_committed_after_a_loss_do_not_hide_it(table: LakeTable) -> None:
     table = table.reopened()
     table = table.commit([written(table, 20, 30)])
 
-    assert missing_stretches(table, 0) == [Stretch(10, 20)]
+    assert [Stretch(10, 20)] == missing_stretches(table, 0)
 
 
 def test_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
@@ -76,7 +76,7 @@ def test_accepted_gap_is_part_of_the_chain(table: LakeTable) -> None:
     table = table.commit([ArchivedRange(0, 20, 20)], [Gap(0, 10, 20)])
     table = table.commit([written(table, 20, 25)])
 
-    assert chained_up_to(table, 0) == 25
+    assert 25 == chained_up_to(table, 0)
 
 
 def optimized(table: LakeTable) -> LakeTable:
@@ -93,8 +93,8 @@ def test_chain_counts_files_of_a_foreign_optimize(table: LakeTable) -> None:
     table = table.commit([written(table, 30, 40, offsets=[33]), written(table, 9, 12, partition=1)])
     table = optimized(table)
 
-    assert chained_up_to(table, 0) == 40
-    assert chained_up_to(table, 1) == 12
+    assert 40 == chained_up_to(table, 0)
+    assert 12 == chained_up_to(table, 1)
 
 
 def test_rows_deleted_after_a_foreign_optimize_are_reported_missing(table: LakeTable) -> None:
@@ -103,7 +103,7 @@ def test_rows_deleted_after_a_foreign_optimize_are_reported_missing(table: LakeT
     table = optimized(table)
     table.delta.delete('"offset" = 15')
 
-    assert missing_stretches(table.reopened(), 0) == [Stretch(10, 12), Stretch(13, 20)]
+    assert [Stretch(10, 12), Stretch(13, 20)] == missing_stretches(table.reopened(), 0)
 
 
 def test_chain_accepts_a_fully_erased_range_after_foreign_optimize(
@@ -113,11 +113,11 @@ def test_chain_accepts_a_fully_erased_range_after_foreign_optimize(
         table = table.commit([written(table, start, start + 20, offsets=[start + 3, start + 5], key=b"ada")])
     table = table.commit([written(table, 40, 45, timestamps=[NOON + DAY_MS] * 5)])
     erasure = Erasure(table, key_set([b"ada"]))
-    assert erasure.run().errors == []
+    assert [] == erasure.run().errors
     before = len(erasure.table.files)
     erasure.table.delta.optimize.compact()
     after = table.reopened()
 
     assert len(after.files) < before
-    assert missing_stretches(after, 0) == []
-    assert chained_up_to(after, 0) == 45
+    assert [] == missing_stretches(after, 0)
+    assert 45 == chained_up_to(after, 0)

@@ -51,49 +51,49 @@ def compacted(table: LakeTable, target_bytes: int = 100 * MB) -> LakeTable:
     """Compact a table, check that only its files changed and that a second run finds nothing, and return it."""
     before = rows_of(folder(table)), numbers(folder(table)), chained_up_to(table, 0), table.gaps
     compaction = Compaction(table, target_bytes)
-    assert compaction.run().errors == []
+    assert [] == compaction.run().errors
     after = compaction.table
     assert (rows_of(folder(after)), numbers(folder(after)), chained_up_to(after, 0), after.gaps) == before
-    assert groups_of(after, target_bytes) == []
+    assert [] == groups_of(after, target_bytes)
     return after
 
 
 def names(table: LakeTable) -> list[tuple[int, int, int, int, str | None]]:
     """Return start, end, piece, pieces and date of the files."""
     found = [(f.held.start, f.held.end, f.held.piece, f.held.pieces, f.date) for f in table.files if f.held]
-    assert len(found) == len(table.files)
+    assert len(table.files) == len(found)
     return sorted(found, key=str)
 
 
 def test_small_files_of_a_day_are_joined_in_offset_order(table: LakeTable) -> None:
     table = compacted(archived(table, *[[0]] * 12))
 
-    assert names(table) == [(0, 120, 1, 1, "2026-01-31")]
-    assert pq.read_table(table.absolute(table.files[0]))["offset"].to_pylist() == list(range(120))
+    assert [(0, 120, 1, 1, "2026-01-31")] == names(table)
+    assert list(range(120)) == pq.read_table(table.absolute(table.files[0]))["offset"].to_pylist()
 
 
 def test_each_date_and_undated_rows_get_separate_files(table: LakeTable) -> None:
     table = compacted(archived(table, [0, 1, None], [1, 0], [None, 1]))
 
-    assert names(table) == [
+    assert [
         (0, 30, 1, 3, None),
         (0, 30, 2, 3, "2026-01-31"),
         (0, 30, 3, 3, "2026-02-01"),
-    ]
+    ] == names(table)
 
 
 def test_ranges_are_joined_within_a_day_so_that_they_expire_by_day(table: LakeTable) -> None:
     table = compacted(archived(table, [0], [0], [1], [1, 0], [0], [1], [2], [2]))
 
-    assert names(table) == [
+    assert [
         (0, 20, 1, 1, "2026-01-31"),
         (20, 60, 1, 2, "2026-01-31"),
         (20, 60, 2, 2, "2026-02-01"),
         (60, 80, 1, 1, "2026-02-02"),
-    ]
-    assert expired_up_to(table, NOON + DAY_MS) == {0: 20}
+    ] == names(table)
+    assert {0: 20} == expired_up_to(table, NOON + DAY_MS)
     table = drop_before(table, {0: 20})
-    assert (table.start(0), chained_up_to(table, 0), missing_stretches(table, 0)) == (20, 80, [])
+    assert (20, 80, []) == (table.start(0), chained_up_to(table, 0), missing_stretches(table, 0))
 
 
 def test_files_grow_up_to_the_target_size(table: LakeTable) -> None:
@@ -110,11 +110,11 @@ def test_compacted_row_groups_have_the_size_of_archived_ones(table: LakeTable) -
     table = compacted(archived(table, *[[0]] * 3, size=7_000))
 
     metadata = pq.read_metadata(table.absolute(table.files[0]))
-    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [
+    assert [
         ROW_GROUP_ROWS,
         ROW_GROUP_ROWS,
         21_000 - 2 * ROW_GROUP_ROWS,
-    ]
+    ] == [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 def test_large_file_is_not_rewritten_to_join_a_small_one(
@@ -125,14 +125,14 @@ def test_large_file_is_not_rewritten_to_join_a_small_one(
     table = compacted(archived(table, *[[0]] * 2, size=20_000))
     table = compacted(archived(table, *[[0]] * 3))
 
-    assert names(table) == [(0, 40_000, 1, 1, "2026-01-31"), (40_000, 40_030, 1, 1, "2026-01-31")]
+    assert [(0, 40_000, 1, 1, "2026-01-31"), (40_000, 40_030, 1, 1, "2026-01-31")] == names(table)
 
 
 def test_batch_with_many_dates_becomes_a_file_for_each_date(table: LakeTable) -> None:
     table = compacted(archived(table, list(range(60)), list(range(60)), size=120))
 
-    assert len(table.files) == 60
-    assert {file.count for file in table.files} == {4}
+    assert 60 == len(table.files)
+    assert {4} == {file.count for file in table.files}
 
 
 def test_compaction_spans_ranges_without_records_and_accepted_gaps(table: LakeTable) -> None:
@@ -140,7 +140,7 @@ def test_compaction_spans_ranges_without_records_and_accepted_gaps(table: LakeTa
     table = table.commit([ArchivedRange(0, 10, 15)], [Gap(0, 15, 30)])
     table = compacted(archived(table, [0], [0]))
 
-    assert names(table) == [(0, 50, 1, 1, "2026-01-31")]
+    assert [(0, 50, 1, 1, "2026-01-31")] == names(table)
 
 
 def test_compaction_keeps_lost_ranges_missing(table: LakeTable) -> None:
@@ -148,8 +148,8 @@ def test_compaction_keeps_lost_ranges_missing(table: LakeTable) -> None:
     table.delta.delete("date = '2026-02-01'")
     table = compacted(table.reopened())
 
-    assert missing_stretches(table, 0) == [Stretch(20, 30)]
-    assert len(table.files) == 2
+    assert [Stretch(20, 30)] == missing_stretches(table, 0)
+    assert 2 == len(table.files)
 
 
 def test_compaction_ignores_files_of_another_writer(table: LakeTable) -> None:
@@ -157,7 +157,7 @@ def test_compaction_ignores_files_of_another_writer(table: LakeTable) -> None:
     table.delta.optimize.compact()
     table = compacted(archived(table.reopened(), [0], [0]))
 
-    assert sorted(file.held is None for file in table.files) == [False, True]
+    assert [False, True] == sorted(file.held is None for file in table.files)
 
 
 def test_old_snapshot_is_readable_until_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_old_snapshot_is_readable_until_a_vacuum(table: LakeTable, tmp_path: Pat
     before = reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
     after = compacted(table)
 
-    assert reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB) == before
+    assert before == reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
     after.delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     cold = ColdReader(lake(tmp_path))
     cold._tables[TOPIC, TOPIC_ID] = table
-    assert cold.read(TOPIC, TOPIC_ID, 0, 0, 50, MB) == before
+    assert before == cold.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
 
 
 def test_compaction_refuses_records_that_differ_from_the_committed_ones(table: LakeTable) -> None:
@@ -185,9 +185,9 @@ def test_compaction_refuses_records_that_differ_from_the_committed_ones(table: L
     compaction = Compaction(table)
     result = compaction.run()
 
-    assert len(result.errors) == 1
+    assert 1 == len(result.errors)
     assert "offsets 0 to 19 of partition 0 are not the committed records" in result.errors[0]
-    assert [name[:2] for name in names(compaction.table)] == [(0, 10), (10, 20), (20, 40)]
+    assert [(0, 10), (10, 20), (20, 40)] == [name[:2] for name in names(compaction.table)]
 
 
 # --- Concurrent writers -----------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ def test_missing_file_is_reported_and_other_files_are_joined(table: LakeTable) -
     compaction = Compaction(table)
     done = compaction.run()
 
-    assert done.errors == [f"{table.location}/{lost.path} is not there."]
-    assert names(compaction.table) == [
+    assert [f"{table.location}/{lost.path} is not there."] == done.errors
+    assert [
         (0, 20, 1, 1, "2026-01-31"),
         (20, 30, 1, 1, "2026-02-01"),
         (30, 40, 1, 1, "2026-02-01"),
         (40, 60, 1, 1, "2026-02-02"),
-    ]
+    ] == names(compaction.table)
 
 
 def test_compaction_and_a_concurrent_archiver_commit_both_succeed(table: LakeTable) -> None:
@@ -217,9 +217,9 @@ def test_compaction_and_a_concurrent_archiver_commit_both_succeed(table: LakeTab
     compaction.run()
     stale = newer.commit([written(newer, 30, 40)])
 
-    assert (stale.archived_up_to, chained_up_to(stale, 0)) == ({0: 40}, 40)
-    assert [row.offset for row in rows_of(folder(table))] == list(range(40))
-    assert [name[:2] for name in names(stale)] == [(0, 20), (20, 30), (30, 40)]
+    assert ({0: 40}, 40) == (stale.archived_up_to, chained_up_to(stale, 0))
+    assert list(range(40)) == [row.offset for row in rows_of(folder(table))]
+    assert [(0, 20), (20, 30), (30, 40)] == [name[:2] for name in names(stale)]
 
 
 def test_second_of_two_replacements_of_the_same_files_conflicts(table: LakeTable) -> None:
@@ -230,7 +230,7 @@ def test_second_of_two_replacements_of_the_same_files_conflicts(table: LakeTable
     with pytest.raises(CommitConflict, match="another writer replaced"):
         replace(second, second.files, [], data_change=False)
     Compaction(second).run()
-    assert [row.offset for row in rows_of(folder(table))] == list(range(20))
+    assert list(range(20)) == [row.offset for row in rows_of(folder(table))]
 
 
 def test_compaction_that_loses_a_race_restarts_from_the_new_snapshot(
@@ -246,8 +246,8 @@ def test_compaction_that_loses_a_race_restarts_from_the_new_snapshot(
     monkeypatch.setattr(compacting, "replace", lose_race)
     result = Compaction(table).run()
 
-    assert (result.files_before, result.errors) == (0, [])
-    assert names(table.reopened()) == [(0, 20, 1, 1, "2026-01-31")]
+    assert (0, []) == (result.files_before, result.errors)
+    assert [(0, 20, 1, 1, "2026-01-31")] == names(table.reopened())
 
 
 def test_commit_with_a_lost_response_is_not_repeated(
@@ -265,8 +265,8 @@ def test_commit_with_a_lost_response_is_not_repeated(
     monkeypatch.setattr(LakeTable, "reopened", once)
     compaction.run()
 
-    assert [row.offset for row in rows_of(folder(rival))] == list(range(20))
-    assert groups_of(rival.reopened(), MB) == []
+    assert list(range(20)) == [row.offset for row in rows_of(folder(rival))]
+    assert [] == groups_of(rival.reopened(), MB)
 
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -304,9 +304,9 @@ def test_compaction_killed_at_any_step_loses_and_duplicates_no_record(
     process.start()
     process.join(60)
 
-    assert process.exitcode == -signal.SIGKILL
-    assert rows_of(folder(table)) == before
-    assert (len(live_files(folder(table))) < 4) == (step == "after commit")
+    assert -signal.SIGKILL == process.exitcode
+    assert before == rows_of(folder(table))
+    assert (step == "after commit") == (len(live_files(folder(table))) < 4)
     compacted(table.reopened())
 
 
@@ -323,7 +323,7 @@ def test_command_prints_joined_files_and_dry_run_prints_the_plan(table: LakeTabl
     assert dry.startswith("orders: 3 files of ")
     assert dry.endswith("would become 1\n")
     assert done.startswith("orders: 3 files of ")
-    assert again == "orders: nothing to join\n"
+    assert "orders: nothing to join\n" == again
     wrong = run(command, [*arguments, "--target-bytes", "many"])
     assert "'many' is not a size; accepted: 128MB, 1GB, 500kB, 1000000." in wrong.output
 
@@ -344,7 +344,7 @@ def test_command_prints_commits_made_before_a_failure(
     monkeypatch.setattr("korvet.lake.compacting.replace", once)
     result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
 
-    assert result.exit_code == 1
+    assert 1 == result.exit_code
     assert result.stdout.startswith("orders: 2 files of ")
     assert " became 1 of " in result.stdout
     assert "korvet: the store refuses.\n" in result.stderr
@@ -359,6 +359,6 @@ def test_command_names_a_damaged_file_and_exits_with_1(table: LakeTable, tmp_pat
 
     result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
 
-    assert result.exit_code == 1
+    assert 1 == result.exit_code
     assert f"{table.files[0].path} is damaged" in result.output
-    assert len(live_files(folder(table))) == 2
+    assert 2 == len(live_files(folder(table)))

@@ -76,11 +76,11 @@ def erased(table: LakeTable, keys: pa.Array = ADA) -> LakeTable:
     wanted = [row for row in rows_of(folder(table)) if row.key not in keys.to_pylist()]
     before = numbers(folder(table)), chained_up_to(table, 0), len(live_files(folder(table)))
     erasure = Erasure(table, keys)
-    assert erasure.run().errors == []
+    assert [] == erasure.run().errors
     after = erasure.table
-    assert rows_of(folder(after)) == wanted
+    assert wanted == rows_of(folder(after))
     assert (numbers(folder(after)), chained_up_to(after, 0), len(live_files(folder(after)))) == before
-    assert audit_table(after, checksums=True) == []
+    assert [] == audit_table(after, checksums=True)
     return after
 
 
@@ -88,9 +88,9 @@ def test_erasure_removes_the_records_of_a_key_and_keeps_the_chain(table: LakeTab
     table = archived(table, ["ada", "bob", None, "ada"], ["bob", "bob"], ["ada"], days=(0, 1))
     after = erased(table)
 
-    assert missing_stretches(after, 0) == []
-    assert erased_count(after) == 3
-    assert [places.tolist() for places in erased_places(after).values()] == [[0, 3, 6]]
+    assert [] == missing_stretches(after, 0)
+    assert 3 == erased_count(after)
+    assert [[0, 3, 6]] == [places.tolist() for places in erased_places(after).values()]
 
 
 def test_erasure_does_not_rewrite_files_without_the_key(table: LakeTable) -> None:
@@ -100,7 +100,7 @@ def test_erasure_does_not_rewrite_files_without_the_key(table: LakeTable) -> Non
     version = after.version
 
     assert [file.path for file in after.files if file.held and file.held.start == 0] == bobs
-    assert erased(after).version == version
+    assert version == erased(after).version
 
 
 def test_remote_reads_skip_erased_records(table: LakeTable, tmp_path: Path) -> None:
@@ -110,18 +110,18 @@ def test_remote_reads_skip_erased_records(table: LakeTable, tmp_path: Path) -> N
 
     first = reader.first(TOPIC, TOPIC_ID, 0, 2, 6)
     assert first is not None
-    assert first.offset == 5
-    assert reader.read(TOPIC, TOPIC_ID, 0, 2, 5, MB) == (b"", 5)
+    assert 5 == first.offset
+    assert (b"", 5) == reader.read(TOPIC, TOPIC_ID, 0, 2, 5, MB)
 
 
 def test_erasure_of_several_keys_in_several_partitions(table: LakeTable) -> None:
     table = table.commit([keyed(table, ["ada", "bob"]), keyed(table, ["eve", "ada", "bob"], partition=1)])
     after = erased(table, key_set([b"ada", b"eve", b"nobody"]))
 
-    assert {partition: places.tolist() for partition, places in erased_places(after).items()} == {
+    assert {
         0: [0],
         1: [0, 1],
-    }
+    } == {partition: places.tolist() for partition, places in erased_places(after).items()}
 
 
 def test_erased_offsets_survive_compaction_and_another_erasure(table: LakeTable) -> None:
@@ -130,11 +130,11 @@ def test_erased_offsets_survive_compaction_and_another_erasure(table: LakeTable)
     compaction.run()
     after = compaction.table
 
-    assert len(after.files) == 1
-    assert (erased_count(after), erased_places(after)[0].tolist()) == (3, [0, 3, 4])
-    assert audit_table(after, checksums=True) == []
+    assert 1 == len(after.files)
+    assert (3, [0, 3, 4]) == (erased_count(after), erased_places(after)[0].tolist())
+    assert [] == audit_table(after, checksums=True)
     again = erased(after, key_set([b"bob"]))
-    assert (erased_count(again), again.files[0].count) == (5, 0)
+    assert (5, 0) == (erased_count(again), again.files[0].count)
 
 
 def test_erasure_rewrites_files_of_another_writer(table: LakeTable) -> None:
@@ -144,9 +144,9 @@ def test_erasure_rewrites_files_of_another_writer(table: LakeTable) -> None:
     after = erased(table.reopened())
 
     places = {partition: offsets.tolist() for partition, offsets in erased_places(after).items()}
-    assert places == {0: [0, 2, 4], 1: [1]}
+    assert {0: [0, 2, 4], 1: [1]} == places
     assert all(file.held is None for file in after.files)
-    assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
+    assert ([], []) == (missing_stretches(after, 0), missing_stretches(after, 1))
 
 
 def test_audit_counts_all_files_of_a_partly_optimized_range(
@@ -156,8 +156,8 @@ def test_audit_counts_all_files_of_a_partly_optimized_range(
     table.delta.optimize.compact(partition_filters=[("date", "=", "2026-01-31")])
     table = table.reopened()
 
-    assert sorted(file.held is None for file in table.files) == [False, False, True]
-    assert audit_table(table, checksums=True) == []
+    assert [False, False, True] == sorted(file.held is None for file in table.files)
+    assert [] == audit_table(table, checksums=True)
 
 
 def test_all_records_of_foreign_files_can_be_erased(table: LakeTable) -> None:
@@ -166,14 +166,14 @@ def test_all_records_of_foreign_files_can_be_erased(table: LakeTable) -> None:
     table.delta.optimize.compact()
     after = erased(erased(table.reopened()), key_set([b"bob"]))
 
-    assert (missing_stretches(after, 0), missing_stretches(after, 1)) == ([], [])
+    assert ([], []) == (missing_stretches(after, 0), missing_stretches(after, 1))
 
 
 def test_fully_erased_range_expires_with_its_neighbours(table: LakeTable) -> None:
     table = erased(archived(table, ["ada"], ["bob"], ["ada", "ada"]))
 
-    assert expired_up_to(table, NOON + DAY_MS) == {0: 4}
-    assert expired_up_to(table, NOON) == {0: 1}
+    assert {0: 4} == expired_up_to(table, NOON + DAY_MS)
+    assert {0: 1} == expired_up_to(table, NOON)
 
 
 def test_audit_reports_erased_rows_that_a_restore_brought_back(table: LakeTable) -> None:
@@ -183,10 +183,10 @@ def test_audit_reports_erased_rows_that_a_restore_brought_back(table: LakeTable)
     after.delta.restore(version)
 
     findings = audit_table(after.reopened(), checksums=True)
-    assert [(each.start, each.end, each.what) for each in findings] == [
+    assert [
         (0, 2, "2 rows, where 1 were committed"),
         (0, 2, "1 records were committed, and 2 are in the files"),
-    ]
+    ] == [(each.start, each.end, each.what) for each in findings]
 
 
 def test_erasure_succeeds_beside_an_archiver_and_a_compaction(
@@ -203,8 +203,8 @@ def test_erasure_succeeds_beside_an_archiver_and_a_compaction(
     Erasure(table, ADA).run()
 
     after = table.reopened()
-    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob", b"eve"]
-    assert (chained_up_to(after, 0), audit_table(after, checksums=True)) == (6, [])
+    assert [b"bob", b"bob", b"eve"] == [row.key for row in rows_of(folder(table))]
+    assert (6, []) == (chained_up_to(after, 0), audit_table(after, checksums=True))
 
 
 def test_two_concurrent_erasures_of_one_range_are_both_counted(
@@ -221,8 +221,8 @@ def test_two_concurrent_erasures_of_one_range_are_both_counted(
     Erasure(table, ADA).run()
 
     after = table.reopened()
-    assert rows_of(folder(table)) == []
-    assert (erased_count(after), audit_table(after, checksums=True)) == (4, [])
+    assert [] == rows_of(folder(table))
+    assert (4, []) == (erased_count(after), audit_table(after, checksums=True))
 
 
 # --- Old files --------------------------------------------------------------------------------------------
@@ -238,19 +238,19 @@ def test_old_files_with_erased_records_are_found_and_removed(table: LakeTable) -
 
     found = {file.path: file for file in old_files(table, ADA)}
 
-    assert len(found) == 5
+    assert 5 == len(found)
     assert found[orphan.files[0].path].may_come
     assert not found[f"date=2026-01-31/{torn.name}"].is_readable
     going = [file for file in found.values() if file.is_removable]
     remove(table, going)
-    assert len(going) == 3
-    assert {file.path for file in old_files(table, ADA)} == {
+    assert 3 == len(going)
+    assert {
         orphan.files[0].path,
         f"date=2026-01-31/{torn.name}",
-    }
-    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob"]
+    } == {file.path for file in old_files(table, ADA)}
+    assert [b"bob", b"bob"] == [row.key for row in rows_of(folder(table))]
     table.commit([orphan])
-    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob", b"ada"]
+    assert [b"bob", b"bob", b"ada"] == [row.key for row in rows_of(folder(table))]
 
 
 def test_no_byte_of_the_key_remains_in_the_table_after_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
@@ -268,10 +268,10 @@ def test_no_byte_of_the_key_remains_in_the_table_after_a_vacuum(table: LakeTable
 
     result = CliRunner().invoke(command, arguments)
 
-    assert (result.exit_code, result.output) == (
+    assert (
         0,
         "orders: 1 records erased from 1 files (partition 0: 1)\norders: 1 files of older versions were removed\n",
-    )
+    ) == (result.exit_code, result.output)
     assert not [
         file for file in folder(table).rglob("*") if file.is_file() and b"lovelace" in file.read_bytes()
     ]
@@ -287,7 +287,7 @@ def test_missing_file_is_reported_and_other_files_are_erased(table: LakeTable) -
     done = Erasure(table, ADA).run()
 
     assert (found.counts(), found.errors) == (done.counts(), done.errors) == ({0: 2}, told)
-    assert {file.count for file in table.reopened().files if file.path != lost.path} == {1}
+    assert {1} == {file.count for file in table.reopened().files if file.path != lost.path}
 
 
 # --- Killed -----------------------------------------------------------------------------------------------
@@ -323,8 +323,8 @@ def test_erasure_killed_at_any_step_is_completed_by_a_second_run(
     process.start()
     process.join(60)
 
-    assert process.exitcode == -signal.SIGKILL
-    assert (rows_of(folder(table)) == before) == (step == "before commit")
+    assert -signal.SIGKILL == process.exitcode
+    assert (step == "before commit") == (rows_of(folder(table)) == before)
     result = CliRunner().invoke(
         command,
         ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline", "--vacuum-now", "--json"],
@@ -335,8 +335,8 @@ def test_erasure_killed_at_any_step_is_completed_by_a_second_run(
         0,
         [],
     )
-    assert [row.key for row in rows_of(folder(table))] == [b"bob", b"bob"]
-    assert list(old_files(table.reopened(), ADA)) == []
+    assert [b"bob", b"bob"] == [row.key for row in rows_of(folder(table))]
+    assert [] == list(old_files(table.reopened(), ADA))
 
 
 # --- The command ------------------------------------------------------------------------------------------
@@ -361,9 +361,9 @@ def test_command_prints_erased_records_and_remaining_old_files(table: LakeTable,
     dry = CliRunner().invoke(command, [*arguments, "--dry-run"])
     done = CliRunner().invoke(command, arguments)
 
-    assert dry.output == "orders: 2 records would be erased from 1 files (partition 0: 2)\n"
+    assert "orders: 2 records would be erased from 1 files (partition 0: 2)\n" == dry.output
     first, second = done.output.splitlines()
-    assert first == "orders: 2 records erased from 1 files (partition 0: 2)"
+    assert "orders: 2 records erased from 1 files (partition 0: 2)" == first
     assert second.startswith("orders: 1 old files of ")
     assert "--vacuum-now removes them immediately" in second
 
@@ -385,7 +385,7 @@ def test_command_prints_commits_made_before_a_failure(
     arguments = ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline"]
     result = CliRunner().invoke(command, arguments)
 
-    assert result.exit_code == 1
+    assert 1 == result.exit_code
     assert result.stdout.startswith("orders: 1 records erased from 1 files (partition 0: 1)\n")
     assert "korvet: the store refuses.\n" in result.stderr
 
@@ -397,7 +397,7 @@ def test_missing_key_and_missing_table_are_reported_in_one_line(table: LakeTable
     elsewhere = CliRunner().invoke(command, [*arguments, "-t", "nowhere", "-k", "ada"])
 
     assert "No key was given; use --key, or --key-file with one key on each line." in none.output
-    assert elsewhere.exit_code == 1
+    assert 1 == elsewhere.exit_code
     assert "There is no Delta table at" in elsewhere.output
 
 
@@ -411,7 +411,7 @@ def test_erasure_covers_ranges_whose_log_entries_were_removed(table: LakeTable) 
     Erasure(table.reopened(), ADA).run()
     after = table.reopened()
 
-    assert (chained_up_to(after, 0), erased_count(after), audit_table(after, checksums=True)) == (6, 2, [])
+    assert (6, 2, []) == (chained_up_to(after, 0), erased_count(after), audit_table(after, checksums=True))
 
 
 def test_records_of_files_without_statistics_are_counted_by_their_footers(table: LakeTable) -> None:

@@ -27,7 +27,7 @@ def erase(lake: Lake, *more: str) -> str:
     """Run the command on a lake whose typed tables are elsewhere, and return its output."""
     places = ["--at", str(lake.folder / "raw"), "--typed", str(lake.folder / "typed")]
     result = CliRunner().invoke(command, [*places, "-t", "orders", "-k", "ada", "--offline", *more])
-    assert result.exit_code == 0, result.output
+    assert 0 == result.exit_code, result.output
     return result.output
 
 
@@ -43,8 +43,8 @@ def test_rows_of_typed_and_dlq_tables_are_erased_by_partition_and_offset(lake: L
     assert f"{typed}/orders: 2 rows would be erased\n" in dry
     assert f"{typed}/orders~dlq: 1 rows would be erased\n" in dry
     assert f"{typed}/orders: 2 rows erased\n{typed}/orders~dlq: 1 rows erased\n" in done
-    assert lake.values("_partition", "id") == [(0, 2), (0, 4), (1, 7)]
-    assert list(lake.bad()) == [4]
+    assert [(0, 2), (0, 4), (1, 7)] == lake.values("_partition", "id")
+    assert [4] == list(lake.bad())
 
 
 def test_rows_decoded_during_an_erasure_are_erased_by_the_next_one(lake: Lake) -> None:
@@ -57,11 +57,11 @@ def test_rows_decoded_during_an_erasure_are_erased_by_the_next_one(lake: Lake) -
 
     late.on_step = erase_before_commit
     late.round()
-    assert lake.values("id") == [1, 2]
+    assert [1, 2] == lake.values("id")
 
     erase(lake)
 
-    assert lake.values("id") == [2]
+    assert [2] == lake.values("id")
 
 
 def test_upsert_table_loses_the_row_of_an_erased_key(lake: Lake) -> None:
@@ -70,10 +70,10 @@ def test_upsert_table_loses_the_row_of_an_erased_key(lake: Lake) -> None:
     lake.decode(**settings)
     erase(lake)
 
-    assert lake.values("id") == [2]
+    assert [2] == lake.values("id")
     lake.archive([{"id": 4}], keys=["ada"])
     lake.decode(**settings)
-    assert lake.values("id") == [2, 4]
+    assert [2, 4] == lake.values("id")
 
 
 def test_vacuum_now_removes_older_versions(lake: Lake) -> None:
@@ -82,7 +82,7 @@ def test_vacuum_now_removes_older_versions(lake: Lake) -> None:
     erase(lake, "--vacuum-now")
 
     table = lake.folder / "typed" / "orders"
-    assert len(list(table.glob("*.parquet"))) == 1
+    assert 1 == len(list(table.glob("*.parquet")))
     assert not [path for path in table.rglob("*") if path.is_file() and b"lovelace" in path.read_bytes()]
 
 
@@ -93,7 +93,7 @@ def test_rows_of_a_partitioned_table_are_erased(lake: Lake) -> None:
     lake.decode(partition_by=["name", "days"])
     erase(lake)
 
-    assert lake.values("name", "id") == [("c/d", 2)]
+    assert [("c/d", 2)] == lake.values("name", "id")
 
 
 def test_many_offsets_of_several_partitions_are_erased_in_batches(
@@ -106,8 +106,8 @@ def test_many_offsets_of_several_partitions_are_erased_in_batches(
     places = {0: np.arange(0, 10, 2), 1: np.arange(0, 1000)}
     erasure = DecodedErasure(lake.location("typed").child("orders"), "orders", places)
 
-    assert (erasure.is_ours(), erasure.find(), erasure.run(), erasure.find()) == (True, 15, 15, 0)
-    assert lake.values("_partition", "id") == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)]
+    assert (True, 15, 15, 0) == (erasure.is_ours(), erasure.find(), erasure.run(), erasure.find())
+    assert [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)] == lake.values("_partition", "id")
 
 
 def test_table_is_scanned_again_only_after_a_conflict(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +134,5 @@ def test_table_is_scanned_again_only_after_a_conflict(lake: Lake, monkeypatch: p
     places = {0: np.arange(1, 11)}
     count = DecodedErasure(lake.location("typed").child("orders"), "orders", places).run()
 
-    assert (count, len(looked), len(deleted)) == (10, 3, 6)
-    assert lake.values("_offset", "id") == [(0, 0)]
+    assert (10, 3, 6) == (count, len(looked), len(deleted))
+    assert [(0, 0)] == lake.values("_offset", "id")

@@ -29,7 +29,7 @@ def test_relative_path_is_resolved_against_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert Location.parse("lake").path == str(tmp_path / "lake")
+    assert str(tmp_path / "lake") == Location.parse("lake").path
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_invalid_location_is_refused(text: str) -> None:
 def test_storage_options_use_the_names_of_deltalake() -> None:
     location = Location.parse("s3://bucket/lake", {"endpoint_url": "http://here:1", "AWS_REGION": "eu"})
 
-    assert location.storage_options() == {
+    assert {
         "AWS_ENDPOINT_URL": "http://here:1",
         "AWS_REGION": "eu",
         "AWS_ALLOW_HTTP": "true",
-    }
+    } == location.storage_options()
 
 
 def test_repr_hides_secrets() -> None:

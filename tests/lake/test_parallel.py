@@ -20,7 +20,7 @@ def test_results_are_yielded_in_order_and_exceptions_are_raised_in_place() -> No
 
     several = results(work, range(20))
 
-    assert [next(several) for _ in range(7)] == [(number, number * number) for number in range(7)]
+    assert [(number, number * number) for number in range(7)] == [next(several) for _ in range(7)]
     with pytest.raises(ValueError, match="7"):
         next(several)
 
@@ -40,7 +40,7 @@ def test_threads_end_when_the_consumer_closes_the_iterator() -> None:
     before = set(threading.enumerate())
     begun: list[int] = []
     several = results(begun.append, range(100))
-    assert next(several) == (0, None)
+    assert (0, None) == next(several)
     several.close()  # type: ignore[attr-defined]  # it is a generator
 
     assert len(begun) <= AHEAD

@@ -68,11 +68,11 @@ def test_read_returns_archived_records_unchanged(tmp_path: Path) -> None:
 
     (batch,) = parse_batches(data)
     validate(batch)
-    assert decode_records(batch) == [
+    assert [
         (0, NOON, None, b"x", (("a", b"1"), ("a", None))),
         (2, -5, b"", None, ()),
-    ]
-    assert (batch.base_offset, next_offset) == (7, 10)
+    ] == decode_records(batch)
+    assert (7, 10) == (batch.base_offset, next_offset)
 
 
 def test_read_covers_the_requested_offsets_only(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_read_covers_the_requested_offsets_only(tmp_path: Path) -> None:
 
     data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 10, 20, MB)
 
-    assert [offset for offset, _, _ in records_in(data)] == list(range(10, 20))
-    assert next_offset == 20
+    assert list(range(10, 20)) == [offset for offset, _, _ in records_in(data)]
+    assert 20 == next_offset
 
 
 def test_read_respects_max_bytes_except_for_the_first_record(tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_read_respects_max_bytes_except_for_the_first_record(tmp_path: Path) -> 
 
     assert 2_000 < len(some) <= 5_000
     assert next_offset == len(records_in(some))
-    assert [offset for offset, _, _ in records_in(one)] == [0]
-    assert after_one == 1
-    assert offsets_from(reader, 0, 1000, max_bytes=3_000) == list(range(1000))
+    assert [0] == [offset for offset, _, _ in records_in(one)]
+    assert 1 == after_one
+    assert list(range(1000)) == offsets_from(reader, 0, 1000, max_bytes=3_000)
 
 
 def test_read_skips_offsets_without_records(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50, 51])
     reader = ColdReader(lake(tmp_path))
 
-    assert offsets_from(reader, 0, 100) == [3, 50, 51]
-    assert reader.read(TOPIC, TOPIC_ID, 0, 60, 100, MB) == (b"", 100)
+    assert [3, 50, 51] == offsets_from(reader, 0, 100)
+    assert (b"", 100) == reader.read(TOPIC, TOPIC_ID, 0, 60, 100, MB)
 
 
 def test_records_of_alternating_dates_are_read_in_offset_order(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_records_of_alternating_dates_are_read_in_offset_order(tmp_path: Path) -
     committed(new_table(tmp_path), 0, 30_000, timestamps=timestamps)
     reader = ColdReader(lake(tmp_path))
 
-    assert offsets_from(reader, 0, 30_000) == list(range(30_000))
-    assert offsets_from(reader, 12_345, 30_000) == list(range(12_345, 30_000))
+    assert list(range(30_000)) == offsets_from(reader, 0, 30_000)
+    assert list(range(12_345, 30_000)) == offsets_from(reader, 12_345, 30_000)
 
 
 def test_range_with_hundreds_of_dates_is_read_in_offset_order(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_range_with_hundreds_of_dates_is_read_in_offset_order(tmp_path: Path) ->
     random.Random(1).shuffle(dates)
     committed(new_table(tmp_path), 0, 300, timestamps=[NOON + DAY_MS * day for day in dates])
 
-    assert offsets_from(ColdReader(lake(tmp_path)), 5, 300) == list(range(5, 300))
+    assert list(range(5, 300)) == offsets_from(ColdReader(lake(tmp_path)), 5, 300)
 
 
 def test_foreign_optimized_files_are_read_in_offset_order(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_foreign_optimized_files_are_read_in_offset_order(tmp_path: Path) -> Non
     table.delta.optimize.z_order(["timestamp_ms"])
     reader = ColdReader(lake(tmp_path))
 
-    assert offsets_from(reader, 10, 5_000) == list(range(10, 5_000))
+    assert list(range(10, 5_000)) == offsets_from(reader, 10, 5_000)
 
 
 def test_log_append_times_are_preserved(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_log_append_times_are_preserved(tmp_path: Path) -> None:
     data, _ = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 6, MB)
 
     times = [timestamp - NOON for _, timestamp, _ in records_in(data)]
-    assert times == [0, 0, 5, 5, 1, 2]
-    assert [int(batch.timestamp_type) for batch in parse_batches(data)] == [1, 1, 0]
+    assert [0, 0, 5, 5, 1, 2] == times
+    assert [1, 1, 0] == [int(batch.timestamp_type) for batch in parse_batches(data)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -167,28 +167,28 @@ def test_seek_ts_finds_the_same_record_as_a_full_scan(tmp_path: Path, seed: int)
         start = chance.randrange(3000)
         expected = next((o for o in range(start, 3000) if timestamps[o] >= wanted), None)
         found = reader.seek_ts(TOPIC, TOPIC_ID, 0, wanted, start, 3000)
-        assert found == (None if expected is None else ColdRecord(expected, timestamps[expected]))
+        assert (None if expected is None else ColdRecord(expected, timestamps[expected])) == found
     largest = max(timestamps)
-    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 3000) == (timestamps.index(largest), largest)
+    assert (timestamps.index(largest), largest) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 3000)
 
 
 def test_first_returns_the_first_record_from_an_offset(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50])
     reader = ColdReader(lake(tmp_path))
 
-    assert reader.first(TOPIC, TOPIC_ID, 0, 0, 100) == (3, NOON + 3)
-    assert reader.first(TOPIC, TOPIC_ID, 0, 4, 100) == (50, NOON + 50)
+    assert (3, NOON + 3) == reader.first(TOPIC, TOPIC_ID, 0, 0, 100)
+    assert (50, NOON + 50) == reader.first(TOPIC, TOPIC_ID, 0, 4, 100)
     assert reader.first(TOPIC, TOPIC_ID, 0, 51, 100) is None
 
 
 def test_stale_snapshot_is_refreshed_when_more_was_trimmed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     reader = ColdReader(lake(tmp_path))
-    assert reader.refresh(TOPIC, TOPIC_ID) == {0: ArchivedLog(0, 10, 10)}
+    assert {0: ArchivedLog(0, 10, 10)} == reader.refresh(TOPIC, TOPIC_ID)
 
     committed(table, 10, 20)
 
-    assert offsets_from(reader, 0, 20) == list(range(20))
+    assert list(range(20)) == offsets_from(reader, 0, 20)
 
 
 def test_trimmed_offsets_that_were_never_archived_raise_an_error(tmp_path: Path) -> None:
@@ -208,17 +208,17 @@ def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
     archived = reader.refresh(TOPIC, TOPIC_ID)
 
     assert archived == {0: ArchivedLog(0, 30, 10)} or archived[0].chained == 10
-    assert offsets_from(reader, 0, 10) == list(range(10))
+    assert list(range(10)) == offsets_from(reader, 0, 10)
     with pytest.raises(RowsMissing, match="offsets 10 to 19 of partition 0"):
         reader.read(TOPIC, TOPIC_ID, 0, 10, 30, MB)
-    assert offsets_from(reader, 20, 30) == list(range(20, 30))
+    assert list(range(20, 30)) == offsets_from(reader, 20, 30)
 
 
 def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     committed(table, 10, 20)
     reader = ColdReader(lake(tmp_path), cache_bytes=1)
-    assert offsets_from(reader, 0, 20) == list(range(20))
+    assert list(range(20)) == offsets_from(reader, 0, 20)
 
     delta = LakeTable.open(lake(tmp_path), TOPIC).delta
     delta.optimize.compact()
@@ -230,7 +230,7 @@ def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> N
 def test_topic_without_a_table_has_no_archived_log(tmp_path: Path) -> None:
     reader = ColdReader(lake(tmp_path))
 
-    assert reader.refresh(TOPIC, TOPIC_ID) == {}
+    assert {} == reader.refresh(TOPIC, TOPIC_ID)
     assert reader.archived(TOPIC, TOPIC_ID, 0) is None
 
 
@@ -238,7 +238,7 @@ def test_cache_is_bounded(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100_000)
     reader = ColdReader(lake(tmp_path), cache_bytes=2 * MB)
 
-    assert offsets_from(reader, 0, 100_000) == list(range(100_000))
+    assert list(range(100_000)) == offsets_from(reader, 0, 100_000)
     assert reader._cached <= 2 * MB
     assert reader._cached == sum(rows.nbytes for rows in reader._groups.values())
 
@@ -249,8 +249,8 @@ def test_seek_max_ts_uses_file_statistics(tmp_path: Path) -> None:
     committed(table, 60_000, 60_010, timestamps=[NOON] * 10)
     reader = ColdReader(lake(tmp_path))
 
-    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010) == ColdRecord(29_999, NOON + 29_999)
-    assert len(reader._groups) == 1
-    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000) == ColdRecord(28_999, NOON + 28_999)
-    assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000) == ColdRecord(40_000, NOON + 29_999)
+    assert ColdRecord(29_999, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010)
+    assert 1 == len(reader._groups)
+    assert ColdRecord(28_999, NOON + 28_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000)
+    assert ColdRecord(40_000, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000)
     assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 60_010, 60_010) is None

@@ -27,10 +27,10 @@ def days_of(folder: Path, *days: tuple[int, ...]) -> LakeTable:
 def test_ranges_expire_from_the_start_while_all_their_records_are_old(tmp_path: Path) -> None:
     table = days_of(tmp_path, (0,), (1, 0), (5,), (1,))
 
-    assert expired_up_to(table, NOON + 2 * DAY_MS) == {0: 20}
-    assert expired_up_to(table, NOON + DAY_MS) == {0: 10}
-    assert expired_up_to(table, NOON) == {}
-    assert expired_up_to(table, NOON + 9 * DAY_MS) == {0: 40}
+    assert {0: 20} == expired_up_to(table, NOON + 2 * DAY_MS)
+    assert {0: 10} == expired_up_to(table, NOON + DAY_MS)
+    assert {} == expired_up_to(table, NOON)
+    assert {0: 40} == expired_up_to(table, NOON + 9 * DAY_MS)
 
 
 def test_archive_start_advances_and_leaves_no_missing_range(tmp_path: Path) -> None:
@@ -38,13 +38,13 @@ def test_archive_start_advances_and_leaves_no_missing_range(tmp_path: Path) -> N
 
     table = drop_before(table, {0: 20})
 
-    assert (table.start(0), table.archived_up_to[0], chained_up_to(table, 0)) == (20, 40, 40)
-    assert missing_stretches(table, 0) == []
-    assert sorted(file.held.start for file in table.files if file.held) == [20, 30]
+    assert (20, 40, 40) == (table.start(0), table.archived_up_to[0], chained_up_to(table, 0))
+    assert [] == missing_stretches(table, 0)
+    assert [20, 30] == sorted(file.held.start for file in table.files if file.held)
     reader = ColdReader(lake(tmp_path))
     found = reader.first(TOPIC, TOPIC_ID, 0, 0, 40)
     assert found is not None
-    assert found.offset == 20
+    assert 20 == found.offset
 
 
 def test_archive_continues_after_every_range_expired(tmp_path: Path) -> None:
@@ -52,21 +52,21 @@ def test_archive_continues_after_every_range_expired(tmp_path: Path) -> None:
 
     table = table.commit([written(table, 20, 30)])
 
-    assert (table.start(0), table.archived_up_to[0], chained_up_to(table, 0)) == (20, 30, 30)
+    assert (20, 30, 30) == (table.start(0), table.archived_up_to[0], chained_up_to(table, 0))
 
 
 def test_records_without_timestamp_do_not_expire(tmp_path: Path) -> None:
     table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
     table = table.commit([written(table, 0, 10, timestamps=[-1] * 10)])
 
-    assert expired_up_to(table, NOON) == {}
+    assert {} == expired_up_to(table, NOON)
 
 
 def test_files_of_another_writer_do_not_expire(tmp_path: Path) -> None:
     days_of(tmp_path, (0,), (0,)).delta.optimize.compact()
     table = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
 
-    assert expired_up_to(table, NOON + DAY_MS) == {}
+    assert {} == expired_up_to(table, NOON + DAY_MS)
 
 
 def test_retention_conflicts_with_or_keeps_a_concurrent_commit(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_retention_conflicts_with_or_keeps_a_concurrent_commit(tmp_path: Path) -
         return
     after = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
     assert after.archived_up_to == newer.archived_up_to
-    assert chained_up_to(after, 0) == 30
+    assert 30 == chained_up_to(after, 0)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -89,7 +89,7 @@ def test_command_prints_the_new_start_of_each_partition(tmp_path: Path, dry_run:
 
     result = CliRunner().invoke(command, arguments)
 
-    assert result.output == f"orders-0 {'would begin' if dry_run else 'begins'} at offset 20\n"
-    assert LakeTable.open(lake(tmp_path), TOPIC).start(0) == (0 if dry_run else 20)
+    assert f"orders-0 {'would begin' if dry_run else 'begins'} at offset 20\n" == result.output
+    assert (0 if dry_run else 20) == LakeTable.open(lake(tmp_path), TOPIC).start(0)
     wrong = CliRunner().invoke(command, ["--at", str(tmp_path / "lake"), "--older-than", "soon"])
     assert "accepted: 90d, 12h, 30m" in wrong.output

@@ -83,7 +83,7 @@ def test_batches_contain_all_rows_in_order(rows: list[Row], max_bytes: int) -> N
         assert len(found) > before
         assert size <= max_bytes or len(found) == before + 1
 
-    assert found == expected
+    assert expected == found
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 100, 1_000, 8_192])
@@ -103,8 +103,8 @@ def test_batch_contains_the_producer_id_epoch_and_sequence() -> None:
 
     (batch,) = parse_batches(encode_batch(records_of(arrow(rows)), producing=Producing(3, 4, 5)))
 
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (3, 4, 5)
-    assert (batch.base_timestamp, batch.max_timestamp) == (7, 9)
+    assert (3, 4, 5) == (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    assert (7, 9) == (batch.base_timestamp, batch.max_timestamp)
 
 
 def test_header_is_added_to_each_record() -> None:
@@ -113,4 +113,4 @@ def test_header_is_added_to_each_record() -> None:
 
     _, found = found_in(encode_batch(records_of(arrow(rows), added)))
 
-    assert [row[5] for row in found] == [[("n", b"1")], [("a", None), ("", b""), ("n", b"22")]]
+    assert [[("n", b"1")], [("a", None), ("", b""), ("n", b"22")]] == [row[5] for row in found]

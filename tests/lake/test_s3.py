@@ -40,8 +40,8 @@ def keys(lake: Location) -> list[str]:
 def test_store_with_conditional_writes_is_accepted_and_unchanged(lake: Location) -> None:
     refuse_unsafe_store(lake)
 
-    assert keys(lake) == []
-    assert tables_in(lake) == []
+    assert [] == keys(lake)
+    assert [] == tables_in(lake)
 
 
 def test_store_without_conditional_writes_is_refused_and_unchanged() -> None:
@@ -50,7 +50,7 @@ def test_store_without_conditional_writes_is_refused_and_unchanged() -> None:
 
         with pytest.raises(UnsafeStore, match="ignores If-None-Match"):
             refuse_unsafe_store(lake)
-        assert keys(lake) == []
+        assert [] == keys(lake)
 
 
 def test_empty_directory_marker_is_not_listed_as_a_table() -> None:
@@ -60,8 +60,8 @@ def test_empty_directory_marker_is_not_listed_as_a_table() -> None:
         lake.filesystem().create_dir("lake/tables/gone/_delta_log", recursive=True)
 
         assert "tables/gone/_delta_log/" in keys(lake)
-        assert tables_in(lake) == [TOPIC]
-        assert archives_in(lake) == [TOPIC]
+        assert [TOPIC] == tables_in(lake)
+        assert [TOPIC] == archives_in(lake)
 
 
 def test_records_are_written_committed_and_read(lake: Location) -> None:
@@ -69,9 +69,9 @@ def test_records_are_written_committed_and_read(lake: Location) -> None:
     other = LakeTable.open(lake, TOPIC)
     table = table.commit([written(table, 0, 10)])
 
-    assert LakeTable.open(lake, TOPIC).archived_up_to == {0: 10}
-    assert [file.count for file in table.files] == [10]
-    assert table.delta.to_pyarrow_table().num_rows == 10
+    assert {0: 10} == LakeTable.open(lake, TOPIC).archived_up_to
+    assert [10] == [file.count for file in table.files]
+    assert 10 == table.delta.to_pyarrow_table().num_rows
     with pytest.raises(CommitConflict):
         other.commit([written(other, 0, 10)])
 
@@ -95,9 +95,9 @@ def test_unreachable_store_is_reported_with_the_cause(lake: Location) -> None:
 
     with pytest.raises(Unreachable) as raised:
         LakeTable.open(nowhere, TOPIC)
-    assert str(raised.value) == (
+    assert (
         "s3://lake/tables/orders: Kernel error -> Generic S3 error: Connection refused (os error 111)."
-    )
+    ) == str(raised.value)
 
 
 def test_files_are_compacted_erased_and_verified(lake: Location) -> None:
@@ -110,8 +110,8 @@ def test_files_are_compacted_erased_and_verified(lake: Location) -> None:
     erasure = Erasure(compaction.table, key_set([b"nobody"]))
     erasure.run()
 
-    assert [file.count for file in erasure.table.files] == [30]
-    assert [*absent(erasure.table), *wrongs(erasure.table)] == []
+    assert [30] == [file.count for file in erasure.table.files]
+    assert [] == [*absent(erasure.table), *wrongs(erasure.table)]
     path = erasure.table.absolute(erasure.table.files[0])
     lake.filesystem().delete_file(path)
-    assert [wrong.what for wrong in absent(erasure.table)] == [f"s3://{path} is not there"]
+    assert [f"s3://{path} is not there"] == [wrong.what for wrong in absent(erasure.table)]

@@ -23,35 +23,33 @@ def test_new_table_has_a_topic_id_and_no_partitions(tmp_path: Path, table: LakeT
     opened = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
 
     assert opened.topic_id == table.topic_id == TOPIC_ID
-    assert opened.archived_up_to == {}
-    assert opened.files == []
+    assert {} == opened.archived_up_to
+    assert [] == opened.files
 
 
 def test_commit_adds_records_and_advances_archived_offsets_atomically(table: LakeTable) -> None:
     after = table.commit([written(table, 100, 150), written(table, 0, 10, partition=3)])
 
-    assert after.archived_up_to == {0: 150, 3: 10}
+    assert {0: 150, 3: 10} == after.archived_up_to
     assert [
-        (file.first_partition, file.first_offset, file.last_offset, file.count) for file in after.files
-    ] == [
         (0, 100, 149, 50),
         (3, 0, 9, 10),
-    ]
-    assert after.start(0) == 100
+    ] == [(file.first_partition, file.first_offset, file.last_offset, file.count) for file in after.files]
+    assert 100 == after.start(0)
 
 
 def test_commit_does_not_change_the_snapshot_it_started_from(table: LakeTable) -> None:
     table.commit([written(table, 0, 10)])
 
-    assert table.archived_up_to == {}
-    assert table.files == []
+    assert {} == table.archived_up_to
+    assert [] == table.files
 
 
 def test_range_without_records_advances_the_archived_offset_only(table: LakeTable) -> None:
     after = table.commit([written(table, 0, 10)]).commit([ArchivedRange(0, 10, 17)])
 
-    assert after.archived_up_to == {0: 17}
-    assert len(after.files) == 1
+    assert {0: 17} == after.archived_up_to
+    assert 1 == len(after.files)
 
 
 @pytest.mark.parametrize("start", [9, 11])
@@ -68,14 +66,14 @@ def test_second_of_two_commits_on_the_same_snapshot_is_refused(tmp_path: Path, t
 
     with pytest.raises(CommitConflict, match="oncurrent"):
         other.commit([written(other, 0, 12)])
-    assert LakeTable.open(lake(tmp_path), TOPIC).archived_up_to == {0: 10}
+    assert {0: 10} == LakeTable.open(lake(tmp_path), TOPIC).archived_up_to
 
 
 def test_commits_to_other_partitions_do_not_conflict(tmp_path: Path, table: LakeTable) -> None:
     other = LakeTable.open(lake(tmp_path), TOPIC, TOPIC_ID)
     table.commit([written(table, 0, 10)])
 
-    assert other.commit([written(other, 0, 5, partition=1)]).archived_up_to == {0: 10, 1: 5}
+    assert {0: 10, 1: 5} == other.commit([written(other, 0, 5, partition=1)]).archived_up_to
 
 
 def test_commit_info_contains_count_and_checksum_of_each_range(table: LakeTable) -> None:
@@ -83,7 +81,7 @@ def test_commit_info_contains_count_and_checksum_of_each_range(table: LakeTable)
     after = table.commit([item])
 
     ((_, info),) = after.commits(1)
-    assert info["korvet.ranges"] == [[0, 0, 10, 10, str(item.checksum)]]
+    assert [[0, 0, 10, 10, str(item.checksum)]] == info["korvet.ranges"]
 
 
 def test_archived_offsets_are_read_from_checkpoints(tmp_path: Path, table: LakeTable) -> None:
@@ -99,8 +97,8 @@ def test_accepted_gap_is_recorded(tmp_path: Path, table: LakeTable) -> None:
     table.commit([written(table, 30, 40)], [Gap(0, 10, 30)])
 
     opened = LakeTable.open(lake(tmp_path), TOPIC)
-    assert opened.gaps == [Gap(0, 10, 30)]
-    assert opened.archived_up_to == {0: 40}
+    assert [Gap(0, 10, 30)] == opened.gaps
+    assert {0: 40} == opened.archived_up_to
 
 
 def test_open_raises_no_table_when_the_folder_is_empty(tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ def test_table_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> No
 
     with pytest.raises(NoTable, match="is not a Delta table, and not empty"):
         LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
-    assert [path.name for path in (tmp_path / "lake/orders").iterdir()] == ["notes.txt"]
+    assert ["notes.txt"] == [path.name for path in (tmp_path / "lake/orders").iterdir()]
 
 
 def test_foreign_table_is_refused(tmp_path: Path) -> None:
@@ -164,16 +162,16 @@ def test_files_are_found_by_partition_and_offsets(table: LakeTable) -> None:
     table = table.commit([written(table, 0, 30, timestamps=days), written(table, 0, 30, partition=1)])
     table = table.commit([written(table, 30, 60)])
 
-    assert [file.date for file in table.files_of(0, 5, 6)] == ["2026-01-31", "2026-02-01", "2026-02-02"]
-    assert [file.first_offset for file in table.files_of(0, 30, 31)] == [30]
-    assert table.files_of(2, 0, 100) == []
+    assert ["2026-01-31", "2026-02-01", "2026-02-02"] == [file.date for file in table.files_of(0, 5, 6)]
+    assert [30] == [file.first_offset for file in table.files_of(0, 30, 31)]
+    assert [] == table.files_of(2, 0, 100)
 
 
 def test_deltalake_reads_committed_records(table: LakeTable) -> None:
     after = table.commit([written(table, 0, 3, timestamps=[NOON, -(2**63), 2**62])])
 
     found = DeltaTable(str(after.location)).to_pyarrow_table().sort_by("offset").to_pylist()
-    assert [row["value"] for row in found] == [b"value 0", b"value 1", b"value 2"]
-    assert [str(row["date"]) for row in found] == ["2026-01-31", "None", "None"]
-    assert [str(row["timestamp"]) for row in found] == ["2026-01-31 12:00:00+00:00", "None", "None"]
-    assert [row["timestamp_ms"] for row in found] == [NOON, -(2**63), 2**62]
+    assert [b"value 0", b"value 1", b"value 2"] == [row["value"] for row in found]
+    assert ["2026-01-31", "None", "None"] == [str(row["date"]) for row in found]
+    assert ["2026-01-31 12:00:00+00:00", "None", "None"] == [str(row["timestamp"]) for row in found]
+    assert [NOON, -(2**63), 2**62] == [row["timestamp_ms"] for row in found]

@@ -109,8 +109,8 @@ class Upkeep(RuleBasedStateMachine):
     @rule(target_bytes=TARGETS)
     def compact(self, target_bytes: int) -> None:
         compaction = Compaction(self.newest(), target_bytes)
-        assert compaction.run().errors == []
-        assert groups_of(compaction.table, target_bytes) == []
+        assert [] == compaction.run().errors
+        assert [] == groups_of(compaction.table, target_bytes)
 
     @rule(target_bytes=TARGETS)
     def compact_old_snapshot(self, target_bytes: int) -> None:
@@ -126,9 +126,9 @@ class Upkeep(RuleBasedStateMachine):
 
     def erase_from(self, table: LakeTable, key: bytes) -> None:
         erasure = Erasure(table, key_set([key]))
-        assert erasure.run().errors == []
+        assert [] == erasure.run().errors
         gone = [row for row in self.rows if row.key == key]
-        assert sum(erasure.done.counts().values()) == len(gone)
+        assert len(gone) == sum(erasure.done.counts().values())
         self.erased |= {(row.partition, row.offset) for row in gone}
         self.rows = [row for row in self.rows if row.key != key]
 
@@ -162,10 +162,10 @@ class Upkeep(RuleBasedStateMachine):
     def table_matches_the_model(self) -> None:
         table = self.newest()
         expected = sorted(self.rows, key=lambda row: (row.partition, row.offset))
-        assert rows_of(Path(table.location.path)) == expected
+        assert expected == rows_of(Path(table.location.path))
         for partition, number in table.archived_up_to.items():
             assert (chained_up_to(table, partition), missing_stretches(table, partition)) == (number, [])
-        assert audit_table(table, checksums=True) == []
+        assert [] == audit_table(table, checksums=True)
         places = {
             (partition, at) for partition, offsets in erased_places(table).items() for at in offsets.tolist()
         }
@@ -249,7 +249,7 @@ def test_compactions_and_an_erasure_run_beside_an_archiver(
     erasure = Erasure(table.reopened(), key_set([b"ada"]))
     erasure.run()
 
-    assert rows_of(Path(table.location.path)) == [row for row in rows if row.key != b"ada"]
-    assert (audit_table(erasure.table, checksums=True), missing_stretches(erasure.table, 0)) == ([], [])
+    assert [row for row in rows if row.key != b"ada"] == rows_of(Path(table.location.path))
+    assert ([], []) == (audit_table(erasure.table, checksums=True), missing_stretches(erasure.table, 0))
     assert len(live_files(Path(table.location.path))) <= 4
-    assert failures == []
+    assert [] == failures

@@ -40,11 +40,11 @@ def test_table_has_no_faults_after_compaction_and_foreign_optimize(
     table: LakeTable,
 ) -> None:
     table = three_ranges(table)
-    assert faults_of(table) == []
+    assert [] == faults_of(table)
     Compaction(table).run()
-    assert faults_of(table.reopened()) == []
+    assert [] == faults_of(table.reopened())
     table.reopened().delta.optimize.compact()
-    assert faults_of(table.reopened()) == []
+    assert [] == faults_of(table.reopened())
 
 
 def test_flipped_bit_is_reported_with_its_file_unless_rows_are_unchanged(table: LakeTable) -> None:
@@ -91,10 +91,10 @@ def test_missing_or_truncated_file_is_named(table: LakeTable) -> None:
     cut = Path(table.absolute(second))
     cut.write_bytes(cut.read_bytes()[:100])
 
-    assert [(start, what) for _, start, _, what in faults_of(table)][:2] == [
+    assert [
         (0, f"/{first.path} is not there"),
         (10, f"/{second.path} has 100 bytes, where {second.size} were written"),
-    ]
+    ] == [(start, what) for _, start, _, what in faults_of(table)][:2]
     assert all(start in {0, 10} for _, start, _, _ in faults_of(table))
 
 

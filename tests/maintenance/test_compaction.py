@@ -63,7 +63,7 @@ async def test_compaction_without_removed_records_is_not_logged(
     left, said = await compact(caplog, Record(b"1", b"a"), Record(b"2", b"b"))
 
     assert [b"1", b"2"] == left
-    assert said == []
+    assert [] == said
 
 
 async def test_all_partitions_of_compacted_topics_are_compacted(autojump_clock: MockClock) -> None:

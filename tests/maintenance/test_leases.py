@@ -63,7 +63,7 @@ async def test_live_rival_is_reported_once_and_a_dead_holder_is_not(autojump_clo
         nursery.start_soon(second.leases.while_held, "work", second.work, note)
         await trio.sleep(100 * LEASE_S)
         nursery.cancel_scope.cancel()
-    assert len(rivals) == 1
+    assert 1 == len(rivals)
     assert rivals[0] <= LEASE_S
 
     await storage.save(KIND, "left", b"a dead broker", expected_version=0)

@@ -138,7 +138,7 @@ def test_damaged_messages_decode_or_raise_protocol_errors_without_allocating(
         pytest.param(MetadataRequest, 9, uvarint(2**31) + bytes(9), id="compact array of structs"),
         pytest.param(DeleteTopicsRequest, 1, pack(">i", 2**31 - 1), id="array of strings"),
         pytest.param(FindCoordinatorRequest, 4, b"\x00" + uvarint(2**32 - 1), id="compact array of strings"),
-        pytest.param(FetchRequest, 12, bytes(25) + b"\x02\x01" + uvarint(2**31), id="behind other fields"),
+        pytest.param(FetchRequest, 12, bytes(25) + b"\x02\x01" + uvarint(2**31), id="after other fields"),
         pytest.param(InitProducerIdRequest, 0, pack(">h", 32767), id="string"),
         pytest.param(InitProducerIdRequest, 2, uvarint(2**32 - 1) + b"abc", id="compact string"),
     ],

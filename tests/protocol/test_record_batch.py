@@ -395,7 +395,7 @@ INVALID: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
     "too many offsets": (lambda: sealed(batch_of(), 23, ">i", 300), ErrorCode.INVALID_RECORD),
     "a negative offset range": (lambda: sealed(batch_of(), 23, ">i", -1), ErrorCode.INVALID_RECORD),
     "no records": (lambda: sealed(batch_of(), 57, ">i", 0), ErrorCode.INVALID_RECORD),
-    "fewer than no records": (lambda: sealed(batch_of(), 57, ">i", -1), ErrorCode.INVALID_RECORD),
+    "negative record count": (lambda: sealed(batch_of(), 57, ">i", -1), ErrorCode.INVALID_RECORD),
     "two billion records": (lambda: sealed(batch_of(), 57, ">i", 2**31 - 1), ErrorCode.INVALID_RECORD),
     "a control batch": (lambda: build_batch(PLAIN, is_control=True), ErrorCode.INVALID_RECORD),
     "a producer without a sequence": (lambda: build_batch(PLAIN, producer_id=1), ErrorCode.INVALID_RECORD),
@@ -540,7 +540,7 @@ NOT_RECORDS = {
     "more headers than bytes": (record_of(b"\0", 0, 0, -1, -1, 1000), "number of headers"),
     "headers that end too early": (record_of(b"\0", 0, 0, -1, -1, 2, 0, -1), "end too early"),
     "a header without a key": (record_of(b"\0", 0, 0, -1, -1, 1, -1, -1), "no key"),
-    "a header key that is no text": (record_of(b"\0", 0, 0, -1, -1, 1, 1, b"\xff", -1), "not UTF-8"),
+    "a header key that is not utf-8": (record_of(b"\0", 0, 0, -1, -1, 1, 1, b"\xff", -1), "not UTF-8"),
 }
 
 
@@ -646,4 +646,4 @@ def test_varint_table_and_its_fallback_agree() -> None:
     for number in (-65, -64, -2, -1, 0, 63, 64, 8191, 8192, 2**31 - 1, -(2**63), 2**63 - 1):
         encoded = encode_varint(number)
         assert number == record._varint(encoded, 0)[0] >> 1 ^ -(encoded[0] & 1)
-        assert encoded == record.VARINTS[number]
+        assert record.VARINTS[number] == encoded

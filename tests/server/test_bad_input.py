@@ -77,7 +77,7 @@ HOSTILE = {
     "frame without client id": frame(b"\0\3\0\1\0\0\0\1"),
     "unknown key": frame(header(999, 0)),
     "negative key": frame(header(-1, 0)),
-    "key that is not served yet": frame(header(11, 0)),
+    "unserved key": frame(header(11, 0)),
     "unknown version": frame(header(1, 99)),
     "negative version": frame(header(3, -1)),
     "version below the range": frame(header(1, 3)),
@@ -90,7 +90,7 @@ HOSTILE = {
     "varint without end": frame(header(3, 12), b"\0", b"\xff" * 20),
     "string longer than the frame": frame(header(3, 1), struct.pack(">ih", 1, 32767), b"t"),
     "string that is no utf-8": frame(header(3, 1), struct.pack(">ih", 1, 2), b"\xff\xfe"),
-    "null where there is none": frame(header(3, 1), struct.pack(">ih", 1, -1)),
+    "null for a non-nullable field": frame(header(3, 1), struct.pack(">ih", 1, -1)),
     "produce without acks in an old version": frame(header(0, 2), struct.pack(">hii", 0, 1000, 0)),
 }
 
@@ -243,7 +243,7 @@ def altered(offset: int, value: bytes, *, crc: bool = True) -> bytearray:
         "negative length",
         "length beyond the request",
         "too many counted",
-        "none counted",
+        "zero counted",
         "negative count",
         "too many offsets",
         "negative offsets",

@@ -61,7 +61,7 @@ class SteadyProducer:
 
     def wait_until_ready(self) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        assert "ready\n" == self._process.stdout.readline()
 
     def go(self) -> None:
         assert self._process.stdin is not None
@@ -71,7 +71,7 @@ class SteadyProducer:
     def report(self) -> Report:
         """Wait until all records have a result."""
         output, _ = self._process.communicate(timeout=LIMIT_S)
-        assert self._process.returncode == 0, output
+        assert 0 == self._process.returncode, output
         acknowledged: dict[str, list[int]] = {topic: [] for topic in self._topics}
         failed = []
         for line in output.splitlines():

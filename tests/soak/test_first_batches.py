@@ -89,7 +89,7 @@ class Producers:
         count = 0
         for client, producer in self._running.items():
             report = producer.report()
-            assert report.failed == []
+            assert [] == report.failed
             for topic in topics_of(client, self.run):
                 assert list(range(RECORDS)) == sorted(report.acknowledged[topic])
                 start = -1 if "-warm-" in topic else 0
@@ -167,5 +167,5 @@ async def test_producers_lose_no_record_when_only_their_first_batch_fails(
                 count += await trio.to_thread.run_sync(producers.assert_each_record_is_stored_once_in_order)
             finally:
                 producers.kill()
-    assert len(storage.failed) == 2 * len(CLIENTS) * len(ERRORS)
+    assert 2 * len(CLIENTS) * len(ERRORS) == len(storage.failed)
     report(f"{count} records, each stored once and in order")

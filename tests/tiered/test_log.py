@@ -71,7 +71,7 @@ class Log:
         found: list[tuple[int, bytes | None]] = []
         while offset < COUNT:
             data = await self.fetch(offset, max_bytes=2000)
-            assert data.error_code == 0
+            assert 0 == data.error_code
             assert data.records
             for buffer in data.records:
                 for one in parse_batches(buffer):
@@ -84,7 +84,7 @@ class Log:
         topics = [ListOffsetsTopic(name=TP.topic, partitions=[partition])]
         response = await ask(self.broker, 2, 11, ListOffsetsRequest(replica_id=-1, topics=topics))
         answer = response.topics[0].partitions[0]
-        assert answer.error_code == 0
+        assert 0 == answer.error_code
         return answer.offset, answer.timestamp
 
     async def delete_before(self, offset: int) -> Any:
@@ -113,8 +113,8 @@ async def test_consumer_reads_from_the_lake_and_continues_in_storage(log: Log) -
     log.archive(0, 70)
     await log.trim(60)
 
-    assert await log.values_from(0) == EVERYTHING
-    assert await log.values_from(33) == EVERYTHING[33:]
+    assert EVERYTHING == await log.values_from(0)
+    assert EVERYTHING[33:] == await log.values_from(33)
 
 
 async def test_log_start_offset_is_the_start_of_the_table(log: Log) -> None:
@@ -123,30 +123,30 @@ async def test_log_start_offset_is_the_start_of_the_table(log: Log) -> None:
 
     below, first, hot = await log.fetch(19), await log.fetch(20), await log.fetch(80)
 
-    assert below.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert [first.log_start_offset, hot.log_start_offset] == [20, 20]
-    assert [first.high_watermark, hot.high_watermark] == [COUNT, COUNT]
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == below.error_code
+    assert [20, 20] == [first.log_start_offset, hot.log_start_offset]
+    assert [COUNT, COUNT] == [first.high_watermark, hot.high_watermark]
 
 
 async def test_offsets_are_listed_from_both_tiers(log: Log) -> None:
     log.archive(0, 70)
     await log.trim(60)
 
-    assert await log.offset(EARLIEST) == (0, NOW_MS)
-    assert await log.offset(EARLIEST_LOCAL) == (60, NOW_MS + 60)
-    assert await log.offset(TIERED) == (69, -1)
-    assert await log.offset(PENDING) == (70, -1)
-    assert await log.offset(LATEST) == (COUNT, -1)
-    assert await log.offset(NOW_MS + 7) == (7, NOW_MS + 7)
-    assert await log.offset(NOW_MS + 77) == (77, NOW_MS + 77)
-    assert await log.offset(MAX) == (99, NOW_MS + 99)
+    assert (0, NOW_MS) == await log.offset(EARLIEST)
+    assert (60, NOW_MS + 60) == await log.offset(EARLIEST_LOCAL)
+    assert (69, -1) == await log.offset(TIERED)
+    assert (70, -1) == await log.offset(PENDING)
+    assert (COUNT, -1) == await log.offset(LATEST)
+    assert (7, NOW_MS + 7) == await log.offset(NOW_MS + 7)
+    assert (77, NOW_MS + 77) == await log.offset(NOW_MS + 77)
+    assert (99, NOW_MS + 99) == await log.offset(MAX)
 
 
 async def test_log_without_archived_records_reads_from_storage(log: Log) -> None:
-    assert await log.offset(EARLIEST) == (0, NOW_MS)
-    assert await log.offset(TIERED) == (-1, -1)
-    assert await log.offset(PENDING) == (0, -1)
-    assert await log.values_from(0) == EVERYTHING
+    assert (0, NOW_MS) == await log.offset(EARLIEST)
+    assert (-1, -1) == await log.offset(TIERED)
+    assert (0, -1) == await log.offset(PENDING)
+    assert EVERYTHING == await log.values_from(0)
 
 
 async def test_max_timestamp_includes_archived_records(log: Log) -> None:
@@ -154,7 +154,7 @@ async def test_max_timestamp_includes_archived_records(log: Log) -> None:
     log.table.commit([written(log.table, 0, 70, timestamps=timestamps)])
     await log.trim(60)
 
-    assert await log.offset(MAX) == (5, NOW_MS + 1000)
+    assert (5, NOW_MS + 1000) == await log.offset(MAX)
 
 
 async def test_deleted_records_are_not_served_from_the_lake_again(log: Log) -> None:
@@ -163,11 +163,11 @@ async def test_deleted_records_are_not_served_from_the_lake_again(log: Log) -> N
 
     deleted = await log.delete_before(15)
 
-    assert (deleted.error_code, deleted.low_watermark) == (0, 15)
-    assert (await log.fetch(14)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert await log.values_from(15) == EVERYTHING[15:]
-    assert await log.offset(EARLIEST) == (15, NOW_MS + 15)
-    assert (await log.delete_before(3)).low_watermark == 15
+    assert (0, 15) == (deleted.error_code, deleted.low_watermark)
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == (await log.fetch(14)).error_code
+    assert EVERYTHING[15:] == await log.values_from(15)
+    assert (15, NOW_MS + 15) == await log.offset(EARLIEST)
+    assert 15 == (await log.delete_before(3)).low_watermark
 
 
 async def test_deleting_beyond_the_local_log_start_deletes_in_both_tiers(log: Log) -> None:
@@ -176,11 +176,11 @@ async def test_deleting_beyond_the_local_log_start_deletes_in_both_tiers(log: Lo
 
     deleted = await log.delete_before(80)
 
-    assert deleted.low_watermark == 80
-    assert (await log.fetch(70)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert await log.values_from(80) == EVERYTHING[80:]
+    assert 80 == deleted.low_watermark
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == (await log.fetch(70)).error_code
+    assert EVERYTHING[80:] == await log.values_from(80)
     beyond = await log.delete_before(COUNT + 1)
-    assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == beyond.error_code
 
 
 async def test_rows_missing_from_the_table_are_a_retriable_error(log: Log) -> None:
@@ -189,20 +189,20 @@ async def test_rows_missing_from_the_table_are_a_retriable_error(log: Log) -> No
     await log.trim(60)
     log.table.delta.delete("offset >= 30")
 
-    assert (await log.fetch(40)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert (await log.fetch(5)).error_code == 0
-    assert (await log.fetch(60)).error_code == 0
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await log.fetch(40)).error_code
+    assert 0 == (await log.fetch(5)).error_code
+    assert 0 == (await log.fetch(60)).error_code
 
 
 async def test_records_trimmed_by_another_broker_are_read_from_the_lake(log: Log) -> None:
     log.archive(0, 20)
     await log.trim(10)
-    assert await log.values_from(0) == EVERYTHING
+    assert EVERYTHING == await log.values_from(0)
 
     log.archive(20, 50)
     await log.trim(50)
 
-    assert await log.values_from(0) == EVERYTHING
+    assert EVERYTHING == await log.values_from(0)
 
 
 async def test_fetch_at_an_archived_offset_without_a_row_returns_the_next_record(log: Log) -> None:
@@ -211,9 +211,9 @@ async def test_fetch_at_an_archived_offset_without_a_row_returns_the_next_record
 
     data = await log.fetch(40)
 
-    assert data.error_code == 0
+    assert 0 == data.error_code
     assert data.records
-    assert parse_batches(data.records[0])[0].base_offset == 60
+    assert 60 == parse_batches(data.records[0])[0].base_offset
 
 
 async def test_recreated_topic_starts_with_an_empty_log(log: Log) -> None:
@@ -225,9 +225,9 @@ async def test_recreated_topic_starts_with_an_empty_log(log: Log) -> None:
     await log.broker._storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
 
     assert not await log.broker._storage.documents("deleted-before")
-    assert await log.offset(EARLIEST) == (0, -1)
+    assert (0, -1) == await log.offset(EARLIEST)
     await append(log.broker, TP, b"new", timestamps=[NOW_MS])
-    assert await log.offset(EARLIEST) == (0, NOW_MS)
+    assert (0, NOW_MS) == await log.offset(EARLIEST)
 
 
 async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> None:
@@ -238,7 +238,7 @@ async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> 
     reads = await log.broker.log.read({plain: ReadRequest(0, 1000)}, max_bytes=1000)
 
     assert isinstance(reads[plain], OffsetOutOfRange)
-    assert (await log.broker.log.latest(plain)).log_start_offset == 1
+    assert 1 == (await log.broker.log.latest(plain)).log_start_offset
     assert log.broker.log.cold is not None
     assert log.broker.log.cold._process is None
 
@@ -257,9 +257,9 @@ async def test_damaged_document_does_not_restore_deleted_records(
 
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
-            assert await log.offset(EARLIEST) == (60, NOW_MS + 60)
-    assert len([each for each in caplog.records if DELETED in each.getMessage()]) == 1
+            assert (60, NOW_MS + 60) == await log.offset(EARLIEST)
+    assert 1 == len([each for each in caplog.records if DELETED in each.getMessage()])
     assert 2 <= log.broker.log.damage.found[TP.topic]
 
     await log.delete_before(20)
-    assert await log.values_from(20) == EVERYTHING[20:]
+    assert EVERYTHING[20:] == await log.values_from(20)

@@ -38,13 +38,13 @@ async def test_store_returns_archived_offsets_and_records(table: LakeTable, stor
     archived = await store.refresh(TOPIC_OF_TABLE)
     data, next_offset = await store.read(TOPIC_OF_TABLE, 0, 10, 100, 1_000_000)
 
-    assert archived == {0: ArchivedLog(0, 100, 100)}
-    assert [(batch.base_offset, batch.record_count) for batch in parse_batches(data)] == [(10, 90)]
-    assert next_offset == 100
-    assert await store.first(TOPIC_OF_TABLE, 0, 5, 100) == OffsetAndTimestamp(5, NOON + 5)
-    assert await store.seek_ts(TOPIC_OF_TABLE, 0, NOON + 7, 0, 100) == OffsetAndTimestamp(7, NOON + 7)
+    assert {0: ArchivedLog(0, 100, 100)} == archived
+    assert [(10, 90)] == [(batch.base_offset, batch.record_count) for batch in parse_batches(data)]
+    assert 100 == next_offset
+    assert OffsetAndTimestamp(5, NOON + 5) == await store.first(TOPIC_OF_TABLE, 0, 5, 100)
+    assert OffsetAndTimestamp(7, NOON + 7) == await store.seek_ts(TOPIC_OF_TABLE, 0, NOON + 7, 0, 100)
     assert await store.seek_ts(TOPIC_OF_TABLE, 0, NOON + 100, 0, 100) is None
-    assert await store.seek_max_ts(TOPIC_OF_TABLE, 0, 0, 100) == OffsetAndTimestamp(99, NOON + 99)
+    assert OffsetAndTimestamp(99, NOON + 99) == await store.seek_max_ts(TOPIC_OF_TABLE, 0, 0, 100)
 
 
 async def test_concurrent_requests_get_their_own_responses(table: LakeTable, store: ColdStore) -> None:
@@ -57,11 +57,11 @@ async def test_concurrent_requests_get_their_own_responses(table: LakeTable, sto
         for offset in range(100):
             nursery.start_soon(ask, offset)
 
-    assert found == {offset: OffsetAndTimestamp(offset, NOON + offset) for offset in range(100)}
+    assert {offset: OffsetAndTimestamp(offset, NOON + offset) for offset in range(100)} == found
 
 
 async def test_refresh_returns_no_log_when_the_table_does_not_exist(store: ColdStore) -> None:
-    assert await store.refresh(TOPIC_OF_TABLE) == {}
+    assert {} == await store.refresh(TOPIC_OF_TABLE)
 
 
 async def test_table_of_another_topic_id_raises_a_storage_error(table: LakeTable, store: ColdStore) -> None:
@@ -90,7 +90,7 @@ async def test_killed_process_is_restarted(table: LakeTable, store: ColdStore) -
         with trio.fail_after(10):
             await failed.wait()
 
-    assert await store.refresh(TOPIC_OF_TABLE) == {0: ArchivedLog(0, 100, 100)}
+    assert {0: ArchivedLog(0, 100, 100)} == await store.refresh(TOPIC_OF_TABLE)
 
 
 async def test_cancelled_request_does_not_affect_other_requests(table: LakeTable, store: ColdStore) -> None:

@@ -222,7 +222,7 @@ async def test_groups_are_described_listed_and_deleted_at_any_process(storage: M
                 described.protocol_name,
                 list(described.members),
             )
-            assert member.member_id.encode() == described.members[member.member_id].assignment
+            assert described.members[member.member_id].assignment == member.member_id.encode()
             with pytest.raises(NonEmptyGroup):
                 await groups.delete(GROUP)
         for name in names:

@@ -127,7 +127,7 @@ def test_broker_ends_with_one_line_when_a_worker_keeps_failing() -> None:
     with program("async def work(sock): os._exit(7)") as process:
         status, out, err = ended(process)
 
-    assert status == 1
+    assert 1 == status
     assert "starting it again" in out
     assert err.endswith("has ended: with status 7, for the 6th time in a row; so korvet ends\n"), err
 
@@ -154,8 +154,8 @@ def test_worker_that_does_not_end_is_killed() -> None:
         process.send_signal(signal.SIGTERM)
         status, out, _ = ended(process)
 
-    assert status == 0
-    assert out.count("has not ended in time; killing it") == 2
+    assert 0 == status
+    assert 2 == out.count("has not ended in time; killing it")
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ def test_broker_ends_with_one_line_when_the_fork_server_is_killed() -> None:
         os.kill(int(children[0]), signal.SIGKILL)
         status, _, err = ended(process)
 
-    assert status == 1
-    assert err == "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n"
+    assert 1 == status
+    assert "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n" == err
 
 
 def test_exit_status_is_described() -> None:
@@ -185,7 +185,7 @@ def test_exit_status_is_described() -> None:
 
 def test_socket_folder_is_private_and_removed_with_its_contents() -> None:
     with private_folder() as folder:
-        assert folder.stat().st_mode & 0o777 == 0o700
+        assert 0o700 == folder.stat().st_mode & 0o777
         (folder / "1.sock").touch()
 
     assert not folder.exists()

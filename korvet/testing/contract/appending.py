@@ -70,7 +70,7 @@ class AppendContract(Contract):
         after_ms = time_of(environment)
 
         if topic.config.mapping is OffsetMapping.DENSE:
-            assert result.base_offset == 0
+            assert 0 == result.base_offset
         else:
             bits = int(topic.settings["offset.sequence.bits"])
             assert before_ms <= result.base_offset >> bits <= after_ms
@@ -83,15 +83,15 @@ class AppendContract(Contract):
         ends = [result.base_offset + count for result, count in zip(results, (3, 1, 4, 1, 5), strict=True)]
 
         if topic.config.mapping is OffsetMapping.DENSE:
-            assert bases == [0, 3, 4, 8, 9]
+            assert [0, 3, 4, 8, 9] == bases
         assert all(base >= end for base, end in zip(bases[1:], ends[:-1], strict=True))
-        assert (await storage.latest(tp)).high_watermark == ends[-1]
+        assert ends[-1] == (await storage.latest(tp)).high_watermark
 
     async def test_offsets_of_a_batch_are_consecutive(self, storage: Storage, tp: TopicPartition) -> None:
         base_offset = (await append(storage, tp, numbered(10_000))).base_offset
         offsets = [record.offset for record in await records_from(storage, tp)]
 
-        assert offsets == list(range(base_offset, base_offset + 10_000))
+        assert list(range(base_offset, base_offset + 10_000)) == offsets
 
     @pytest.mark.parametrize("sequence_bits", [1, 10, 13, 16])
     async def test_large_batch_continues_into_the_following_milliseconds(
@@ -113,7 +113,7 @@ class AppendContract(Contract):
 
         assert TimestampOffsets(sequence_bits).pair(first.base_offset)[0] >= before_ms
         assert second.base_offset >= first.base_offset + 10_000
-        assert found == wanted
+        assert wanted == found
 
     async def test_partitions_have_independent_offsets(
         self, storage: Storage, topic: Topic, tp: TopicPartition
@@ -122,9 +122,9 @@ class AppendContract(Contract):
         other = TopicPartition("orders", 1)
         result = await append(storage, other, numbered(2))
 
-        assert await records_from(storage, other) == stored(numbered(2), result.base_offset)
+        assert stored(numbered(2), result.base_offset) == await records_from(storage, other)
         if topic.config.mapping is OffsetMapping.DENSE:
-            assert result.base_offset == 0
+            assert 0 == result.base_offset
 
     async def test_result_contains_the_log_start_offset(self, storage: Storage, tp: TopicPartition) -> None:
         start = (await storage.latest(tp)).log_start_offset
@@ -133,7 +133,7 @@ class AppendContract(Contract):
         second = await append(storage, tp, numbered(3))
 
         assert first.log_start_offset == start
-        assert second.log_start_offset == first.base_offset + 2
+        assert first.base_offset + 2 == second.log_start_offset
 
     # --- Records ----------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class AppendContract(Contract):
     ) -> None:
         result = await append_batch(storage, tp, batch(PECULIAR, codec=codec))
 
-        assert await records_from(storage, tp) == stored(PECULIAR, result.base_offset)
+        assert stored(PECULIAR, result.base_offset) == await records_from(storage, tp)
 
     async def test_each_peculiar_record_is_read_from_its_own_batch(
         self, storage: Storage, tp: TopicPartition
@@ -154,7 +154,7 @@ class AppendContract(Contract):
             for result, record in zip(results, PECULIAR, strict=True)
         ]
 
-        assert await records_from(storage, tp) == wanted
+        assert wanted == await records_from(storage, tp)
 
     async def test_batches_of_different_codecs_are_read_in_order(
         self, storage: Storage, tp: TopicPartition
@@ -171,7 +171,7 @@ class AppendContract(Contract):
         records = [Record(bytes(range(256)) * 3600, b"k")]
         result = await append(storage, tp, records)
 
-        assert await records_from(storage, tp) == stored(records, result.base_offset)
+        assert stored(records, result.base_offset) == await records_from(storage, tp)
 
     async def test_read_batches_have_base_offset_and_leader_epoch(
         self, storage: Storage, tp: TopicPartition
@@ -195,7 +195,7 @@ class AppendContract(Contract):
         found = await read(storage, tp, result.base_offset)
 
         assert abs(result.log_append_time_ms - time_of(environment)) < 60_000
-        assert await records_from(storage, tp) == stored(wanted, result.base_offset)
+        assert stored(wanted, result.base_offset) == await records_from(storage, tp)
         assert all(each.is_log_append_time for each in batches_of(found))
 
     async def test_each_batch_has_its_own_log_append_time(
@@ -215,7 +215,7 @@ class AppendContract(Contract):
     ) -> None:
         result = await append(storage, tp, numbered(1))
 
-        assert result.log_append_time_ms == -1
+        assert -1 == result.log_append_time_ms
 
     # --- Several partitions, several appends ------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class AppendContract(Contract):
             for tp, result in results.items()
             if isinstance(result, AppendResult)
         }
-        assert len(found) == 20
+        assert 20 == len(found)
 
     async def test_unknown_partition_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
@@ -246,7 +246,7 @@ class AppendContract(Contract):
         assert isinstance(results[nowhere], UnknownTopicOrPartition)
         assert isinstance(results[fourth], UnknownTopicOrPartition)
         assert isinstance(results[tp], AppendResult)
-        assert len(await records_from(storage, tp)) == 1
+        assert 1 == len(await records_from(storage, tp))
 
     async def test_begun_append_returns_the_results_of_an_append(
         self, storage: Storage, topic: Topic
@@ -269,7 +269,7 @@ class AppendContract(Contract):
         results = [(await results_of(each))[tp] for each in reversed(begun)]
 
         assert all(isinstance(result, AppendResult) for result in results)
-        assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(100)]
+        assert [b"%d" % n for n in range(100)] == [record.value for record in await records_from(storage, tp)]
 
     async def test_abandoned_append_does_not_block_the_next(
         self, storage: Storage, tp: TopicPartition
@@ -283,7 +283,7 @@ class AppendContract(Contract):
         await append(storage, tp, numbered(1, first=10))
         *pairs, last = [int(record.value or 0) for record in await records_from(storage, tp)]
 
-        assert last == 10
+        assert 10 == last
         assert [first + 1 for first in pairs[::2]] == pairs[1::2]
 
     async def test_batches_of_concurrent_writers_are_not_interleaved(
@@ -301,11 +301,11 @@ class AppendContract(Contract):
         found = await records_from(storage, tp)
         batches = [found[start : start + 7] for start in range(0, len(found), 7)]
 
-        assert len(found) == 6 * 20 * 7
+        assert 6 * 20 * 7 == len(found)
         assert len({record.offset for record in found}) == len(found)
         for each in batches:
-            assert len({(record.key, record.value.split()[0]) for record in each if record.value}) == 1
-            assert [record.offset - each[0].offset for record in each] == list(range(7))
+            assert 1 == len({(record.key, record.value.split()[0]) for record in each if record.value})
+            assert list(range(7)) == [record.offset - each[0].offset for record in each]
 
     async def test_cancelled_append_is_atomic(self, storage: Storage, tp: TopicPartition) -> None:
         first = await append(storage, tp, numbered(2))
@@ -323,7 +323,7 @@ class AppendContract(Contract):
     async def test_every_acks_setting_appends(self, storage: Storage, tp: TopicPartition, acks: int) -> None:
         result = await append_batch(storage, tp, batch(numbered(1)), acks=acks)
 
-        assert await records_from(storage, tp) == stored(numbered(1), result.base_offset)
+        assert stored(numbered(1), result.base_offset) == await records_from(storage, tp)
 
     async def test_append_fails_without_enough_replicas(
         self, storage: Storage, environment: Environment
@@ -345,7 +345,7 @@ class AppendContract(Contract):
             for acks in (0, 1)
         ]
 
-        assert [result.duplicate for result in results] == [False, False]
+        assert [False, False] == [result.duplicate for result in results]
 
 
 def time_of(environment: Environment) -> int:

@@ -38,4 +38,4 @@ async def eventually(ask: Callable[[], Awaitable[object]], expected: object) -> 
         while await ask() != expected:  # noqa: ASYNC110  another process causes the change
             await trio.sleep(0.01)
 
-    assert await ask() == expected
+    assert expected == await ask()

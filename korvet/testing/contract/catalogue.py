@@ -25,12 +25,12 @@ from korvet.testing.records import Producer, Record, append, numbered, read, rec
 class CatalogueContract(Contract):
     async def test_description_and_durability_are_one_line(self, storage: Storage) -> None:
         for phrase in (storage.description, storage.durability):
-            assert phrase.strip() == phrase
+            assert phrase == phrase.strip()
             assert "\n" not in phrase
             assert phrase
 
     async def test_store_has_no_topics_at_first(self, storage: Storage) -> None:
-        assert await storage.topics() == {}
+        assert {} == await storage.topics()
 
     async def test_new_topic_is_found_by_name_and_by_id(self, storage: Storage, topic: Topic) -> None:
         found = (
@@ -39,30 +39,30 @@ class CatalogueContract(Contract):
             (await storage.topics())["orders"],
         )
 
-        assert found == (topic, topic, topic)
+        assert (topic, topic, topic) == found
 
     @pytest.mark.usefixtures("topic")
     async def test_unknown_topic_is_not_found(self, storage: Storage) -> None:
         found = await storage.topic("payments"), await storage.topic_by_id(uuid4())
 
-        assert found == (None, None)
+        assert (None, None) == found
 
     async def test_topic_ids_are_unique(self, storage: Storage, environment: Environment) -> None:
         topics = [await storage.create_topic(f"t{n}", 1, environment.settings) for n in range(20)]
 
-        assert len({topic.topic_id for topic in topics}) == 20
+        assert 20 == len({topic.topic_id for topic in topics})
         assert all(topic.topic_id.int > 1 for topic in topics)  # 0 and 1 mean something in Kafka
 
     async def test_existing_topic_name_is_refused(self, storage: Storage, topic: Topic) -> None:
         with pytest.raises(TopicAlreadyExists):
             await storage.create_topic("orders", 1, {})
 
-        assert await storage.topic("orders") == topic
+        assert topic == await storage.topic("orders")
 
     async def test_fixed_settings_are_stored_with_the_topic(self, storage: Storage) -> None:
         topic = await storage.create_topic("orders", 1, {})
 
-        assert topic.settings.keys() == {"storage.layout", "offset.mapping", "offset.sequence.bits"}
+        assert {"storage.layout", "offset.mapping", "offset.sequence.bits"} == topic.settings.keys()
         assert topic.settings["offset.mapping"] == topic.config.mapping.value
 
     async def test_settings_are_stored_and_parsed(self, storage: Storage) -> None:
@@ -79,14 +79,14 @@ class CatalogueContract(Contract):
         }
         topic = await storage.create_topic("orders", 1, settings)
 
-        assert topic.settings == settings
+        assert settings == topic.settings
         assert topic.config.mapping is OffsetMapping.DENSE
-        assert topic.config.backend_settings == {"storage.layout": "batch", "offset.sequence.bits": "13"}
+        assert {"storage.layout": "batch", "offset.sequence.bits": "13"} == topic.config.backend_settings
         assert topic.config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        assert topic.config.compression_type == "gzip"
-        assert topic.config.retention_ms == 86_400_000
-        assert topic.config.retention_bytes == 1_000_000
-        assert topic.config.min_insync_replicas == 2
+        assert "gzip" == topic.config.compression_type
+        assert 86_400_000 == topic.config.retention_ms
+        assert 1_000_000 == topic.config.retention_bytes
+        assert 2 == topic.config.min_insync_replicas
 
     async def test_topic_names_may_contain_every_valid_character(
         self, storage: Storage, environment: Environment
@@ -97,7 +97,7 @@ class CatalogueContract(Contract):
             await append(storage, TopicPartition(name, 0), [Record(name.encode())])
         values = {name: (await records_from(storage, TopicPartition(name, 0)))[0].value for name in names}
 
-        assert set(await storage.topics()) == set(names)
+        assert set(names) == set(await storage.topics())
         assert values == {name: name.encode() for name in names}
 
     async def test_returned_topics_do_not_change(
@@ -107,7 +107,7 @@ class CatalogueContract(Contract):
         await storage.create_topic("payments", 1, environment.settings)
         await storage.delete_topic(topic)
 
-        assert dict(topics) == {"orders": topic}
+        assert {"orders": topic} == dict(topics)
 
     # --- Altering ---------------------------------------------------------------------------------------
 
@@ -116,10 +116,10 @@ class CatalogueContract(Contract):
         altered = await storage.alter_topic(topic, partitions=5)
         await append(storage, TopicPartition("orders", 4), numbered(1))
 
-        assert altered.partitions == 5
-        assert altered.topic_id == topic.topic_id
-        assert await storage.topic("orders") == altered
-        assert await records_from(storage, tp) == stored(numbered(2), before.base_offset)
+        assert 5 == altered.partitions
+        assert topic.topic_id == altered.topic_id
+        assert altered == await storage.topic("orders")
+        assert stored(numbered(2), before.base_offset) == await records_from(storage, tp)
 
     async def test_partition_count_cannot_be_reduced(self, storage: Storage, topic: Topic) -> None:
         with pytest.raises(InvalidPartitions):
@@ -130,9 +130,9 @@ class CatalogueContract(Contract):
         altered = await storage.alter_topic(topic, settings=settings)
         again = await storage.alter_topic(altered, settings=topic.settings)
 
-        assert altered.settings == settings
-        assert altered.config.retention_ms == 5000
-        assert again == topic
+        assert settings == altered.settings
+        assert 5000 == altered.config.retention_ms
+        assert topic == again
 
     async def test_altered_settings_apply_to_the_next_append(
         self, storage: Storage, topic: Topic, tp: TopicPartition
@@ -147,15 +147,15 @@ class CatalogueContract(Contract):
     async def test_fixed_settings_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
         altered = await storage.alter_topic(topic, settings={"offset.sequence.bits": "3"})
 
-        assert altered.settings == topic.settings
-        assert altered.config == topic.config
+        assert topic.settings == altered.settings
+        assert topic.config == altered.config
 
     async def test_alter_with_an_outdated_topic_conflicts(self, storage: Storage, topic: Topic) -> None:
         altered = await storage.alter_topic(topic, partitions=4)
         with pytest.raises(DocumentConflict):
             await storage.alter_topic(topic, settings={"retention.ms": "1"})
 
-        assert await storage.topic("orders") == altered
+        assert altered == await storage.topic("orders")
 
     async def test_deleted_topic_cannot_be_altered(self, storage: Storage, topic: Topic) -> None:
         await storage.delete_topic(topic)
@@ -173,7 +173,7 @@ class CatalogueContract(Contract):
             await storage.topic_by_id(topic.topic_id),
         )
 
-        assert found == ({}, None, None)
+        assert ({}, None, None) == found
 
     async def test_topic_is_deleted_once(self, storage: Storage, topic: Topic) -> None:
         await storage.delete_topic(topic)
@@ -213,9 +213,9 @@ class CatalogueContract(Contract):
 
         assert recreated.topic_id != topic.topic_id
         assert await storage.topic_by_id(topic.topic_id) is None
-        assert await storage.earliest(tp) == OffsetAndTimestamp(bounds.high_watermark, -1)
+        assert OffsetAndTimestamp(bounds.high_watermark, -1) == await storage.earliest(tp)
         assert bounds.log_start_offset == bounds.high_watermark
-        assert await records_from(storage, tp) == []
+        assert [] == await records_from(storage, tp)
 
     async def test_recreated_topic_has_no_state_of_the_old_one(
         self, storage: Storage, topic: Topic, tp: TopicPartition
@@ -227,10 +227,10 @@ class CatalogueContract(Contract):
         result = await append(storage, tp, numbered(3), producer=Producer(7))
 
         assert not result.duplicate
-        assert await storage.committed("billing") == {}
-        assert await storage.committed("billing", [tp]) == {}
-        assert await storage.seek_ts(tp, 0) == OffsetAndTimestamp(
-            result.base_offset, numbered(1)[0].timestamp
+        assert {} == await storage.committed("billing")
+        assert {} == await storage.committed("billing", [tp])
+        assert OffsetAndTimestamp(result.base_offset, numbered(1)[0].timestamp) == await storage.seek_ts(
+            tp, 0
         )
 
     async def test_deleting_an_old_topic_again_does_not_affect_the_recreated_one(
@@ -241,7 +241,7 @@ class CatalogueContract(Contract):
         with pytest.raises(UnknownTopicOrPartition):
             await storage.delete_topic(topic)
 
-        assert await storage.topic("orders") == recreated
+        assert recreated == await storage.topic("orders")
 
     async def test_deleting_a_topic_does_not_affect_other_topics(
         self, storage: Storage, topic: Topic, environment: Environment
@@ -252,8 +252,8 @@ class CatalogueContract(Contract):
         await storage.ack("billing", {eu: OffsetAndMetadata(1)})
         await storage.delete_topic(topic)
 
-        assert len(await records_from(storage, eu)) == 1
-        assert await storage.committed("billing") == {eu: OffsetAndMetadata(1)}
+        assert 1 == len(await records_from(storage, eu))
+        assert {eu: OffsetAndMetadata(1)} == await storage.committed("billing")
 
     # --- A second broker --------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class CatalogueContract(Contract):
             found = await other.topic("orders"), await other.topic_by_id(topic.topic_id)
             await eventually(other.topics, {"orders": topic})
 
-        assert found == (topic, topic)
+        assert (topic, topic) == found
 
     async def test_topic_created_after_a_failed_lookup_is_found_immediately(
         self, storage: Storage, environment: Environment
@@ -276,7 +276,7 @@ class CatalogueContract(Contract):
             await append(other, TopicPartition("orders", 0), numbered(1))
 
         assert before is None
-        assert found == (topic, topic)
+        assert (topic, topic) == found
 
     async def test_alterations_by_another_broker_are_seen(
         self, storage: Storage, environment: Environment, topic: Topic
@@ -287,7 +287,7 @@ class CatalogueContract(Contract):
             await eventually(other.topics, {"orders": altered})
             await append(other, TopicPartition("orders", 4), numbered(1))
 
-        assert len(await records_from(storage, TopicPartition("orders", 4))) == 1
+        assert 1 == len(await records_from(storage, TopicPartition("orders", 4)))
 
     async def test_conflict_refreshes_the_topic(
         self, storage: Storage, environment: Environment, topic: Topic
@@ -298,7 +298,7 @@ class CatalogueContract(Contract):
             with pytest.raises(DocumentConflict):
                 await other.alter_topic(topic, settings={"retention.ms": "1"})
 
-            assert await other.topic("orders") == altered
+            assert altered == await other.topic("orders")
 
     async def test_other_broker_appends_to_the_recreated_topic(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
@@ -313,8 +313,8 @@ class CatalogueContract(Contract):
             result = await append(other, tp, numbered(1, first=2))
             values = [record.value for record in await records_from(other, tp)]
 
-        assert values == [b"1", b"2"]
-        assert result.log_start_offset == start
+        assert [b"1", b"2"] == values
+        assert start == result.log_start_offset
 
     async def test_topic_deleted_by_another_broker_is_unknown(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition

@@ -32,7 +32,7 @@ class ClockContract(Contract):
             bases.append((await append(storage, ticks, numbered(2))).base_offset)
             clock.now_ms += 1000
 
-        assert bases == [clock.now_ms - 1000 * n << 10 for n in (3, 2, 1)]
+        assert [clock.now_ms - 1000 * n << 10 for n in (3, 2, 1)] == bases
 
     async def test_offsets_of_appends_in_one_millisecond_are_consecutive(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
@@ -40,11 +40,11 @@ class ClockContract(Contract):
         bases = [(await append(storage, ticks, numbered(700))).base_offset for _ in range(3)]
         mapper = TimestampOffsets(10)
 
-        assert [mapper.pair(base) for base in bases] == [
+        assert [
             (clock.now_ms, 0),
             (clock.now_ms, 700),
             (clock.now_ms + 1, 376),
-        ]
+        ] == [mapper.pair(base) for base in bases]
 
     async def test_offsets_increase_when_the_clock_steps_back(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
@@ -54,9 +54,9 @@ class ClockContract(Contract):
             clock.now_ms += step
             wanted += stored(numbered(3), (await append(storage, ticks, numbered(3))).base_offset)
 
-        assert await records_from(storage, ticks) == wanted
+        assert wanted == await records_from(storage, ticks)
         assert [record.offset for record in wanted] == sorted(record.offset for record in wanted)
-        assert [record.offset - wanted[0].offset for record in wanted[:12]] == list(range(12))
+        assert list(range(12)) == [record.offset - wanted[0].offset for record in wanted[:12]]
 
     async def test_producers_expire_after_a_day_without_appends(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
@@ -67,7 +67,7 @@ class ClockContract(Contract):
         clock.now_ms += 1
         expired = await append(storage, ticks, numbered(1), producer=Producer(7, epoch=2))
 
-        assert (known.duplicate, expired.duplicate) == (True, False)
+        assert (True, False) == (known.duplicate, expired.duplicate)
 
     async def test_active_producers_do_not_expire(
         self, storage: Storage, clock: ManualClock, ticks: TopicPartition
@@ -92,7 +92,7 @@ class ClockContract(Contract):
         await append(storage, tp, [Record(timestamp=clock.now_ms)])
         after = (await storage.latest(tp)).log_start_offset
 
-        assert (before, after) == (0, 1)
+        assert (0, 1) == (before, after)
 
     async def test_log_append_times_are_those_of_the_clock(
         self, storage: Storage, clock: ManualClock
@@ -104,5 +104,5 @@ class ClockContract(Contract):
         second = await append(storage, tp, numbered(1))
         times = [record.timestamp for record in await records_from(storage, tp)]
 
-        assert times == [first.log_append_time_ms, second.log_append_time_ms]
-        assert times == [clock.now_ms - 5, clock.now_ms]
+        assert [first.log_append_time_ms, second.log_append_time_ms] == times
+        assert [clock.now_ms - 5, clock.now_ms] == times

@@ -56,7 +56,7 @@ class CompactionContract(Contract):
 
         assert before[-10:] == after
         assert result is not None
-        assert result.end == before[-1].offset + 1
+        assert before[-1].offset + 1 == result.end
         assert result.size_after < result.size_before / 5
 
     async def test_remaining_records_are_unchanged(
@@ -87,7 +87,7 @@ class CompactionContract(Contract):
 
         assert first.offset > bounds.log_start_offset
         assert bounds == await storage.latest(compacting)
-        assert await storage.earliest(compacting) == OffsetAndTimestamp(bounds.log_start_offset, T0)
+        assert OffsetAndTimestamp(bounds.log_start_offset, T0) == await storage.earliest(compacting)
 
     async def test_log_append_time_is_found_at_the_first_remaining_record(
         self, storage: Storage, environment: Environment
@@ -131,9 +131,9 @@ class CompactionContract(Contract):
         base = (await append(storage, compacting, keyed([1], b"newer"))).base_offset
 
         assert base > last
-        assert await content(storage, compacting) == [(b"1", b"new"), (b"2", b"new"), (b"1", b"newer")]
+        assert [(b"1", b"new"), (b"2", b"new"), (b"1", b"newer")] == await content(storage, compacting)
         await storage.compact(compacting)
-        assert await content(storage, compacting) == [(b"2", b"new"), (b"1", b"newer")]
+        assert [(b"2", b"new"), (b"1", b"newer")] == await content(storage, compacting)
 
     async def test_records_without_a_key_are_kept(self, storage: Storage, compacting: TopicPartition) -> None:
         await append(
@@ -141,7 +141,7 @@ class CompactionContract(Contract):
         )
         await storage.compact(compacting)
 
-        assert await content(storage, compacting) == [(None, b"1"), (None, b"3"), (b"a", b"4")]
+        assert [(None, b"1"), (None, b"3"), (b"a", b"4")] == await content(storage, compacting)
 
     @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name.lower())
     async def test_batches_of_every_codec_are_compacted(
@@ -166,7 +166,7 @@ class CompactionContract(Contract):
         await append(storage, compacting, [Record(b"3", b"b")])
         await storage.compact(compacting)
 
-        assert await content(storage, compacting) == [(b"a", None), (b"b", b"3")]
+        assert [(b"a", None), (b"b", b"3")] == await content(storage, compacting)
 
     async def test_tombstone_is_removed_after_delete_retention_ms(
         self, storage: Storage, environment: Environment
@@ -180,8 +180,8 @@ class CompactionContract(Contract):
         await append(storage, tp, [Record(b"2", b"b")])
         await storage.compact(tp)
 
-        assert met == [(b"a", None), (b"c", b""), (b"b", b"1")]
-        assert await content(storage, tp) == [(b"c", b""), (b"b", b"2")]
+        assert [(b"a", None), (b"c", b""), (b"b", b"1")] == met
+        assert [(b"c", b""), (b"b", b"2")] == await content(storage, tp)
 
     async def test_newest_record_is_kept_even_if_it_is_a_tombstone(
         self, storage: Storage, environment: Environment
@@ -191,7 +191,7 @@ class CompactionContract(Contract):
             await append(storage, tp, [Record(b"1", b"a"), Record(None, b"a")])
             await storage.compact(tp)
 
-        assert await content(storage, tp) == [(b"a", None)]
+        assert [(b"a", None)] == await content(storage, tp)
 
     # --- When ---------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class CompactionContract(Contract):
         await append(storage, tp, keyed([1, 1, 1], b"same"))
 
         assert await storage.compact(tp) is None
-        assert len(await records_from(storage, tp)) == 3
+        assert 3 == len(await records_from(storage, tp))
 
     async def test_topic_can_be_altered_to_compact(self, storage: Storage, environment: Environment) -> None:
         tp = await topic_with(storage, environment, {"cleanup.policy": "delete"})
@@ -213,7 +213,7 @@ class CompactionContract(Contract):
         await storage.alter_topic(topic, settings=settings)
         await storage.compact(tp)
 
-        assert len(await records_from(storage, tp)) == 1
+        assert 1 == len(await records_from(storage, tp))
 
     async def test_compact_returns_none_without_new_records(
         self, storage: Storage, compacting: TopicPartition
@@ -236,8 +236,8 @@ class CompactionContract(Contract):
         await append(storage, tp, keyed(range(90), b"third" * 10))
         third = await storage.compact(tp)
 
-        assert [first is not None, second is None, third is not None] == [True, True, True]
-        assert len(await records_from(storage, tp)) == 100
+        assert [True, True, True] == [first is not None, second is None, third is not None]
+        assert 100 == len(await records_from(storage, tp))
 
     async def test_max_compaction_lag_ms_overrides_the_dirty_ratio(
         self, storage: Storage, environment: Environment
@@ -252,7 +252,7 @@ class CompactionContract(Contract):
 
         assert before is None
         assert after is not None
-        assert len(await records_from(storage, tp)) == 1
+        assert 1 == len(await records_from(storage, tp))
 
     async def test_records_from_the_first_younger_than_min_compaction_lag_ms_are_kept(
         self, storage: Storage, environment: Environment
@@ -265,7 +265,7 @@ class CompactionContract(Contract):
         result = await storage.compact(tp)
         found = await records_from(storage, tp)
 
-        assert [each.value for each in found] == [b"1", b"2", b"3", b"4", b"4"]
+        assert [b"1", b"2", b"3", b"4", b"4"] == [each.value for each in found]
         assert result is not None
         assert result.end == found[2].offset
         assert await storage.compact(tp) is None
@@ -298,9 +298,9 @@ class CompactionContract(Contract):
         again = await append(storage, compacting, keyed([1], b"1"), producer=Producer(7))
         third = await append(storage, compacting, keyed([1], b"3"), producer=Producer(7, sequence=2))
 
-        assert [again.duplicate, third.duplicate] == [True, False]
+        assert [True, False] == [again.duplicate, third.duplicate]
         assert first.base_offset == again.base_offset
-        assert await content(storage, compacting) == [(b"1", b"2"), (b"1", b"3")]
+        assert [(b"1", b"2"), (b"1", b"3")] == await content(storage, compacting)
 
     async def test_seek_ts_finds_records_after_a_compaction(
         self, storage: Storage, compacting: TopicPartition
@@ -357,7 +357,7 @@ class CompactionContract(Contract):
 
         expected = [*((b"%d" % key, b"1") for key in (5, 6, 7)), (b"8", b"2"), (b"9", b"2")]
         assert expected == await content(storage, compacting, base + 5)
-        assert (await storage.latest(compacting)).log_start_offset == base + 5
+        assert base + 5 == (await storage.latest(compacting)).log_start_offset
 
     async def test_retention_applies_under_compact_and_delete_policy(self, environment: Environment) -> None:
         async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
@@ -378,7 +378,7 @@ class CompactionContract(Contract):
             assert isinstance(kept, int)
             assert 2_000_000 <= kept <= 3_500_000
             assert (await storage.latest(tp)).log_start_offset > 0
-            assert (await records_from(storage, tp))[-1].key == b"499"
+            assert b"499" == (await records_from(storage, tp))[-1].key
 
     # --- Concurrent operations ------------------------------------------------------------------------------
 
@@ -421,8 +421,8 @@ class CompactionContract(Contract):
         assert found == [each for each in seen if each in found]
         assert [each.offset for each in seen] == sorted({each.offset for each in seen})
         new = [int((each.key or b"").split()[1]) for each in seen if (each.key or b"").startswith(b"new")]
-        assert new == list(range(len(new)))
-        assert len([each for each in found if each.value == b"meanwhile"]) == len(new)
+        assert list(range(len(new))) == new
+        assert len(new) == len([each for each in found if each.value == b"meanwhile"])
 
     async def test_watchers_are_woken_after_a_compaction(
         self, storage: Storage, environment: Environment, compacting: TopicPartition

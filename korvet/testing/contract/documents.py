@@ -15,8 +15,8 @@ class DocumentContract(Contract):
         value = bytes(range(256))
         version = await storage.save("credentials", "alice", value, expected_version=0)
 
-        assert version == 1
-        assert await storage.load("credentials", "alice") == Document(value, 1)
+        assert 1 == version
+        assert Document(value, 1) == await storage.load("credentials", "alice")
 
     async def test_missing_document_is_none(self, storage: Storage) -> None:
         assert await storage.load("credentials", "alice") is None
@@ -24,13 +24,13 @@ class DocumentContract(Contract):
     async def test_versions_count_writes(self, storage: Storage) -> None:
         versions = [await storage.save("k", "x", b"%d" % n, expected_version=n) for n in range(12)]
 
-        assert versions == list(range(1, 13))
-        assert await storage.load("k", "x") == Document(b"11", 12)
+        assert list(range(1, 13)) == versions
+        assert Document(b"11", 12) == await storage.load("k", "x")
 
     async def test_empty_document_is_stored(self, storage: Storage) -> None:
         await storage.save("k", "x", b"", expected_version=0)
 
-        assert await storage.load("k", "x") == Document(b"", 1)
+        assert Document(b"", 1) == await storage.load("k", "x")
 
     @pytest.mark.parametrize("expected_version", [0, 1, 3])
     async def test_wrong_expected_version_conflicts(self, storage: Storage, expected_version: int) -> None:
@@ -41,7 +41,7 @@ class DocumentContract(Contract):
         with pytest.raises(DocumentConflict):
             await storage.save("k", "x", None, expected_version=expected_version)
 
-        assert await storage.load("k", "x") == Document(b"2", 2)
+        assert Document(b"2", 2) == await storage.load("k", "x")
 
     async def test_expected_version_of_a_missing_document_conflicts(self, storage: Storage) -> None:
         for value in (b"1", None):
@@ -59,7 +59,7 @@ class DocumentContract(Contract):
 
         assert gone is None
         assert found is not None
-        assert found.value == b"2"
+        assert b"2" == found.value
 
     async def test_kinds_and_keys_are_distinguished(self, storage: Storage) -> None:
         addresses = [("a", "b"), ("b", "a"), ("a", "b:c"), ("a:b", "c"), ("a", ""), ("größe", "🔑")]
@@ -87,7 +87,7 @@ class DocumentContract(Contract):
             for broker in (storage, other, storage, other):
                 nursery.start_soon(count, broker)
 
-        assert await storage.load("counter", "x") == Document(b"40", 40)
+        assert Document(b"40", 40) == await storage.load("counter", "x")
 
     async def test_documents_of_a_kind_are_listed(self, storage: Storage) -> None:
         for key in ("alice", "bob", "größe", "a:b", ""):
@@ -95,6 +95,6 @@ class DocumentContract(Contract):
         await storage.save("others", "carol", b"1", expected_version=0)
         await storage.save("users", "bob", None, expected_version=1)
 
-        assert set(await storage.documents("users")) == {"alice", "größe", "a:b", ""}
-        assert set(await storage.documents("others")) == {"carol"}
-        assert set(await storage.documents("nothing")) == set()
+        assert {"alice", "größe", "a:b", ""} == set(await storage.documents("users"))
+        assert {"carol"} == set(await storage.documents("others"))
+        assert set() == set(await storage.documents("nothing"))

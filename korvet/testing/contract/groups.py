@@ -17,9 +17,9 @@ class GroupContract(Contract):
         position = OffsetAndMetadata(3, leader_epoch=0, metadata="processed batch 123")
         results = await storage.ack("billing", {tp: position})
 
-        assert results == {tp: None}
-        assert await storage.committed("billing", [tp]) == {tp: position}
-        assert await storage.committed("billing") == {tp: position}
+        assert {tp: None} == results
+        assert {tp: position} == await storage.committed("billing", [tp])
+        assert {tp: position} == await storage.committed("billing")
 
     async def test_committed_offset_and_metadata_are_unchanged(
         self, storage: Storage, tp: TopicPartition
@@ -34,13 +34,13 @@ class GroupContract(Contract):
         for position in positions:
             await storage.ack("billing", {tp: position})
 
-            assert await storage.committed("billing", [tp]) == {tp: position}
+            assert {tp: position} == await storage.committed("billing", [tp])
 
     async def test_group_without_commits_has_no_committed_offsets(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        assert await storage.committed("billing") == {}
-        assert await storage.committed("billing", [tp]) == {}
+        assert {} == await storage.committed("billing")
+        assert {} == await storage.committed("billing", [tp])
 
     async def test_partitions_without_a_committed_offset_are_left_out(
         self, storage: Storage, topic: Topic
@@ -48,8 +48,8 @@ class GroupContract(Contract):
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         await storage.ack("billing", {tps[1]: OffsetAndMetadata(4)})
 
-        assert await storage.committed("billing", tps) == {tps[1]: OffsetAndMetadata(4)}
-        assert await storage.committed("billing", [tps[0]]) == {}
+        assert {tps[1]: OffsetAndMetadata(4)} == await storage.committed("billing", tps)
+        assert {} == await storage.committed("billing", [tps[0]])
 
     async def test_commit_does_not_affect_other_partitions(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
@@ -57,14 +57,14 @@ class GroupContract(Contract):
         await storage.ack("billing", {tps[1]: OffsetAndMetadata(99)})
         offsets = {tp: position.offset for tp, position in (await storage.committed("billing")).items()}
 
-        assert offsets == {tps[0]: 10, tps[1]: 99, tps[2]: 12}
+        assert {tps[0]: 10, tps[1]: 99, tps[2]: 12} == offsets
 
     async def test_committed_offset_may_decrease(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(10))
         for offset in (7, 3, 0, 5):
             await storage.ack("billing", {tp: OffsetAndMetadata(offset)})
 
-            assert await storage.committed("billing", [tp]) == {tp: OffsetAndMetadata(offset)}
+            assert {tp: OffsetAndMetadata(offset)} == await storage.committed("billing", [tp])
 
     async def test_groups_have_independent_committed_offsets(
         self, storage: Storage, tp: TopicPartition
@@ -74,7 +74,7 @@ class GroupContract(Contract):
             await storage.ack(group, {tp: OffsetAndMetadata(offset)})
         offsets = [(await storage.committed(group))[tp].offset for group in groups]
 
-        assert offsets == list(range(len(groups)))
+        assert list(range(len(groups))) == offsets
 
     async def test_commit_for_an_unknown_partition_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
@@ -85,7 +85,7 @@ class GroupContract(Contract):
         assert isinstance(results[nowhere], UnknownTopicOrPartition)
         assert isinstance(results[fourth], UnknownTopicOrPartition)
         assert results[tp] is None
-        assert await storage.committed("billing") == {tp: OffsetAndMetadata(1)}
+        assert {tp: OffsetAndMetadata(1)} == await storage.committed("billing")
 
     async def test_committed_offsets_of_many_partitions(
         self, storage: Storage, environment: Environment
@@ -94,9 +94,9 @@ class GroupContract(Contract):
         positions = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(200)}
         results = await storage.ack("billing", positions)
 
-        assert set(results.values()) == {None}
-        assert await storage.committed("billing") == positions
-        assert await storage.committed("billing", list(positions)) == positions
+        assert {None} == set(results.values())
+        assert positions == await storage.committed("billing")
+        assert positions == await storage.committed("billing", list(positions))
 
     async def test_committed_offsets_are_seen_by_another_broker(
         self, storage: Storage, environment: Environment, tp: TopicPartition
@@ -106,8 +106,8 @@ class GroupContract(Contract):
             found = await other.committed("billing")
             await other.ack("billing", {tp: OffsetAndMetadata(4)})
 
-        assert found == {tp: OffsetAndMetadata(3)}
-        assert await storage.committed("billing") == {tp: OffsetAndMetadata(4)}
+        assert {tp: OffsetAndMetadata(3)} == found
+        assert {tp: OffsetAndMetadata(4)} == await storage.committed("billing")
 
     async def test_committed_offset_has_a_commit_timestamp(
         self, storage: Storage, environment: Environment, tp: TopicPartition
@@ -130,7 +130,7 @@ class GroupContract(Contract):
         results = await storage.ack("billing", {tp: OffsetAndMetadata(99)}, generation_id=4)
 
         assert isinstance(results[tp], IllegalGeneration)
-        assert await storage.committed("billing") == {tp: OffsetAndMetadata(5)}
+        assert {tp: OffsetAndMetadata(5)} == await storage.committed("billing")
 
     async def test_generation_fence_applies_to_all_partitions(self, storage: Storage, topic: Topic) -> None:
         first, second = (TopicPartition(topic.name, number) for number in range(2))
@@ -139,8 +139,8 @@ class GroupContract(Contract):
             "billing", dict.fromkeys((first, second), OffsetAndMetadata(9)), generation_id=1
         )
 
-        assert [type(results[tp]) for tp in (first, second)] == [IllegalGeneration] * 2
-        assert await storage.committed("billing") == {first: OffsetAndMetadata(1)}
+        assert [IllegalGeneration] * 2 == [type(results[tp]) for tp in (first, second)]
+        assert {first: OffsetAndMetadata(1)} == await storage.committed("billing")
 
     async def test_commit_without_a_generation_is_not_fenced(
         self, storage: Storage, tp: TopicPartition
@@ -149,15 +149,15 @@ class GroupContract(Contract):
         results = await storage.ack("billing", {tp: OffsetAndMetadata(2)})
         fenced = await storage.ack("billing", {tp: OffsetAndMetadata(3)}, generation_id=6)
 
-        assert results == {tp: None}
+        assert {tp: None} == results
         assert isinstance(fenced[tp], IllegalGeneration)
-        assert await storage.committed("billing") == {tp: OffsetAndMetadata(2)}
+        assert {tp: OffsetAndMetadata(2)} == await storage.committed("billing")
 
     async def test_groups_are_fenced_independently(self, storage: Storage, tp: TopicPartition) -> None:
         await storage.ack("billing", {tp: OffsetAndMetadata(1)}, generation_id=7)
         results = await storage.ack("shipping", {tp: OffsetAndMetadata(2)}, generation_id=1)
 
-        assert results == {tp: None}
+        assert {tp: None} == results
 
     async def test_generation_committed_by_another_broker_fences(
         self, storage: Storage, environment: Environment, tp: TopicPartition
@@ -177,16 +177,16 @@ class GroupContract(Contract):
         await storage.ack("billing", dict.fromkeys(tps, OffsetAndMetadata(4)))
         await storage.forget("billing", tps[:2])
 
-        assert await storage.committed("billing") == {tps[2]: OffsetAndMetadata(4)}
-        assert await storage.committed("billing", tps) == {tps[2]: OffsetAndMetadata(4)}
+        assert {tps[2]: OffsetAndMetadata(4)} == await storage.committed("billing")
+        assert {tps[2]: OffsetAndMetadata(4)} == await storage.committed("billing", tps)
 
     async def test_forget_removes_all_committed_offsets(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(5))
         await storage.ack("billing", {tp: OffsetAndMetadata(4)})
         await storage.forget("billing")
 
-        assert await storage.committed("billing") == {}
-        assert await storage.committed("billing", [tp]) == {}
+        assert {} == await storage.committed("billing")
+        assert {} == await storage.committed("billing", [tp])
 
     async def test_forgotten_group_accepts_its_first_generation(
         self, storage: Storage, tp: TopicPartition
@@ -212,7 +212,7 @@ class GroupContract(Contract):
         await storage.forget("billing")
         await storage.forget("billing", [tp, TopicPartition("nowhere", 0)])
 
-        assert await storage.committed("billing") == {}
+        assert {} == await storage.committed("billing")
 
     @pytest.mark.parametrize("generation_id", [-1, 3])
     async def test_forgotten_group_can_commit_again(
@@ -223,4 +223,4 @@ class GroupContract(Contract):
             found = await storage.committed("billing", [tp])
             await storage.forget("billing")
 
-            assert found == {tp: OffsetAndMetadata(offset)}
+            assert {tp: OffsetAndMetadata(offset)} == found

@@ -38,8 +38,8 @@ class ProducerContract(Contract):
         first = await append(storage, tp, numbered(3), producer=Producer(7))
         again = await append(storage, tp, numbered(3), producer=Producer(7))
 
-        assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
-        assert len(await records_from(storage, tp)) == 3
+        assert AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True) == again
+        assert 3 == len(await records_from(storage, tp))
 
     async def test_producer_epoch_of_minus_one_is_accepted(
         self, storage: Storage, tp: TopicPartition
@@ -49,8 +49,8 @@ class ProducerContract(Contract):
         for producer_id in range(8, 12):
             await append(storage, tp, numbered(1), producer=Producer(producer_id))
 
-        assert again == AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True)
-        assert len(await records_from(storage, tp)) == 5
+        assert AppendResult(first.base_offset, -1, first.log_start_offset, duplicate=True) == again
+        assert 5 == len(await records_from(storage, tp))
 
     async def test_last_five_batches_are_recognised(self, storage: Storage, tp: TopicPartition) -> None:
         results = [
@@ -65,7 +65,7 @@ class ProducerContract(Contract):
             results[n].base_offset for n in (6, 2, 4, 3, 5, 2)
         ]
         assert all(result.duplicate for result in again)
-        assert len(await records_from(storage, tp)) == 14
+        assert 14 == len(await records_from(storage, tp))
 
     async def test_older_batches_are_out_of_order(self, storage: Storage, tp: TopicPartition) -> None:
         for n in range(6):
@@ -82,7 +82,7 @@ class ProducerContract(Contract):
             with pytest.raises(OutOfOrderSequenceNumber):
                 await append(storage, tp, numbered(count), producer=Producer(7, sequence=sequence))
 
-        assert len(await records_from(storage, tp)) == 4
+        assert 4 == len(await records_from(storage, tp))
 
     async def test_duplicate_is_recognised_after_its_records_were_deleted(
         self, storage: Storage, tp: TopicPartition
@@ -91,8 +91,8 @@ class ProducerContract(Contract):
         await storage.truncate_before(tp, first.base_offset + 3)
         again = await append(storage, tp, numbered(3), producer=Producer(7))
 
-        assert again == AppendResult(first.base_offset, -1, first.base_offset + 3, duplicate=True)
-        assert await records_from(storage, tp) == []
+        assert AppendResult(first.base_offset, -1, first.base_offset + 3, duplicate=True) == again
+        assert [] == await records_from(storage, tp)
 
     async def test_duplicate_under_log_append_time_has_the_first_append_time(
         self, storage: Storage, environment: Environment
@@ -104,7 +104,7 @@ class ProducerContract(Contract):
             environment.clock.now_ms += 60_000
         again = await append(storage, tp, numbered(3), producer=Producer(7))
 
-        assert again.log_append_time_ms == first.log_append_time_ms
+        assert first.log_append_time_ms == again.log_append_time_ms
 
     async def test_duplicate_in_one_partition_does_not_affect_other_partitions(
         self, storage: Storage, tp: TopicPartition
@@ -118,7 +118,7 @@ class ProducerContract(Contract):
             }
         )
 
-        assert [getattr(results[each], "duplicate", None) for each in (tp, other)] == [True, False]
+        assert [True, False] == [getattr(results[each], "duplicate", None) for each in (tp, other)]
 
     async def test_duplicate_is_recognised_by_another_broker(
         self, storage: Storage, environment: Environment, tp: TopicPartition
@@ -131,8 +131,8 @@ class ProducerContract(Contract):
             await append(storage, tp, numbered(3), producer=Producer(7, sequence=9))
 
         assert again.duplicate
-        assert again.base_offset == first.base_offset
-        assert len(await records_from(storage, tp)) == 6
+        assert first.base_offset == again.base_offset
+        assert 6 == len(await records_from(storage, tp))
 
     # --- Sequences --------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class ProducerContract(Contract):
         latest = await storage.latest(tp)
         await append(storage, tp, numbered(3), producer=Producer(7, sequence=3))
 
-        assert len(await records_from(storage, tp)) == 6
+        assert 6 == len(await records_from(storage, tp))
         assert latest.high_watermark == (await records_from(storage, tp))[2].offset + 1
 
     async def test_refused_batch_does_not_fail_other_partitions(
@@ -172,7 +172,7 @@ class ProducerContract(Contract):
         await append(storage, tp, numbered(3), producer=Producer(YOUNG, sequence=3))
 
         assert not result.duplicate
-        assert len(await records_from(storage, tp)) == 6
+        assert 6 == len(await records_from(storage, tp))
 
     async def test_producer_older_than_the_topic_may_start_at_any_sequence(
         self, storage: Storage, tp: TopicPartition
@@ -180,7 +180,7 @@ class ProducerContract(Contract):
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1234))
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=4, sequence=1237))
 
-        assert len(await records_from(storage, tp)) == 6
+        assert 6 == len(await records_from(storage, tp))
 
     async def test_sequences_wrap_around_after_2_31(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, sequence=LAST_SEQUENCE - 2))
@@ -199,8 +199,8 @@ class ProducerContract(Contract):
             await append(storage, tp, numbered(1), producer=Producer(7, sequence=4))
         await append(storage, tp, numbered(1), producer=Producer(7, sequence=3))
 
-        assert again == AppendResult(result.base_offset, -1, result.log_start_offset, duplicate=True)
-        assert len(await records_from(storage, tp)) == 6
+        assert AppendResult(result.base_offset, -1, result.log_start_offset, duplicate=True) == again
+        assert 6 == len(await records_from(storage, tp))
 
     async def test_last_sequence_is_followed_by_0(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(1), producer=Producer(7, sequence=LAST_SEQUENCE))
@@ -208,7 +208,7 @@ class ProducerContract(Contract):
             await append(storage, tp, numbered(1), producer=Producer(7, sequence=1))
         await append(storage, tp, numbered(1), producer=Producer(7, sequence=0))
 
-        assert len(await records_from(storage, tp)) == 2
+        assert 2 == len(await records_from(storage, tp))
 
     async def test_five_batches_in_flight_arrive_in_order(self, storage: Storage, tp: TopicPartition) -> None:
         for start in range(0, 75, 15):
@@ -221,7 +221,7 @@ class ProducerContract(Contract):
             results = [(await results_of(each))[tp] for each in begun]
             assert all(isinstance(result, AppendResult) for result in results)
 
-        assert [record.value for record in await records_from(storage, tp)] == [b"%d" % n for n in range(75)]
+        assert [b"%d" % n for n in range(75)] == [record.value for record in await records_from(storage, tp)]
 
     # --- Epochs -----------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class ProducerContract(Contract):
         with pytest.raises(InvalidProducerEpoch):
             await append(storage, tp, numbered(3), producer=Producer(7, epoch=0, sequence=3))
 
-        assert len(await records_from(storage, tp)) == 3
+        assert 3 == len(await records_from(storage, tp))
 
     async def test_duplicate_of_an_older_epoch_is_fenced(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=0))
@@ -247,7 +247,7 @@ class ProducerContract(Contract):
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=2, sequence=3))
 
         assert not result.duplicate
-        assert len(await records_from(storage, tp)) == 9
+        assert 9 == len(await records_from(storage, tp))
 
     async def test_refused_epoch_is_not_stored(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3), producer=Producer(7, epoch=1))
@@ -266,7 +266,7 @@ class ProducerContract(Contract):
             for producer_id in (*near, *near)
         ]
 
-        assert [result.duplicate for result in results] == [False, False, True, True]
+        assert [False, False, True, True] == [result.duplicate for result in results]
         assert results[2].base_offset == results[0].base_offset
         assert results[3].base_offset == results[1].base_offset
 
@@ -281,7 +281,7 @@ class ProducerContract(Contract):
         ]
 
         assert not any(result.duplicate for result in results)
-        assert len(await records_from(storage, tp)) == 100
+        assert 100 == len(await records_from(storage, tp))
 
     async def test_batches_without_a_producer_do_not_affect_sequences(
         self, storage: Storage, tp: TopicPartition
@@ -299,7 +299,7 @@ class ProducerContract(Contract):
         found = await read(storage, tp, 0)
         producers = {each.base_offset: (each.producer_id, each.producer_epoch) for each in batches_of(found)}
 
-        assert list(producers.values()) == [(7, 3), (-1, -1), (8, 4)]
+        assert [(7, 3), (-1, -1), (8, 4)] == list(producers.values())
 
     async def test_producer_of_a_deleted_topic_may_continue_in_the_recreated_one(
         self, storage: Storage, environment: Environment, topic: Topic

@@ -49,7 +49,7 @@ class ReadContract(Contract):
             found = await read(storage, tp, record.offset)
             first_batch = batches_of(found)[0]
 
-            assert records_of(found, record.offset) == wanted[index:]
+            assert wanted[index:] == records_of(found, record.offset)
             assert first_batch.base_offset <= record.offset <= first_batch.last_offset
 
     async def test_read_between_batches_returns_the_next_one(
@@ -57,14 +57,14 @@ class ReadContract(Contract):
     ) -> None:
         first = await append(storage, tp, numbered(2))
         if topic.config.mapping is OffsetMapping.TIMESTAMP:  # dense offsets have nothing in between
-            assert await records_from(storage, tp, 0) == stored(numbered(2), first.base_offset)
-            assert await records_from(storage, tp, first.base_offset - 1) == stored(
-                numbered(2), first.base_offset
+            assert stored(numbered(2), first.base_offset) == await records_from(storage, tp, 0)
+            assert stored(numbered(2), first.base_offset) == await records_from(
+                storage, tp, first.base_offset - 1
             )
         second = await append(storage, tp, numbered(2, first=2))
 
-        assert await records_from(storage, tp, first.base_offset + 2) == stored(
-            numbered(2, first=2), second.base_offset
+        assert stored(numbered(2, first=2), second.base_offset) == await records_from(
+            storage, tp, first.base_offset + 2
         )
 
     async def test_read_at_the_log_end_returns_no_records(self, storage: Storage, tp: TopicPartition) -> None:
@@ -73,8 +73,8 @@ class ReadContract(Contract):
         end = result.base_offset + 2
         found = await read(storage, tp, end)
 
-        assert found == ReadResult(found.batches, 0, LogOffsets(start, end, end))
-        assert list(found.batches) == []
+        assert ReadResult(found.batches, 0, LogOffsets(start, end, end)) == found
+        assert [] == list(found.batches)
 
     async def test_read_result_is_cut_when_a_limit_ended_it(
         self, storage: Storage, tp: TopicPartition
@@ -103,8 +103,8 @@ class ReadContract(Contract):
         for offset in (0, bounds.high_watermark):
             found = await read(storage, tp, offset)
 
-            assert list(found.batches) == []
-            assert found.offsets == bounds
+            assert [] == list(found.batches)
+            assert bounds == found.offsets
 
     async def test_consumer_waiting_at_offset_0_reads_the_first_record(
         self, storage: Storage, tp: TopicPartition
@@ -112,8 +112,8 @@ class ReadContract(Contract):
         before = records_of(await read(storage, tp, 0))
         result = await append(storage, tp, numbered(1))
 
-        assert before == []
-        assert await records_from(storage, tp, 0) == stored(numbered(1), result.base_offset)
+        assert [] == before
+        assert stored(numbered(1), result.base_offset) == await records_from(storage, tp, 0)
 
     async def test_offsets_outside_the_log_are_out_of_range(
         self, storage: Storage, tp: TopicPartition
@@ -137,7 +137,7 @@ class ReadContract(Contract):
         found = await read(storage, tp, result.base_offset + 2)
         end = result.base_offset + 4
 
-        assert found.offsets == LogOffsets(result.base_offset + 1, end, end)
+        assert LogOffsets(result.base_offset + 1, end, end) == found.offsets
         assert found.offsets == await storage.latest(tp)
         assert found.size == sum(len(each) for each in found.batches)
 
@@ -152,7 +152,7 @@ class ReadContract(Contract):
             found = results[tp]
 
             assert isinstance(found, ReadResult)
-            assert records_of(found) == stored(numbered(4), result.base_offset)
+            assert stored(numbered(4), result.base_offset) == records_of(found)
 
     # --- Limits -----------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class ReadContract(Contract):
             for max_bytes in (1, 100, 1500):
                 found = await read(storage, tp, offset, max_bytes=max_bytes)
 
-                assert records_of(found, offset)[0].offset == offset
+                assert offset == records_of(found, offset)[0].offset
 
     async def test_reads_with_a_small_limit_reach_the_log_end(
         self, storage: Storage, tp: TopicPartition
@@ -173,8 +173,8 @@ class ReadContract(Contract):
             result = await append(storage, tp, records)
             wanted += stored(records, result.base_offset)
 
-        assert await records_from(storage, tp, max_bytes=1) == wanted
-        assert await records_from(storage, tp, max_bytes=500) == wanted
+        assert wanted == await records_from(storage, tp, max_bytes=1)
+        assert wanted == await records_from(storage, tp, max_bytes=500)
 
     async def test_read_fills_but_does_not_exceed_max_bytes(
         self, storage: Storage, tp: TopicPartition
@@ -190,7 +190,7 @@ class ReadContract(Contract):
             records_found = records_of(found, offset)
 
             assert max_bytes - 12_000 < found.size <= max_bytes
-            assert records_found == wanted[index : index + len(records_found)]
+            assert wanted[index : index + len(records_found)] == records_found
 
     async def test_max_bytes_limits_all_partitions_together(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
@@ -205,8 +205,8 @@ class ReadContract(Contract):
 
         assert sizes[0] > 10_000
         assert 0 < sizes[1] < 5_500
-        assert sizes[2] == 0
-        assert list(results) == tps
+        assert 0 == sizes[2]
+        assert tps == list(results)
 
     async def test_each_partition_has_its_own_limit(self, storage: Storage, topic: Topic) -> None:
         tps = [TopicPartition(topic.name, number) for number in range(3)]
@@ -235,7 +235,7 @@ class ReadContract(Contract):
             max_bytes=10,
         )
 
-        assert [size_of(results[tp]) > 0 for tp in (empty, first, second)] == [False, True, False]
+        assert [False, True, False] == [size_of(results[tp]) > 0 for tp in (empty, first, second)]
 
     async def test_failing_partition_does_not_fail_other_partitions(
         self, storage: Storage, tp: TopicPartition
@@ -287,13 +287,13 @@ class ReadContract(Contract):
         earliest = await storage.earliest(tp)
         start = earliest.offset
 
-        assert earliest == OffsetAndTimestamp(start, -1)
-        assert await storage.latest(tp) == LogOffsets(start, start, start)
+        assert OffsetAndTimestamp(start, -1) == earliest
+        assert LogOffsets(start, start, start) == await storage.latest(tp)
         if topic.config.mapping is OffsetMapping.DENSE:
-            assert start == 0
+            assert 0 == start
         else:
             assert start > 0
-            assert start % 2 ** int(topic.settings["offset.sequence.bits"]) == 0
+            assert 0 == start % 2 ** int(topic.settings["offset.sequence.bits"])
 
     async def test_partitions_of_a_topic_start_at_the_same_offset(
         self, storage: Storage, topic: Topic, tp: TopicPartition
@@ -306,7 +306,7 @@ class ReadContract(Contract):
             for number in range(1, altered.partitions)
         ]
 
-        assert others == [first] * topic.partitions
+        assert [first] * topic.partitions == others
 
     async def test_earliest_is_the_log_start_with_the_timestamp_of_the_first_record(
         self, storage: Storage, tp: TopicPartition
@@ -317,8 +317,8 @@ class ReadContract(Contract):
         await append(storage, tp, numbered(2, timestamp=T0 - 7))
 
         assert result.base_offset >= start
-        assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0 + 5)
-        assert (await storage.latest(tp)).log_start_offset == start
+        assert OffsetAndTimestamp(start, T0 + 5) == await storage.earliest(tp)
+        assert start == (await storage.latest(tp)).log_start_offset
 
     async def test_earliest_of_records_without_a_timestamp(
         self, storage: Storage, tp: TopicPartition
@@ -326,7 +326,7 @@ class ReadContract(Contract):
         start = (await storage.latest(tp)).high_watermark
         await append(storage, tp, numbered(2, timestamp=-1))
 
-        assert await storage.earliest(tp) == OffsetAndTimestamp(start, -1)
+        assert OffsetAndTimestamp(start, -1) == await storage.earliest(tp)
 
     async def test_read_below_the_log_start_is_out_of_range_after_a_truncation(
         self, storage: Storage, tp: TopicPartition
@@ -335,7 +335,7 @@ class ReadContract(Contract):
         from_zero = await records_from(storage, tp, 0)
         await storage.truncate_before(tp, first + 1)
 
-        assert from_zero == stored(numbered(3), first)
+        assert stored(numbered(3), first) == from_zero
         for offset in (0, first):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
@@ -352,9 +352,9 @@ class ReadContract(Contract):
             bounds = await storage.latest(tp)
 
             assert start == wanted[index].offset
-            assert bounds == LogOffsets(start, wanted[-1].offset + 1, wanted[-1].offset + 1)
-            assert await records_from(storage, tp) == wanted[index:]
-            assert await storage.earliest(tp) == OffsetAndTimestamp(start, T0)
+            assert LogOffsets(start, wanted[-1].offset + 1, wanted[-1].offset + 1) == bounds
+            assert wanted[index:] == await records_from(storage, tp)
+            assert OffsetAndTimestamp(start, T0) == await storage.earliest(tp)
 
     async def test_truncation_inside_a_batch_is_seen_by_every_operation(
         self, storage: Storage, tp: TopicPartition
@@ -363,12 +363,12 @@ class ReadContract(Contract):
         base = (await append(storage, tp, records)).base_offset
         await storage.truncate_before(tp, base + 7)
 
-        assert await storage.earliest(tp) == OffsetAndTimestamp(base + 7, T0 - 7)
-        assert await storage.seek_ts(tp, T0 - 100) == OffsetAndTimestamp(base + 7, T0 - 7)
-        assert await storage.seek_ts(tp, T0 + 1) == OffsetAndTimestamp(base + 8, T0 + 8)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 8, T0 + 8)
+        assert OffsetAndTimestamp(base + 7, T0 - 7) == await storage.earliest(tp)
+        assert OffsetAndTimestamp(base + 7, T0 - 7) == await storage.seek_ts(tp, T0 - 100)
+        assert OffsetAndTimestamp(base + 8, T0 + 8) == await storage.seek_ts(tp, T0 + 1)
+        assert OffsetAndTimestamp(base + 8, T0 + 8) == await storage.seek_max_ts(tp)
         await storage.truncate_before(tp, base + 9)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 9, T0 - 9)
+        assert OffsetAndTimestamp(base + 9, T0 - 9) == await storage.seek_max_ts(tp)
         assert await storage.seek_ts(tp, T0 - 8) is None
 
     async def test_log_start_offset_does_not_decrease(self, storage: Storage, tp: TopicPartition) -> None:
@@ -376,8 +376,8 @@ class ReadContract(Contract):
         await storage.truncate_before(tp, base + 5)
         starts = [await storage.truncate_before(tp, offset) for offset in (base + 3, 0, base + 5)]
 
-        assert starts == [base + 5] * 3
-        assert (await storage.latest(tp)).log_start_offset == base + 5
+        assert [base + 5] * 3 == starts
+        assert base + 5 == (await storage.latest(tp)).log_start_offset
 
     async def test_truncated_empty_log_continues_at_its_end(
         self, storage: Storage, tp: TopicPartition, topic: Topic
@@ -390,14 +390,14 @@ class ReadContract(Contract):
         again = await append(storage, tp, numbered(3))
 
         assert start == base + 3
-        assert earliest == OffsetAndTimestamp(base + 3, -1)
-        assert bounds == LogOffsets(base + 3, base + 3, base + 3)
-        assert list(found.batches) == []
+        assert OffsetAndTimestamp(base + 3, -1) == earliest
+        assert LogOffsets(base + 3, base + 3, base + 3) == bounds
+        assert [] == list(found.batches)
         assert again.base_offset >= base + 3
         if topic.config.mapping is OffsetMapping.DENSE:
-            assert again.base_offset == base + 3
-        assert await records_from(storage, tp, base + 3) == stored(numbered(3), again.base_offset)
-        assert await storage.earliest(tp) == OffsetAndTimestamp(base + 3, T0)
+            assert base + 3 == again.base_offset
+        assert stored(numbered(3), again.base_offset) == await records_from(storage, tp, base + 3)
+        assert OffsetAndTimestamp(base + 3, T0) == await storage.earliest(tp)
 
     async def test_truncation_beyond_the_log_end_is_out_of_range(
         self, storage: Storage, tp: TopicPartition
@@ -406,14 +406,14 @@ class ReadContract(Contract):
         with pytest.raises(OffsetOutOfRange):
             await storage.truncate_before(tp, base + 4)
 
-        assert await records_from(storage, tp) == stored(numbered(3), base)
+        assert stored(numbered(3), base) == await records_from(storage, tp)
 
     async def test_empty_log_can_be_truncated_at_its_end(self, storage: Storage, tp: TopicPartition) -> None:
         with pytest.raises(OffsetOutOfRange):
             await storage.truncate_before(tp, (await storage.latest(tp)).high_watermark + 1)
         start = (await storage.latest(tp)).high_watermark
 
-        assert [await storage.truncate_before(tp, offset) for offset in (0, start)] == [start, start]
+        assert [start, start] == [await storage.truncate_before(tp, offset) for offset in (0, start)]
 
     async def test_large_log_is_truncated_anywhere(self, storage: Storage, tp: TopicPartition) -> None:
         wanted = []
@@ -423,9 +423,9 @@ class ReadContract(Contract):
         for index in (1, 37, 150, 151, 380, 399):
             await storage.truncate_before(tp, wanted[index].offset)
 
-            assert await records_from(storage, tp) == wanted[index:]
-            assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(wanted[index].offset, T0 + index)
-            assert await storage.seek_ts(tp, T0 + 399) == OffsetAndTimestamp(wanted[399].offset, T0 + 399)
+            assert wanted[index:] == await records_from(storage, tp)
+            assert OffsetAndTimestamp(wanted[index].offset, T0 + index) == await storage.seek_ts(tp, T0)
+            assert OffsetAndTimestamp(wanted[399].offset, T0 + 399) == await storage.seek_ts(tp, T0 + 399)
 
     # --- Leader epochs ----------------------------------------------------------------------------------
 
@@ -434,14 +434,14 @@ class ReadContract(Contract):
         empty = await storage.epoch_end(tp, 0)
         result = await append(storage, tp, numbered(3))
 
-        assert empty == EpochEnd(0, start)
-        assert await storage.epoch_end(tp, 0) == EpochEnd(0, result.base_offset + 3)
+        assert EpochEnd(0, start) == empty
+        assert EpochEnd(0, result.base_offset + 3) == await storage.epoch_end(tp, 0)
 
     async def test_unknown_epoch_has_no_end(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(3))
 
-        assert await storage.epoch_end(tp, 1) == EpochEnd(-1, -1)
-        assert await storage.epoch_end(tp, -1) == EpochEnd(-1, -1)
+        assert EpochEnd(-1, -1) == await storage.epoch_end(tp, 1)
+        assert EpochEnd(-1, -1) == await storage.epoch_end(tp, -1)
 
 
 def size_of(result: object) -> int:

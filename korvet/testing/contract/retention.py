@@ -42,8 +42,8 @@ class RetentionContract(Contract):
         numbers = [int((record.value or b"")[:6]) for record in found]
 
         assert earliest.offset == bounds.log_start_offset <= found[0].offset
-        assert found[-1].offset == bounds.high_watermark - 1
-        assert numbers == list(range(numbers[0], 400))
+        assert bounds.high_watermark - 1 == found[-1].offset
+        assert list(range(numbers[0], 400)) == numbers
 
     async def test_consumer_that_read_all_dropped_records_misses_none(
         self, eager: Storage, environment: Environment
@@ -53,11 +53,11 @@ class RetentionContract(Contract):
         second = (await append(eager, tp, [Record(b"y" * MB)])).base_offset
         bounds = await eager.latest(tp)
 
-        assert bounds == LogOffsets(bounds.log_start_offset, second + 1, second + 1)
+        assert LogOffsets(bounds.log_start_offset, second + 1, second + 1) == bounds
         assert base < bounds.log_start_offset
         if bounds.log_start_offset <= second:
             assert bounds.log_start_offset == base + 1
-            assert [each.offset for each in await records_from(eager, tp, base + 1)] == [second]
+            assert [second] == [each.offset for each in await records_from(eager, tp, base + 1)]
 
     async def test_unlimited_retention_keeps_all_records(
         self, eager: Storage, environment: Environment
@@ -66,8 +66,8 @@ class RetentionContract(Contract):
         start = (await eager.latest(tp)).log_start_offset
         await append_mb(eager, tp, 4)
 
-        assert len(await records_from(eager, tp)) == 400
-        assert (await eager.latest(tp)).log_start_offset == start
+        assert 400 == len(await records_from(eager, tp))
+        assert start == (await eager.latest(tp)).log_start_offset
 
     async def test_old_records_are_dropped(self, eager: Storage, environment: Environment) -> None:
         tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
@@ -86,8 +86,8 @@ class RetentionContract(Contract):
         await append(eager, tp, [Record(timestamp=4_102_444_800_000)])
         await append_mb(eager, tp, 4, timestamp=T0)
 
-        assert len(await records_from(eager, tp)) == 401
-        assert (await eager.latest(tp)).log_start_offset == start
+        assert 401 == len(await records_from(eager, tp))
+        assert start == (await eager.latest(tp)).log_start_offset
 
     async def test_records_without_a_timestamp_expire_by_append_time(
         self, eager: Storage, environment: Environment
@@ -95,7 +95,7 @@ class RetentionContract(Contract):
         tp = await topic_with(eager, environment, {"retention.ms": "3600000"})
         await append_mb(eager, tp, 4, timestamp=-1)
 
-        assert len(await records_from(eager, tp)) == 400
+        assert 400 == len(await records_from(eager, tp))
 
     async def test_recently_appended_records_are_kept_despite_old_timestamps(
         self, storage: Storage, environment: Environment
@@ -103,7 +103,7 @@ class RetentionContract(Contract):
         tp = await topic_with(storage, environment, {"retention.ms": "1"})
         await append_mb(storage, tp, 4, timestamp=T0)
 
-        assert len(await records_from(storage, tp)) == 400
+        assert 400 == len(await records_from(storage, tp))
 
     async def test_retention_does_not_apply_to_the_compact_policy(
         self, eager: Storage, environment: Environment
@@ -123,7 +123,7 @@ class RetentionContract(Contract):
         again = await append(eager, tp, [Record(b"x" * MB)], producer=Producer(7))
 
         assert again.duplicate
-        assert again.base_offset == first.base_offset
+        assert first.base_offset == again.base_offset
 
     async def test_seek_ts_finds_remaining_records(self, eager: Storage, environment: Environment) -> None:
         tp = await topic_with(eager, environment, {"retention.bytes": str(MB)})
@@ -147,7 +147,7 @@ class RetentionContract(Contract):
         start = await eager.enforce_retention(tp)
 
         assert start == end
-        assert await eager.latest(tp) == LogOffsets(end, end, end)
+        assert LogOffsets(end, end, end) == await eager.latest(tp)
         assert await eager.enforce_retention(tp) is None
 
     async def test_enforce_retention_keeps_records_within_limits(
@@ -158,7 +158,7 @@ class RetentionContract(Contract):
         start = await eager.enforce_retention(tp)
 
         assert start is None
-        assert len(await records_from(eager, tp)) == 100
+        assert 100 == len(await records_from(eager, tp))
 
     async def test_local_retention_trims_archived_records_only(
         self, eager: Storage, environment: Environment
@@ -171,7 +171,7 @@ class RetentionContract(Contract):
         tp = await topic_with(eager, environment, settings)
         await append_mb(eager, tp, 4)
         found = await records_from(eager, tp)
-        assert len(found) == 400
+        assert 400 == len(found)
         unasked = await eager.enforce_retention(tp)
         archived = found[150].offset
         start = await eager.enforce_retention(tp, up_to=archived)
@@ -194,8 +194,8 @@ class RetentionContract(Contract):
         await append_mb(eager, tp, 1, timestamp=T0)
         end = (await eager.latest(tp)).high_watermark
 
-        assert len(await records_from(eager, tp)) == 100
-        assert await eager.enforce_retention(tp, up_to=end) == end
+        assert 100 == len(await records_from(eager, tp))
+        assert end == await eager.enforce_retention(tp, up_to=end)
 
     async def test_unknown_topic_cannot_be_trimmed(self, storage: Storage) -> None:
         with pytest.raises(UnknownTopicOrPartition):

@@ -18,7 +18,7 @@ OVERHEAD = 200
 
 class SizeContract(Contract):
     async def test_empty_partition_has_size_0(self, storage: Storage, tp: TopicPartition) -> None:
-        assert await storage.sizes([tp]) == {tp: 0}
+        assert {tp: 0} == await storage.sizes([tp])
 
     async def test_size_is_that_of_the_records(
         self, storage: Storage, topic: Topic, tp: TopicPartition
@@ -29,7 +29,7 @@ class SizeContract(Contract):
         await append(storage, other, [Record(b"x" * KB)])
         sizes = await storage.sizes([other, tp])
 
-        assert list(sizes) == [other, tp]
+        assert [other, tp] == list(sizes)
         assert KB <= number(sizes[other]) <= KB + OVERHEAD
         assert 50 * KB <= number(sizes[tp]) <= 50 * (KB + OVERHEAD)
 
@@ -42,7 +42,7 @@ class SizeContract(Contract):
         emptied = number((await storage.sizes([tp]))[tp])
 
         assert before / 2 <= half <= before / 2 + PIECE
-        assert emptied == 0
+        assert 0 == emptied
 
     async def test_retention_reduces_the_size(self, storage: Storage, environment: Environment) -> None:
         settings = {**environment.settings, "retention.ms": "-1", "retention.bytes": str(100 * KB)}
@@ -60,7 +60,7 @@ class SizeContract(Contract):
         async with environment.open() as other:
             theirs = await other.sizes([tp])
 
-        assert await storage.sizes([tp]) == theirs
+        assert theirs == await storage.sizes([tp])
 
     async def test_unknown_partition_is_an_error_beside_other_sizes(
         self, storage: Storage, tp: TopicPartition
@@ -68,7 +68,7 @@ class SizeContract(Contract):
         missing, unknown = TopicPartition(tp.topic, 3), TopicPartition("nobody", 0)
         sizes = await storage.sizes([missing, tp, unknown])
 
-        assert sizes[tp] == 0
+        assert 0 == sizes[tp]
         assert isinstance(sizes[missing], UnknownTopicOrPartition)
         assert isinstance(sizes[unknown], UnknownTopicOrPartition)
 

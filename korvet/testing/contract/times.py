@@ -22,7 +22,7 @@ class TimeContract(Contract):
         base = (await append(storage, tp, records)).base_offset
         found = [await storage.seek_ts(tp, T0 + 10 * n) for n in range(10)]
 
-        assert found == [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(10)]
+        assert [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(10)] == found
 
     async def test_seek_ts_between_two_timestamps_finds_the_later_one(
         self, storage: Storage, tp: TopicPartition
@@ -31,7 +31,7 @@ class TimeContract(Contract):
         base = (await append(storage, tp, records)).base_offset
         found = [await storage.seek_ts(tp, T0 + 10 * n - 9) for n in range(1, 10)]
 
-        assert found == [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(1, 10)]
+        assert [OffsetAndTimestamp(base + n, T0 + 10 * n) for n in range(1, 10)] == found
 
     async def test_seek_ts_after_the_last_timestamp_is_none(
         self, storage: Storage, tp: TopicPartition
@@ -59,9 +59,9 @@ class TimeContract(Contract):
         second = (await append(storage, tp, numbered(3, timestamp=T0 + 1))).base_offset
         await append(storage, tp, numbered(3, timestamp=T0 + 1))
 
-        assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(base, T0)
-        assert await storage.seek_ts(tp, T0 + 1) == OffsetAndTimestamp(second, T0 + 1)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(second, T0 + 1)
+        assert OffsetAndTimestamp(base, T0) == await storage.seek_ts(tp, T0)
+        assert OffsetAndTimestamp(second, T0 + 1) == await storage.seek_ts(tp, T0 + 1)
+        assert OffsetAndTimestamp(second, T0 + 1) == await storage.seek_max_ts(tp)
 
     @pytest.mark.parametrize("codec", list(Codec))
     async def test_seek_ts_finds_records_inside_compressed_batches(
@@ -70,8 +70,8 @@ class TimeContract(Contract):
         records = [Record(b"x" * 100, timestamp=T0 + n) for n in range(100)]
         base = (await append_batch(storage, tp, batch(records, codec=codec))).base_offset
 
-        assert await storage.seek_ts(tp, T0 + 57) == OffsetAndTimestamp(base + 57, T0 + 57)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(base + 99, T0 + 99)
+        assert OffsetAndTimestamp(base + 57, T0 + 57) == await storage.seek_ts(tp, T0 + 57)
+        assert OffsetAndTimestamp(base + 99, T0 + 99) == await storage.seek_max_ts(tp)
 
     async def test_seek_ts_finds_the_lowest_offset_of_unordered_timestamps(
         self, storage: Storage, tp: TopicPartition
@@ -80,9 +80,9 @@ class TimeContract(Contract):
         wanted = await append_with_times(storage, tp, [[T0 + time] for time in times])
         found = [await storage.seek_ts(tp, T0 + time) for time in (0, 50, 51, 70, 71, 90, 91)]
 
-        assert found == [first_at(wanted, T0 + time) for time in (0, 50, 51, 70, 71, 90, 91)]
-        assert found[0] == OffsetAndTimestamp(wanted[0].offset, T0 + 50)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(wanted[5].offset, T0 + 90)
+        assert [first_at(wanted, T0 + time) for time in (0, 50, 51, 70, 71, 90, 91)] == found
+        assert OffsetAndTimestamp(wanted[0].offset, T0 + 50) == found[0]
+        assert OffsetAndTimestamp(wanted[5].offset, T0 + 90) == await storage.seek_max_ts(tp)
 
     async def test_seek_ts_with_unordered_timestamps_within_a_batch(
         self, storage: Storage, tp: TopicPartition
@@ -91,8 +91,8 @@ class TimeContract(Contract):
         wanted = await append_with_times(storage, tp, [[T0 + time for time in times]])
         found = [await storage.seek_ts(tp, T0 + time) for time in range(95)]
 
-        assert found == [first_at(wanted, T0 + time) for time in range(95)]
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(wanted[5].offset, T0 + 90)
+        assert [first_at(wanted, T0 + time) for time in range(95)] == found
+        assert OffsetAndTimestamp(wanted[5].offset, T0 + 90) == await storage.seek_max_ts(tp)
 
     async def test_record_of_the_year_2100_does_not_hide_earlier_timestamps(
         self, storage: Storage, tp: TopicPartition
@@ -106,7 +106,7 @@ class TimeContract(Contract):
         targets = [T0 + 1000 * n + m for n in range(20) for m in (-1, 0, 7, 19)]
         found = [await storage.seek_ts(tp, target) for target in targets]
 
-        assert found == [first_at(wanted[2:], target) for target in targets]
+        assert [first_at(wanted[2:], target) for target in targets] == found
 
     async def test_record_of_the_year_2100_is_found_at_the_start(
         self, storage: Storage, tp: TopicPartition
@@ -114,8 +114,8 @@ class TimeContract(Contract):
         far = (await append(storage, tp, [Record(timestamp=YEAR_2100)])).base_offset
         await append(storage, tp, numbered(5))
 
-        assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(far, YEAR_2100)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(far, YEAR_2100)
+        assert OffsetAndTimestamp(far, YEAR_2100) == await storage.seek_ts(tp, T0)
+        assert OffsetAndTimestamp(far, YEAR_2100) == await storage.seek_max_ts(tp)
 
     async def test_seek_ts_skips_records_without_a_timestamp(
         self, storage: Storage, tp: TopicPartition
@@ -123,8 +123,8 @@ class TimeContract(Contract):
         await append(storage, tp, numbered(3, timestamp=-1))
         second = (await append(storage, tp, numbered(3, timestamp=0))).base_offset
 
-        assert await storage.seek_ts(tp, 0) == OffsetAndTimestamp(second, 0)
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(second, 0)
+        assert OffsetAndTimestamp(second, 0) == await storage.seek_ts(tp, 0)
+        assert OffsetAndTimestamp(second, 0) == await storage.seek_max_ts(tp)
 
     async def test_seek_ts_finds_log_append_times(self, storage: Storage, environment: Environment) -> None:
         tp = await log_append_time_topic(storage, environment)
@@ -132,11 +132,11 @@ class TimeContract(Contract):
         first = await append(storage, tp, numbered(3, timestamp=YEAR_2100))
         time = first.log_append_time_ms
 
-        assert await storage.earliest(tp) == OffsetAndTimestamp(start, time)
-        assert await storage.seek_ts(tp, T0) == OffsetAndTimestamp(first.base_offset, time)
-        assert await storage.seek_ts(tp, time) == OffsetAndTimestamp(first.base_offset, time)
+        assert OffsetAndTimestamp(start, time) == await storage.earliest(tp)
+        assert OffsetAndTimestamp(first.base_offset, time) == await storage.seek_ts(tp, T0)
+        assert OffsetAndTimestamp(first.base_offset, time) == await storage.seek_ts(tp, time)
         assert await storage.seek_ts(tp, time + 1) is None
-        assert await storage.seek_max_ts(tp) == OffsetAndTimestamp(first.base_offset, time)
+        assert OffsetAndTimestamp(first.base_offset, time) == await storage.seek_max_ts(tp)
 
     @pytest.mark.parametrize("seed", [1, 2])
     async def test_seek_ts_with_any_order_in_a_large_log(
@@ -152,8 +152,8 @@ class TimeContract(Contract):
             targets = [T0 + chance.randrange(-3000, 13_000) for _ in range(50)]
             found = [await storage.seek_ts(tp, target) for target in targets]
 
-            assert found == [first_at(wanted, target) for target in targets]
-            assert await storage.seek_max_ts(tp) == largest(wanted)
+            assert [first_at(wanted, target) for target in targets] == found
+            assert largest(wanted) == await storage.seek_max_ts(tp)
             wanted = wanted[len(wanted) // 3 :]
             await storage.truncate_before(tp, wanted[0].offset)
 
@@ -163,8 +163,8 @@ class TimeContract(Contract):
         targets = [T0 + 1000 * n - m for n in range(0, 41, 3) for m in (0, 1, 700, 5000)]
         found = [await storage.seek_ts(tp, target) for target in targets]
 
-        assert found == [first_at(wanted, target) for target in targets]
-        assert await storage.seek_max_ts(tp) == largest(wanted)
+        assert [first_at(wanted, target) for target in targets] == found
+        assert largest(wanted) == await storage.seek_max_ts(tp)
 
 
 async def append_with_times(

@@ -22,7 +22,7 @@ class WatchContract(Contract):
                 with trio.fail_after(SOON_S):
                     await until_written(storage, tp, watch)
 
-        assert len(await records_from(storage, tp)) == 1
+        assert 1 == len(await records_from(storage, tp))
 
     async def test_growth_between_entering_and_waiting_is_not_missed(
         self, storage: Storage, tp: TopicPartition
@@ -88,7 +88,7 @@ class WatchContract(Contract):
                     await nursery.start(wait_for_growth)
                 await append(storage, tp, numbered(1))
 
-        assert len(woken) == 50
+        assert 50 == len(woken)
 
     async def test_closed_watch_does_not_affect_other_watches(
         self, storage: Storage, tp: TopicPartition
