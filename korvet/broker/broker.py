@@ -50,7 +50,7 @@ from korvet.security.session import ANONYMOUS, Session
 from korvet.security.users import Users
 from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
 from korvet.tiered.log import Tiers
-from korvet.tiered.remote import ColdStore
+from korvet.tiered.remote import RemoteStore
 
 NO_EPOCH = -1
 
@@ -407,15 +407,15 @@ async def open_broker(
     advertised: Mapping[str, tuple[str, int]] | None = None,
     counters: Counters | None = None,
     clock: Callable[[], int] = now_in_ms,
-    cold: ColdStore | None = None,
+    remote: RemoteStore | None = None,
     make_groups: MakeGroups = GroupCoordinator,
 ) -> Broker:
     """Create the broker on a storage, and store a cluster id if there is none.
 
-    `advertised` has host and port by listener name; `cold` is the lake at `lake.url`, if that is set. Raises
+    `advertised` has host and port by listener name; `remote` is the lake at `lake.url`, if that is set. Raises
     AuthorizerUsageError.
     """
-    log, leases = Tiers(storage, config, cold), Leases(storage)
+    log, leases = Tiers(storage, config, remote), Leases(storage)
     return Broker(
         storage=storage,
         config=config,

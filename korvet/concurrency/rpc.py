@@ -91,7 +91,7 @@ class Wire:
     stream: trio.SocketStream
     _outgoing: list[Buffer] = field(factory=list)
     _has_outgoing: trio.Event = field(factory=trio.Event)
-    _heard: float = field(factory=trio.current_time)
+    _received_at: float = field(factory=trio.current_time)
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Queue a frame."""
@@ -110,7 +110,7 @@ class Wire:
 
     async def ping(self, silence_limit_s: float) -> None:
         """Send a PING every PING_EVERY_S. Return when nothing has arrived for `silence_limit_s`."""
-        while trio.current_time() - self._heard < silence_limit_s:
+        while trio.current_time() - self._received_at < silence_limit_s:
             self.send(Kind.PING)
             await trio.sleep(PING_EVERY_S)
 
@@ -124,7 +124,7 @@ class Wire:
     async def _read(self, take: Callable[[Kind, int, bytes], None]) -> None:
         frames = FrameReader(LARGEST_FRAME)
         while chunk := await self.stream.receive_some(RECEIVE_BYTES):
-            self._heard = trio.current_time()
+            self._received_at = trio.current_time()
             frames.receive_data(chunk)
             while (frame := frames.next_frame()) is not None:
                 number, kind = HEAD.unpack_from(frame)
@@ -151,19 +151,19 @@ class Link:
     _nursery: trio.Nursery
     silence_limit_s: float = field(factory=lambda: SILENCE_LIMIT_S)
     _wire: Wire | None = None
-    _asked: dict[int, Asked] = field(factory=dict)
+    _requested: dict[int, Asked] = field(factory=dict)
     _numbers: Iterator[int] = field(factory=lambda: count(1))
     _connecting: trio.Lock = field(factory=trio.Lock)
 
     def __repr__(self) -> str:
         state = "connected" if self._wire is not None else "not connected"
-        return f"<Link {self.name} {state} asked={len(self._asked)}>"
+        return f"<Link {self.name} {state} asked={len(self._requested)}>"
 
     async def ask(self, question: Question, parked: Parked | None = None) -> Any:
         """Send a request and return its response. If cancelled, end the waits at the other end. Raises LinkBroken."""
         wire = await self._connected()
         number, asked = next(self._numbers), Asked()
-        self._asked[number] = asked
+        self._requested[number] = asked
         wire.send(Kind.QUESTION, number, pickle.dumps(question))
         try:
             if parked is not None:
@@ -173,7 +173,7 @@ class Link:
                     wire.send(Kind.END_WAITS, number)
             await asked.done.wait()
         finally:
-            if self._asked.pop(number, None) is not None and not asked.done.is_set():
+            if self._requested.pop(number, None) is not None and not asked.done.is_set():
                 wire.send(Kind.END_WAITS, number)
         if asked.answer is None:
             raise LinkBroken(f"the link to the process at {self.name} broke before it answered")
@@ -197,7 +197,7 @@ class Link:
                 logger.debug("the link to %s is broken: %s", self.name, broken.exceptions[0])
             finally:
                 self._wire = None
-                asked, self._asked = self._asked, {}
+                asked, self._requested = self._requested, {}
                 for each in asked.values():
                     each.done.set()
 
@@ -213,8 +213,8 @@ class Link:
         scope.cancel()
 
     def _take(self, kind: Kind, number: int, payload: bytes) -> None:
-        if kind is Kind.ANSWER and number in self._asked:
-            asked = self._asked.pop(number)
+        if kind is Kind.ANSWER and number in self._requested:
+            asked = self._requested.pop(number)
             asked.answer = payload
             asked.done.set()
 

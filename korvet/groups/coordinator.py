@@ -357,7 +357,7 @@ class GroupCoordinator:
             group.is_unsaved = False
         answers, group.answers = group.answers, []
         for ticket, answer in answers:
-            _tell(ticket, answer)
+            _notify(ticket, answer)
         self._arm(group_id, held)
 
     async def _save(self, group_id: str, held: HeldGroup, document: bytes | None) -> None:
@@ -373,11 +373,11 @@ class GroupCoordinator:
         """Remove a group from memory and answer its waiting requests with COORDINATOR_NOT_AVAILABLE."""
         held.group.give_up()
         for ticket, answer in held.group.answers:
-            _tell(ticket, type(answer)(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            _notify(ticket, type(answer)(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         held.group.answers.clear()
         if self._groups.get(group_id) is held:
             del self._groups[group_id]
-            self._look_again(group_id)
+            self._check_again(group_id)
 
     def _let_go(self, group_id: str, held: HeldGroup) -> None:
         """Remove a group that does not exist from memory."""
@@ -400,7 +400,7 @@ class GroupCoordinator:
                 held = self._groups.get(group_id)
                 if held is None or held.armed_ms == armed_ms:
                     due.append(group_id)
-            await in_parallel(self._look_at, due)
+            await in_parallel(self._check, due)
 
     def _arm(self, group_id: str, held: HeldGroup) -> None:
         """Schedule the group for its next timeout."""
@@ -413,13 +413,13 @@ class GroupCoordinator:
         if self._due[0][0] >= due_ms:
             self._earlier.set()
 
-    def _look_again(self, group_id: str) -> None:
+    def _check_again(self, group_id: str) -> None:
         """Schedule a dropped group to be loaded again: sessions of its members may time out."""
         if group_id not in self._dropped:
             self._dropped.add(group_id)
             self._push(_now_ms() + LOOK_AGAIN_MS, group_id)
 
-    async def _look_at(self, group_id: str) -> None:
+    async def _check(self, group_id: str) -> None:
         """Handle the timeouts of a group that have passed."""
         self._dropped.discard(group_id)
         if group_id in self._groups:
@@ -429,7 +429,7 @@ class GroupCoordinator:
                 pass  # `_settle` at the end of the block calls `tick`
         except KafkaError as error:
             logger.warning("group %s: its timeouts could not be handled: %s", quoted(group_id), error.message)
-            self._look_again(group_id)
+            self._check_again(group_id)
 
     # --- Expiry -----------------------------------------------------------------------------------------
 
@@ -520,6 +520,6 @@ async def _wait(ticket: Waiting, parked: Parked) -> Answer | None:
     return ticket.answer
 
 
-def _tell(ticket: object, answer: Answer) -> None:
+def _notify(ticket: object, answer: Answer) -> None:
     if isinstance(ticket, Waiting):
         ticket.set(answer)

@@ -20,7 +20,7 @@ from korvet.broker.administration import alter_topic
 from korvet.broker.alterations import with_partitions
 from korvet.broker.broker import Broker, RequestContext
 from korvet.broker.topics import validate_request
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -40,7 +40,7 @@ async def handle(
     topics = {topic.name: topic for topic in request.topics}
     results = []
     added = 0
-    turns = Turns()
+    time_slices = TimeSlices()
     for name, times in asked.items():
         result = CreatePartitionsTopicResult(name=name)
         try:
@@ -50,7 +50,7 @@ async def handle(
         except KafkaError as error:
             result.error_code, result.error_message = error.error_code, error.message
         results.append(result)
-        await turns.next()
+        await time_slices.next()
     return CreatePartitionsResponse(results=results)
 
 

@@ -29,7 +29,7 @@ from korvet.broker.topics import (
     requested_partitions,
     validate_request,
 )
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
@@ -58,12 +58,12 @@ async def handle(
         validate_request(sum(requested_partitions(each, broker.config) for each in wanted), broker.config)
     except PolicyViolation as error:
         return CreateTopicsResponse(topics=results + [_refused(name, error) for name in allowed])
-    turns = Turns()
+    time_slices = TimeSlices()
     for name, times in allowed.items():
         results.append(
             await _create(broker, context, topics[name], times=times, validate_only=request.validate_only)
         )
-        await turns.next()
+        await time_slices.next()
     return CreateTopicsResponse(topics=results)
 
 

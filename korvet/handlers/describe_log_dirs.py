@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from korvet.broker.broker import Broker, RequestContext
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import EncodedElements
 from korvet.protocol.codec import Writer, element_writer
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
@@ -48,13 +48,13 @@ async def _directory(
     broker: Broker, wanted: list[DescribableLogDirTopic] | None, write: Writer[DescribeLogDirsTopic]
 ) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=broker.log.description, topics=[])
-    turns = Turns()
+    time_slices = TimeSlices()
     topics: dict[str, DescribeLogDirsTopic] = {}
     try:
         tps = await broker.log.partitions() if wanted is None else _named(wanted)
         for first in range(0, len(tps), PARTITIONS_AT_ONCE):
             _describe(await broker.log.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
-            await turns.next()
+            await time_slices.next()
         is_large = len(tps) > PARTITIONS_AT_ONCE
         result.topics = await _encoded(topics.values(), write) if is_large else list(topics.values())
     except KafkaError:
@@ -67,11 +67,11 @@ async def _encoded(
     topics: Iterable[DescribeLogDirsTopic], write: Writer[DescribeLogDirsTopic]
 ) -> list[DescribeLogDirsTopic]:
     """Encode the topics in time slices."""
-    turns = Turns()
+    time_slices = TimeSlices()
     encodings = []
     for topic in topics:
         encodings.append(encoded(write, topic))
-        await turns.next()
+        await time_slices.next()
     return cast(list[DescribeLogDirsTopic], EncodedElements(len(encodings), encodings))
 
 

@@ -28,7 +28,7 @@ from attrs import define, field, frozen
 from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer, EncodedElements, join_small
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -119,16 +119,16 @@ async def _found(
     if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted):
         return [MetadataError(ErrorCode.INVALID_REQUEST, topic.name or "") for topic in wanted]
 
-    turns = Turns()
+    time_slices = TimeSlices()
     found: list[Topic | MetadataError] = []
     ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)
     for topic_id in ids:
         found.append(await _by_id(broker, context, topic_id))
-        await turns.next()
+        await time_slices.next()
     if not ids:
         for name in dict.fromkeys(topic.name or "" for topic in wanted):
             found.append(await _by_name(broker, request, context, name))
-            await turns.next()
+            await time_slices.next()
     return found
 
 
@@ -175,7 +175,7 @@ class Answer:
     broker: Broker
     request: MetadataRequest
     context: RequestContext
-    _turns: Turns = field(factory=Turns)
+    _time_slices: TimeSlices = field(factory=TimeSlices)
     _last: list[MetadataResponseTopic] = field(factory=list)
     _pieces: list[Buffer] = field(factory=list)
     _count: int = 0
@@ -189,7 +189,7 @@ class Answer:
         self._count += 1
         if len(self._last) == TOPICS_AT_ONCE:
             self._encode()
-        await self._turns.next()
+        await self._time_slices.next()
 
     def topics(self) -> list[MetadataResponseTopic]:
         """Return the topics that were added."""
@@ -235,7 +235,7 @@ class Answer:
             is_same = leaders.count(leaders[0]) == len(leaders)
             piece = _encoded(self.context.version, first, leaders[:1] if is_same else leaders, len(numbers))
             pieces.append(piece)
-            await self._turns.next()
+            await self._time_slices.next()
         return cast(list[MetadataResponsePartition], EncodedElements(topic.partitions, pieces))
 
     def _leaders(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:

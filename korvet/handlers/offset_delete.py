@@ -30,7 +30,7 @@ async def handle(
     try:
         group_id = broker.group(context, request.group_id, Operation.DELETE)
         for topic in request.topics:
-            await _look_up(broker, context, topic, outcomes)
+            await _find(broker, context, topic, outcomes)
         found = [tp for tp, error in outcomes.items() if error is None]
         outcomes |= await broker.groups.delete_positions(group_id, found)
     except KafkaError as error:
@@ -38,7 +38,7 @@ async def handle(
     return OffsetDeleteResponse(topics=[_answer(topic, outcomes) for topic in request.topics])
 
 
-async def _look_up(
+async def _find(
     broker: Broker, context: RequestContext, data: OffsetDeleteRequestTopic, outcomes: Outcomes
 ) -> None:
     """Set None for each existing partition of a topic, and the error of each other one."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from korvet.broker.broker import Broker, RequestContext, coordinator_error
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
@@ -97,20 +97,22 @@ async def _committed(
             everything = _by_topic(await broker.groups.committed(group_id, None))
             return Committed([each for each in everything if not is_denied(each[0])])
         denied = frozenset(filter(is_denied, {topic.name for topic in asked}))
-        tps = _asked_for([topic for topic in asked if topic.name not in denied])
-        return Committed(_as_asked(asked, await broker.groups.committed(group_id, tps)), denied=denied)
+        tps = _requested_partitions([topic for topic in asked if topic.name not in denied])
+        return Committed(
+            _in_request_order(asked, await broker.groups.committed(group_id, tps)), denied=denied
+        )
     except KafkaError as error:
-        return Committed(_as_asked(asked or (), {}), coordinator_error(error).error_code)
+        return Committed(_in_request_order(asked or (), {}), coordinator_error(error).error_code)
 
 
-def _asked_for(
+def _requested_partitions(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
 ) -> list[TopicPartition]:
     asked = [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
     return list(dict.fromkeys(asked))
 
 
-def _as_asked(
+def _in_request_order(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
     found: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> Positions:
@@ -138,7 +140,7 @@ async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGrou
     answer = OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=committed.error_code)
     if committed.error_code:
         return answer
-    turns = Turns()
+    time_slices = TimeSlices()
     for name, partitions in committed.topics:
         topic = OffsetFetchResponseTopics(name=name, partitions=[])
         answer.topics.append(topic)
@@ -153,7 +155,7 @@ async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGrou
                 )
                 for number, position in partitions[first : first + PARTITIONS_AT_ONCE]
             ]
-            await turns.next()
+            await time_slices.next()
     return answer
 
 

@@ -24,7 +24,7 @@ from attrs import frozen
 
 from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
-from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -104,9 +104,9 @@ async def handle(
 ) -> ProduceResponse | PendingProduce | None:
     batches: Batches = {}
     outcomes: AppendResults = {}
-    turns = Turns()
+    time_slices = TimeSlices()
     for topic in request.topic_data:
-        await _take(broker, request, context, topic, turns, batches, outcomes)
+        await _take(broker, request, context, topic, time_slices, batches, outcomes)
     if batches:
         timeout_s = max(request.timeout_ms, 0) / 1000
         appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
@@ -133,7 +133,7 @@ async def _take(
     request: ProduceRequest,
     context: RequestContext,
     data: TopicProduceData,
-    turns: Turns,
+    time_slices: TimeSlices,
     batches: Batches,
     outcomes: AppendResults,
 ) -> None:
@@ -155,7 +155,7 @@ async def _take(
             batches.pop(tp, None)
             outcomes[tp] = detached(error)
             _note_failure(broker, tp, partition, error)
-        await turns.next()
+        await time_slices.next()
 
 
 def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
@@ -193,11 +193,11 @@ async def _checked(
     if batch.is_transactional:
         raise TransactionalIdAuthorizationFailed("transactions are not served")
     if batch.max_timestamp < batch.base_timestamp:
-        await in_turns(set_max_timestamp(batch))
+        await run_in_slices(set_max_timestamp(batch))
     if rules.limits_timestamps:
-        await in_turns(_check_timestamps(batch, rules, broker.clock()))
+        await run_in_slices(_check_timestamps(batch, rules, broker.clock()))
     if rules.is_compacted:
-        await in_turns(_check_keys(batch, TopicPartition(topic.name, partition.index)))
+        await run_in_slices(_check_keys(batch, TopicPartition(topic.name, partition.index)))
     return batch
 
 

@@ -48,12 +48,12 @@ READ_LIMIT_S = 0.2
 T = TypeVar("T")
 
 
-class ColdRecord(NamedTuple):
+class RemoteRecord(NamedTuple):
     offset: int
     timestamp: int  # ms
 
 
-class ColdBatches(NamedTuple):
+class RemoteBatches(NamedTuple):
     """Record batches in wire format. `next_offset` is the offset to read next, also if there are no batches."""
 
     data: bytes
@@ -68,7 +68,7 @@ class _Group(NamedTuple):
 
 
 @define(eq=False)
-class ColdReader:
+class RemoteReader:
     """Reader of all tables of a lake. Thread-safe."""
 
     lake: Location
@@ -130,13 +130,13 @@ class ColdReader:
 
     def read(
         self, topic: str, topic_id: UUID, partition: int, offset: int, end: int, max_bytes: int
-    ) -> ColdBatches:
+    ) -> RemoteBatches:
         """Return batches of the records in [offset, end); at least one if there is a record.
 
         Raises RowsMissing, Unreachable and other LakeErrors.
         """
 
-        def read_from(table: LakeTable) -> ColdBatches:
+        def read_from(table: LakeTable) -> RemoteBatches:
             stop = self._present_up_to(table, partition, offset, end)
             batches: list[bytes | bytearray] = []
             size, position, until = 0, offset, self.clock() + READ_LIMIT_S
@@ -147,49 +147,49 @@ class ColdReader:
                     position = next_offset
                 is_all = position > rows["offset"][-1].as_py()
                 if not is_all or size >= max_bytes or self.clock() > until:
-                    return ColdBatches(b"".join(batches), position)
-            return ColdBatches(b"".join(batches), stop)
+                    return RemoteBatches(b"".join(batches), position)
+            return RemoteBatches(b"".join(batches), stop)
 
         return self._with_table(topic, topic_id, partition, end, read_from)
 
-    def first(self, topic: str, topic_id: UUID, partition: int, offset: int, end: int) -> ColdRecord | None:
+    def first(self, topic: str, topic_id: UUID, partition: int, offset: int, end: int) -> RemoteRecord | None:
         """Return the first record in [offset, end). Raises the same errors as `read`."""
 
-        def find(table: LakeTable) -> ColdRecord | None:
+        def find(table: LakeTable) -> RemoteRecord | None:
             for rows in self._rows(table, partition, offset, end):
-                return ColdRecord(rows["offset"][0].as_py(), rows["timestamp_ms"][0].as_py())
+                return RemoteRecord(rows["offset"][0].as_py(), rows["timestamp_ms"][0].as_py())
             return None
 
         return self._with_table(topic, topic_id, partition, end, find)
 
     def seek_ts(
         self, topic: str, topic_id: UUID, partition: int, timestamp: int, start: int, end: int
-    ) -> ColdRecord | None:
+    ) -> RemoteRecord | None:
         """Return the first record, by offset, in [start, end) whose timestamp (ms) is at least `timestamp`."""
 
-        def find(table: LakeTable) -> ColdRecord | None:
+        def find(table: LakeTable) -> RemoteRecord | None:
             for rows in self._rows(table, partition, start, end, at_least_ms=timestamp):
                 late = np.flatnonzero(rows["timestamp_ms"].to_numpy() >= timestamp)
                 if late.size:
                     index = int(late[0])
-                    return ColdRecord(rows["offset"][index].as_py(), rows["timestamp_ms"][index].as_py())
+                    return RemoteRecord(rows["offset"][index].as_py(), rows["timestamp_ms"][index].as_py())
             return None
 
         return self._with_table(topic, topic_id, partition, end, find)
 
     def seek_max_ts(
         self, topic: str, topic_id: UUID, partition: int, start: int, end: int
-    ) -> ColdRecord | None:
+    ) -> RemoteRecord | None:
         """Return the record in [start, end) with the largest timestamp; of several, the one with the lowest offset."""
 
-        def find(table: LakeTable) -> ColdRecord | None:
+        def find(table: LakeTable) -> RemoteRecord | None:
             return self._largest(table, partition, start, end)
 
         return self._with_table(topic, topic_id, partition, end, find)
 
-    def _largest(self, table: LakeTable, partition: int, start: int, end: int) -> ColdRecord | None:
+    def _largest(self, table: LakeTable, partition: int, start: int, end: int) -> RemoteRecord | None:
         """Read files and row groups by descending largest timestamp until none can hold a better record."""
-        best: ColdRecord | None = None
+        best: RemoteRecord | None = None
         order = count()
         heap: list[tuple[int, int, int, TableFile | _Group]] = []
         for file in table.files_of(partition, start, end):
@@ -206,7 +206,7 @@ class ColdReader:
             if rows.num_rows:
                 timestamps = rows["timestamp_ms"].to_numpy()
                 index = int(timestamps.argmax())
-                found = ColdRecord(rows["offset"][index].as_py(), int(timestamps[index]))
+                found = RemoteRecord(rows["offset"][index].as_py(), int(timestamps[index]))
                 best = (
                     found
                     if best is None

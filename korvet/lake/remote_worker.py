@@ -4,7 +4,7 @@ It is a separate process because decoding holds the interpreter lock, and becaus
 more memory than the broker does. Its standard input is a socket, over which it answers requests
 (`korvet.concurrency.rpc`). It exits when the broker closes that socket.
 
-The verbs are the methods of `ColdReader`, with their arguments and results.
+The verbs are the methods of `RemoteReader`, with their arguments and results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 from korvet.concurrency.rpc import Parked, Question, answer_stream
 from korvet.lake.errors import LakeError
 from korvet.lake.location import Location
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.remote_values import Failure
 
 # Threads. Reading spends most of its time waiting for the store.
@@ -28,7 +28,7 @@ AT_ONCE = 4
 VERBS = ("refresh", "read", "first", "seek_ts", "seek_max_ts")
 
 
-def result_of(reader: ColdReader, question: Question) -> object:
+def result_of(reader: RemoteReader, question: Question) -> object:
     """Return the result of a request, or its Failure."""
     if question.verb not in VERBS:
         raise ValueError(f"unknown verb {question.verb!r}")
@@ -40,7 +40,7 @@ def result_of(reader: ColdReader, question: Question) -> object:
 
 async def serve(url: str, stream: trio.SocketStream) -> None:
     """Answer requests about the tables at `url` until the broker closes the stream."""
-    reader = ColdReader(Location.parse(url))
+    reader = RemoteReader(Location.parse(url))
     threads = trio.CapacityLimiter(AT_ONCE)
 
     async def answer(question: Question, _: Parked) -> object:

@@ -39,11 +39,11 @@ class CompactionWorker:
             await self.leases.while_held(LEASE, self._compact_now_and_then)
 
     async def _compact_now_and_then(self) -> None:
-        has_looked_everywhere = False
+        has_checked_all = False
         while True:
             try:
-                await self.compact_all(everywhere=not has_looked_everywhere)
-                has_looked_everywhere = True
+                await self.compact_all(everywhere=not has_checked_all)
+                has_checked_all = True
             except KafkaError as error:
                 logger.warning("compaction: the topics cannot be listed: %s", error.message)
             await trio.sleep(self.config.log_cleaner_backoff_ms / 1000)

@@ -31,7 +31,7 @@ from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security
 from korvet.client.cluster import error_about
 from korvet.lake.encoding import Producing, Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.row_batches import records_of
 from korvet.pipeline.cluster import Connecting
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
@@ -135,10 +135,10 @@ class Source:
 
     replay: Replay
     partition: int
-    reader: ColdReader = field(init=False)
+    reader: RemoteReader = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.reader = ColdReader(self.replay.lake, cache_bytes=0)
+        self.reader = RemoteReader(self.replay.lake, cache_bytes=0)
 
     def batches(self, selection: Selection) -> Iterator[Batch]:
         """Yield the selected records in order, in batches. Raises LakeError."""

@@ -229,11 +229,11 @@ class Connection:
 def check_end(frame: memoryview, end: int, body: object, version: int) -> None:
     """Raise ProtocolError if the frame has bytes after the end of the request at `end`."""
     size = len(frame) - end
-    if size and not (size == LIBRDKAFKA_LEFT_OVER and asks_for_all_topics(body, version)):
+    if size and not (size == LIBRDKAFKA_LEFT_OVER and requests_all_topics(body, version)):
         raise ProtocolError(f"{size} bytes are left over behind a {type(body).__name__} v{version}")
 
 
-def asks_for_all_topics(body: object, version: int) -> bool:
+def requests_all_topics(body: object, version: int) -> bool:
     """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
     return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
 

@@ -21,7 +21,7 @@ QUICK_S = 0.0003
 
 
 @define(eq=False)
-class Vigil:
+class BusyPoll:
     """Busy polling while requests follow responses quickly, and for `AWAKE_S` after the last response.
 
     Times are seconds of `monotonic`.

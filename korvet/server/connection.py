@@ -27,7 +27,7 @@ from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
 from korvet.security.session import ANONYMOUS, Session, State
-from korvet.server.busy_poll import Vigil
+from korvet.server.busy_poll import BusyPoll
 from korvet.server.log_limit import LogLimit
 from korvet.server.patience import Patience, Progress
 from korvet.server.receiving import Receiver, RequestMemory
@@ -56,12 +56,12 @@ class Shared:
     broker: Broker
     apis: Mapping[int, Api]
     memory: RequestMemory
-    vigil: Vigil = field(init=False)
+    busy_poll: BusyPoll = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     produces: int = 0  # the number of produces in flight
 
     def __attrs_post_init__(self) -> None:
-        self.vigil = Vigil(is_useful=not self.broker.store.is_elsewhere)
+        self.busy_poll = BusyPoll(is_useful=not self.broker.store.is_elsewhere)
 
 
 @define(eq=False)
@@ -307,7 +307,7 @@ class ServedConnection:
         self.progress.answered += 1
         self._release(exchange)
         has_waited = exchange.pending is not None or exchange.context.has_parked
-        self.shared.vigil.answered(exchange.began, self.progress.active, has_waited=has_waited)
+        self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
 
     async def _send(self, buffers: list[Buffer]) -> int:
         """Send the buffers without copying them, and release each when it is sent. Return the number of bytes.

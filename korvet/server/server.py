@@ -27,8 +27,8 @@ from korvet.broker.broker import Broker, MakeGroups, open_broker
 from korvet.broker.counters import Counters
 from korvet.broker.limits import ByteBudget, ConnectionLimit, share_of
 from korvet.concurrency.background import background_nursery
+from korvet.concurrency.decoded_budget import DECODED
 from korvet.concurrency.tasks import supervise
-from korvet.concurrency.time_slices import DECODED
 from korvet.config import Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
@@ -50,7 +50,7 @@ from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
 from korvet.storage.open import StorageOptions, open_storage
 from korvet.storage.topic_config import LAYOUT, SEQUENCE_BITS, TIMESTAMP_TYPES
-from korvet.tiered.remote import ColdStore, open_cold_store
+from korvet.tiered.remote import RemoteStore, open_remote_store
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Server:
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)
-                accepting.start_soon(shared.vigil.keep)
+                accepting.start_soon(shared.busy_poll.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener, shared, connections)
@@ -338,13 +338,13 @@ async def opened(
     """
     try:
         source = _storage(config) if storage is None else nullcontext(storage)
-        async with source as found, _cold_store(config) as cold:
+        async with source as found, _remote_store(config) as remote:
             broker = await open_broker(
                 found,
                 config,
                 advertised=advertised_addresses(listeners),
                 counters=counters,
-                cold=cold,
+                remote=remote,
                 make_groups=make_groups,
             )
             yield Server(broker, listeners)
@@ -384,15 +384,15 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
 
 
 @asynccontextmanager
-async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
+async def _remote_store(config: Config) -> AsyncIterator[RemoteStore | None]:
     """Yield the lake of `lake.url`, or None if it is not set. Raises StorageUsageError if deltalake is missing."""
     if config.lake_url is None:
         yield None
         return
     if importlib.util.find_spec("deltalake") is None:
         raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
-    async with open_cold_store(config.lake_url) as cold:
-        yield cold
+    async with open_remote_store(config.lake_url) as remote:
+        yield remote
 
 
 # --- Messages for the operator -------------------------------------------------------------------------------
@@ -401,13 +401,11 @@ async def _cold_store(config: Config) -> AsyncIterator[ColdStore | None]:
 def start_lines(server: Server) -> list[str]:
     """Return the log lines of a started broker: version, addresses, storage and durability, and then warnings."""
     storage = server.broker.store
-    told = ", ".join(
+    addresses = ", ".join(
         bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
         for bound in server.listeners
     )
-    first = (
-        f"korvet {korvet.__version__}: clients connect to {told}; {storage.description}; {storage.durability}"
-    )
+    first = f"korvet {korvet.__version__}: clients connect to {addresses}; {storage.description}; {storage.durability}"
     if (processes := server.broker.config.processes) > 1:
         first += f"; {processes} processes"
     config = server.broker.config

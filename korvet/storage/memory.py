@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, evolve, field
 
-from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import (
     IllegalGeneration,
     InvalidPartitions,
@@ -295,16 +295,16 @@ class MemoryStorage(Storage):
         return MemoryWatch(self._watches, tps)
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
-        return await in_turns(self._log(tp).earliest())
+        return await run_in_slices(self._log(tp).earliest())
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
         return self._log(tp).bounds
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
-        return await in_turns(self._log(tp).seek_ts(timestamp))
+        return await run_in_slices(self._log(tp).seek_ts(timestamp))
 
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
-        return await in_turns(self._log(tp).seek_max_ts())
+        return await run_in_slices(self._log(tp).seek_max_ts())
 
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         log = self._log(tp)
@@ -349,9 +349,9 @@ class MemoryStorage(Storage):
 
     async def _free_dropped(self) -> None:
         """Free dropped segments in time slices: a gigabyte takes a tenth of a second."""
-        turns = Turns()
+        time_slices = TimeSlices()
         while self._budget.free():
-            await turns.next()
+            await time_slices.next()
 
     def _wake(self, tp: TopicPartition) -> None:
         for watch in self._watches.get(tp, ()):

@@ -11,7 +11,7 @@ from bisect import bisect_left
 
 from attrs import define, field
 
-from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.compaction import Round, compacted, is_due, lag_limit, note_all
@@ -26,7 +26,7 @@ class MemoryCompaction:
     log: PartitionLog
     now_ms: int
     max_keys: int
-    _turns: Turns = field(factory=Turns)
+    _time_slices: TimeSlices = field(factory=TimeSlices)
 
     async def run(self) -> Compacted | None:
         """See `Storage.compact`."""
@@ -96,9 +96,11 @@ class MemoryCompaction:
                 if last_offset >= target or round_.is_full:
                     return self._ended(round_, target)
                 if last_offset >= round_.end:
-                    await in_turns(note_all(RecordBatch(segment.batch(index)), round_), self._turns)
+                    await run_in_slices(
+                        note_all(RecordBatch(segment.batch(index)), round_), self._time_slices
+                    )
                     round_.end = last_offset + 1
-                await self._turns.next()
+                await self._time_slices.next()
         return self._ended(round_, target)
 
     @staticmethod
@@ -135,7 +137,7 @@ class MemoryCompaction:
             left: Buffer | None = buffer
             if last_offset < round_.end:
                 batch = RecordBatch(buffer)
-                left = await in_turns(compacted(batch, round_), self._turns)
+                left = await run_in_slices(compacted(batch, round_), self._time_slices)
                 if left is batch.buffer:
                     left = buffer
                 elif left is not None:
@@ -144,4 +146,4 @@ class MemoryCompaction:
                 left = own_buffer(left)
                 cost = kept_bytes(left) + BATCH_COST
                 new.append(left, last_offset, max_timestamp, segment.last_append_ms, cost)
-            await self._turns.next()
+            await self._time_slices.next()

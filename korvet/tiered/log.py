@@ -20,7 +20,7 @@ from uuid import UUID
 import trio
 from attrs import define, evolve, field, frozen
 
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import MAX_LONG, Config
 from korvet.lake.remote_values import ArchivedLog
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
@@ -43,7 +43,7 @@ from korvet.storage.interface import (
     Watch,
 )
 from korvet.storage.redis.damage import Damage
-from korvet.tiered.remote import ColdStore
+from korvet.tiered.remote import RemoteStore
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ DELETED = "deleted-before"
 class ArchivedPart:
     """The offsets of a partition that are only in the lake: [start, end), where `end` is the local log start."""
 
-    cold: ColdStore
+    remote: RemoteStore
     topic: Topic
     start: int
     offsets: LogOffsets  # those of the part in storage
@@ -68,11 +68,11 @@ class ArchivedPart:
 
 @define(eq=False)
 class Tiers:
-    """The logs of all partitions. Without `cold`, they are the logs in storage."""
+    """The logs of all partitions. Without `remote`, they are the logs in storage."""
 
     _storage: Storage
     config: Config
-    cold: ColdStore | None = None
+    remote: RemoteStore | None = None
     damage: Damage = field(factory=Damage)
     _archived: dict[UUID, Mapping[int, ArchivedLog]] = field(factory=dict, repr=False)
     _starts: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -117,11 +117,11 @@ class Tiers:
 
     async def partitions(self) -> list[TopicPartition]:
         """Return all topic-partitions, sorted."""
-        turns = Turns()
+        time_slices = TimeSlices()
         tps: list[TopicPartition] = []
         for name, topic in sorted((await self._storage.topics()).items()):
             tps += [TopicPartition(name, number) for number in range(topic.partitions)]
-            await turns.next()
+            await time_slices.next()
         return tps
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
@@ -139,7 +139,7 @@ class Tiers:
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         """Read as `Storage.read` does, and read offsets below the local log start from the lake."""
         results = await self._storage.read(requests, max_bytes=max_bytes, isolation_level=isolation_level)
-        if self.cold is None:
+        if self.remote is None:
             return results
         room = max_bytes - sum(result.size for result in results.values() if isinstance(result, ReadResult))
         for tp, result in results.items():
@@ -163,7 +163,7 @@ class Tiers:
             raise refused
         offset, end = request.offset, archived.end
         while offset < end:
-            data, offset = await archived.cold.read(
+            data, offset = await archived.remote.read(
                 archived.topic, tp.partition, offset, end, request.max_bytes
             )
             if data:
@@ -186,7 +186,7 @@ class Tiers:
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
         """Return `Storage.earliest` for both tiers."""
         if archived := await self._archived_part(tp):
-            found = await archived.cold.first(archived.topic, tp.partition, archived.start, archived.end)
+            found = await archived.remote.first(archived.topic, tp.partition, archived.start, archived.end)
             if found is not None:
                 return evolve(found, offset=archived.start)
         return await self._storage.earliest(tp)
@@ -202,7 +202,7 @@ class Tiers:
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
         """Return `Storage.seek_ts` for both tiers."""
         if archived := await self._archived_part(tp):
-            found = await archived.cold.seek_ts(
+            found = await archived.remote.seek_ts(
                 archived.topic, tp.partition, timestamp, archived.start, archived.end
             )
             if found is not None:
@@ -215,7 +215,7 @@ class Tiers:
         archived = await self._archived_part(tp)
         if archived is None:
             return local
-        found = await archived.cold.seek_max_ts(archived.topic, tp.partition, archived.start, archived.end)
+        found = await archived.remote.seek_max_ts(archived.topic, tp.partition, archived.start, archived.end)
         if found is None or (local is not None and local.timestamp > found.timestamp):
             return local
         return found
@@ -227,7 +227,7 @@ class Tiers:
     async def archived(self, tp: TopicPartition) -> ArchivedLog | None:
         """Return the partition's archived log, or None if nothing is archived or the topic is not tiered."""
         topic = await self._tiered(tp)
-        if topic is None or self.cold is None:
+        if topic is None or self.remote is None:
             return None
         return (await self.refresh(topic)).get(tp.partition)
 
@@ -277,9 +277,9 @@ class Tiers:
 
         Raises KafkaStorageError if the table cannot be read.
         """
-        if self.cold is None:
+        if self.remote is None:
             return {}
-        found = self._archived[topic.topic_id] = await self.cold.refresh(topic)
+        found = self._archived[topic.topic_id] = await self.remote.refresh(topic)
         return found
 
     async def trimmable(self, topic: Topic) -> Mapping[int, int]:
@@ -296,16 +296,16 @@ class Tiers:
     async def _archived_part(self, tp: TopicPartition) -> ArchivedPart | None:
         """Return the part of a partition's log that is only in the lake, or None if there is no such part."""
         topic = await self._tiered(tp)
-        if topic is None or self.cold is None:
+        if topic is None or self.remote is None:
             return None
         offsets = await self._storage.latest(tp)
         start = await self._start(topic, tp, offsets)
-        return ArchivedPart(self.cold, topic, start, offsets) if start < offsets.log_start_offset else None
+        return ArchivedPart(self.remote, topic, start, offsets) if start < offsets.log_start_offset else None
 
     async def _start(self, topic: Topic, tp: TopicPartition, local: LogOffsets) -> int:
         """Return the log start offset of both tiers, given the bounds of the part in storage."""
         local_start = local.log_start_offset
-        if self.cold is None or local.trimmed_before <= 0:
+        if self.remote is None or local.trimmed_before <= 0:
             return local_start
         archived = self._archived.get(topic.topic_id, {}).get(tp.partition)
         if archived is None or archived.end < local_start:
@@ -327,7 +327,7 @@ class Tiers:
 
     async def _tiered(self, tp: TopicPartition) -> Topic | None:
         """Return the partition's topic if it has two tiers, otherwise None."""
-        if self.cold is None:
+        if self.remote is None:
             return None
         topic = await self._storage.topic(tp.topic)
         return topic if topic is not None and topic.config.is_tiered else None
@@ -336,16 +336,16 @@ class Tiers:
 
     async def run(self) -> None:
         """Refresh the archived logs of all tiered topics periodically, until cancelled."""
-        while self.cold is not None:
+        while self.remote is not None:
             topics = [topic for topic in (await self._storage.topics()).values() if topic.config.is_tiered]
             ids = {topic.topic_id for topic in topics}
             self._archived = {each: logs for each, logs in self._archived.items() if each in ids}
             self._starts.clear()
             for topic in topics:
-                await self._look_into(topic)
+                await self._refresh(topic)
             await trio.sleep(self.config.remote_log_manager_task_interval_ms / 1000)
 
-    async def _look_into(self, topic: Topic) -> None:
+    async def _refresh(self, topic: Topic) -> None:
         try:
             await self.refresh(topic)
             for number in range(topic.partitions):

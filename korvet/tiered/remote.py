@@ -31,8 +31,8 @@ GONE = "the process that reads archived records has ended; the next request star
 
 
 @define(eq=False)
-class ColdStore:
-    """The tables of the lake at `url`. Created by `open_cold_store`."""
+class RemoteStore:
+    """The tables of the lake at `url`. Created by `open_remote_store`."""
 
     url: str
     _nursery: trio.Nursery
@@ -44,7 +44,7 @@ class ColdStore:
         self._link = Link(self.url, self._reading_process, self._nursery, silence_limit_s=ANSWER_LIMIT_S)
 
     def __repr__(self) -> str:
-        return f"<ColdStore {self.url} {self._link!r}>"
+        return f"<RemoteStore {self.url} {self._link!r}>"
 
     # --- Verbs: all raise KafkaStorageError when the table cannot be read -----------------------------------
 
@@ -119,7 +119,7 @@ class ColdStore:
 
 
 @asynccontextmanager
-async def open_cold_store(url: str) -> AsyncIterator[ColdStore]:
+async def open_remote_store(url: str) -> AsyncIterator[RemoteStore]:
     """Yield the tables at `url`. Kill the process that reads them, if it was started, at the end of the block."""
     async with background_nursery() as nursery:
-        yield ColdStore(url, nursery)
+        yield RemoteStore(url, nursery)

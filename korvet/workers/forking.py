@@ -148,7 +148,7 @@ def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) 
         readable, _, _ = select.select([parent, ends], [], [])
         if ends in readable:
             ends.recv(RECEIVE_BYTES)
-            tell_ends(parent)
+            report_ends(parent)
         if parent in readable:
             asked, descriptors, _, _ = socket.recv_fds(parent, len(ASK), 1)
             if not asked:
@@ -162,7 +162,7 @@ def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) 
             parent.sendall(REPORT.pack(FORKED, pid, 0))
 
 
-def tell_ends(parent: socket.socket) -> None:
+def report_ends(parent: socket.socket) -> None:
     """Report every worker that has ended to the parent."""
     while True:
         try:

@@ -168,7 +168,7 @@ class Family:
         # The forker's reports are needed until the last worker has ended, hence the shielded scope.
         hearing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hear_the_forker, hearing)
+            nursery.start_soon(self._read_forker, hearing)
             nursery.start_soon(self._report, ending, task_status)
             try:
                 async with trio.open_nursery() as running:
@@ -178,7 +178,7 @@ class Family:
                 hearing.cancel()
             nursery.cancel_scope.cancel()
 
-    async def _hear_the_forker(self, scope: trio.CancelScope) -> None:
+    async def _read_forker(self, scope: trio.CancelScope) -> None:
         with scope:
             await self.forker.run()
 

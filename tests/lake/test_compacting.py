@@ -18,7 +18,7 @@ from korvet.lake.compacting import Compaction, groups_of
 from korvet.lake.errors import CommitConflict, Unreachable
 from korvet.lake.file_writing import ROW_GROUP_ROWS
 from korvet.lake.files import ArchivedRange
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.table import Gap, LakeTable
@@ -162,15 +162,15 @@ def test_compaction_ignores_files_of_another_writer(table: LakeTable) -> None:
 
 def test_old_snapshot_is_readable_until_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
     table = archived(table, *[[0, 1]] * 5)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
     before = reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
     after = compacted(table)
 
     assert before == reader.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
     after.delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    cold = ColdReader(lake(tmp_path))
-    cold._tables[TOPIC, TOPIC_ID] = table
-    assert before == cold.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
+    remote = RemoteReader(lake(tmp_path))
+    remote._tables[TOPIC, TOPIC_ID] = table
+    assert before == remote.read(TOPIC, TOPIC_ID, 0, 0, 50, MB)
 
 
 def test_compaction_refuses_records_that_differ_from_the_committed_ones(table: LakeTable) -> None:

@@ -22,7 +22,7 @@ from korvet.lake.erasing import Erasure, erased_count, erased_places, key_set, o
 from korvet.lake.errors import Unreachable
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import expired_up_to
 from korvet.lake.schema import HEADERS, archive_table
@@ -106,7 +106,7 @@ def test_erasure_does_not_rewrite_files_without_the_key(table: LakeTable) -> Non
 def test_remote_reads_skip_erased_records(table: LakeTable, tmp_path: Path) -> None:
     table = archived(table, ["ada", "bob"], ["ada", "ada"], ["ada", "bob"])
     erased(table)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     first = reader.first(TOPIC, TOPIC_ID, 0, 2, 6)
     assert first is not None

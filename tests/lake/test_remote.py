@@ -10,7 +10,7 @@ import pytest
 
 from korvet.lake.errors import RowsMissing
 from korvet.lake.file_writing import RangeWriter
-from korvet.lake.remote import ColdReader, ColdRecord
+from korvet.lake.remote import RemoteReader, RemoteRecord
 from korvet.lake.remote_values import ArchivedLog
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.lake.table import LakeTable
@@ -38,7 +38,7 @@ def records_in(data: bytes) -> list[tuple[int, int, bytes | None]]:
     return found
 
 
-def offsets_from(reader: ColdReader, offset: int, end: int, *, max_bytes: int = MB) -> list[int]:
+def offsets_from(reader: RemoteReader, offset: int, end: int, *, max_bytes: int = MB) -> list[int]:
     """Return the offsets that a consumer gets with repeated reads."""
     found: list[int] = []
     while offset < end:
@@ -64,7 +64,7 @@ def test_read_returns_archived_records_unchanged(tmp_path: Path) -> None:
     )
     table.commit([RangeWriter(table.location, 0, 7).write(rows, 7, 10)])
 
-    data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 10, MB)
+    data, next_offset = RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 10, MB)
 
     (batch,) = parse_batches(data)
     validate(batch)
@@ -78,7 +78,7 @@ def test_read_returns_archived_records_unchanged(tmp_path: Path) -> None:
 def test_read_covers_the_requested_offsets_only(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100)
 
-    data, next_offset = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 10, 20, MB)
+    data, next_offset = RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 10, 20, MB)
 
     assert list(range(10, 20)) == [offset for offset, _, _ in records_in(data)]
     assert 20 == next_offset
@@ -86,7 +86,7 @@ def test_read_covers_the_requested_offsets_only(tmp_path: Path) -> None:
 
 def test_read_respects_max_bytes_except_for_the_first_record(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 1000)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     some, next_offset = reader.read(TOPIC, TOPIC_ID, 0, 0, 1000, 5_000)
     one, after_one = reader.read(TOPIC, TOPIC_ID, 0, 0, 1000, 1)
@@ -100,7 +100,7 @@ def test_read_respects_max_bytes_except_for_the_first_record(tmp_path: Path) -> 
 
 def test_read_skips_offsets_without_records(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50, 51])
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     assert [3, 50, 51] == offsets_from(reader, 0, 100)
     assert (b"", 100) == reader.read(TOPIC, TOPIC_ID, 0, 60, 100, MB)
@@ -109,7 +109,7 @@ def test_read_skips_offsets_without_records(tmp_path: Path) -> None:
 def test_records_of_alternating_dates_are_read_in_offset_order(tmp_path: Path) -> None:
     timestamps = [NOON + DAY_MS * (offset % 3) for offset in range(30_000)]
     committed(new_table(tmp_path), 0, 30_000, timestamps=timestamps)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     assert list(range(30_000)) == offsets_from(reader, 0, 30_000)
     assert list(range(12_345, 30_000)) == offsets_from(reader, 12_345, 30_000)
@@ -120,7 +120,7 @@ def test_range_with_hundreds_of_dates_is_read_in_offset_order(tmp_path: Path) ->
     random.Random(1).shuffle(dates)
     committed(new_table(tmp_path), 0, 300, timestamps=[NOON + DAY_MS * day for day in dates])
 
-    assert list(range(5, 300)) == offsets_from(ColdReader(lake(tmp_path)), 5, 300)
+    assert list(range(5, 300)) == offsets_from(RemoteReader(lake(tmp_path)), 5, 300)
 
 
 def test_foreign_optimized_files_are_read_in_offset_order(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_foreign_optimized_files_are_read_in_offset_order(tmp_path: Path) -> Non
         table = committed(table, start, start + 1000)
         table = table.commit([written(table, start, start + 1000, partition=1)])
     table.delta.optimize.z_order(["timestamp_ms"])
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     assert list(range(10, 5_000)) == offsets_from(reader, 10, 5_000)
 
@@ -148,7 +148,7 @@ def test_log_append_times_are_preserved(tmp_path: Path) -> None:
     )
     table.commit([RangeWriter(table.location, 0, 0).write(rows, 0, 6)])
 
-    data, _ = ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 6, MB)
+    data, _ = RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 6, MB)
 
     times = [timestamp - NOON for _, timestamp, _ in records_in(data)]
     assert [0, 0, 5, 5, 1, 2] == times
@@ -160,21 +160,21 @@ def test_seek_ts_finds_the_same_record_as_a_full_scan(tmp_path: Path, seed: int)
     chance = random.Random(seed)
     timestamps = [NOON + chance.randrange(3 * DAY_MS) for _ in range(3000)]
     committed(new_table(tmp_path), 0, 3000, timestamps=timestamps)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     for _ in range(20):
         wanted = NOON + chance.randrange(-1000, 3 * DAY_MS + 1000)
         start = chance.randrange(3000)
         expected = next((o for o in range(start, 3000) if timestamps[o] >= wanted), None)
         found = reader.seek_ts(TOPIC, TOPIC_ID, 0, wanted, start, 3000)
-        assert (None if expected is None else ColdRecord(expected, timestamps[expected])) == found
+        assert (None if expected is None else RemoteRecord(expected, timestamps[expected])) == found
     largest = max(timestamps)
     assert (timestamps.index(largest), largest) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 3000)
 
 
 def test_first_returns_the_first_record_from_an_offset(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100, offsets=[3, 50])
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     assert (3, NOON + 3) == reader.first(TOPIC, TOPIC_ID, 0, 0, 100)
     assert (50, NOON + 50) == reader.first(TOPIC, TOPIC_ID, 0, 4, 100)
@@ -183,7 +183,7 @@ def test_first_returns_the_first_record_from_an_offset(tmp_path: Path) -> None:
 
 def test_stale_snapshot_is_refreshed_when_more_was_trimmed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
     assert {0: ArchivedLog(0, 10, 10)} == reader.refresh(TOPIC, TOPIC_ID)
 
     committed(table, 10, 20)
@@ -195,7 +195,7 @@ def test_trimmed_offsets_that_were_never_archived_raise_an_error(tmp_path: Path)
     committed(new_table(tmp_path), 0, 10)
 
     with pytest.raises(RowsMissing, match="below 20 were trimmed, but are not archived"):
-        ColdReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 20, MB)
+        RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, 20, MB)
 
 
 def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
     table = committed(table, 10, 20)
     committed(table, 20, 30)
     table.delta.delete("offset >= 10 and offset < 20")
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     archived = reader.refresh(TOPIC, TOPIC_ID)
 
@@ -217,7 +217,7 @@ def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
 def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 10)
     committed(table, 10, 20)
-    reader = ColdReader(lake(tmp_path), cache_bytes=1)
+    reader = RemoteReader(lake(tmp_path), cache_bytes=1)
     assert list(range(20)) == offsets_from(reader, 0, 20)
 
     delta = LakeTable.open(lake(tmp_path), TOPIC).delta
@@ -228,7 +228,7 @@ def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> N
 
 
 def test_topic_without_a_table_has_no_archived_log(tmp_path: Path) -> None:
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
     assert {} == reader.refresh(TOPIC, TOPIC_ID)
     assert reader.archived(TOPIC, TOPIC_ID, 0) is None
@@ -236,7 +236,7 @@ def test_topic_without_a_table_has_no_archived_log(tmp_path: Path) -> None:
 
 def test_cache_is_bounded(tmp_path: Path) -> None:
     committed(new_table(tmp_path), 0, 100_000)
-    reader = ColdReader(lake(tmp_path), cache_bytes=2 * MB)
+    reader = RemoteReader(lake(tmp_path), cache_bytes=2 * MB)
 
     assert list(range(100_000)) == offsets_from(reader, 0, 100_000)
     assert reader._cached <= 2 * MB
@@ -247,10 +247,10 @@ def test_seek_max_ts_uses_file_statistics(tmp_path: Path) -> None:
     table = committed(new_table(tmp_path), 0, 30_000)
     table = committed(table, 30_000, 60_000, timestamps=[NOON + 29_999] * 30_000)
     committed(table, 60_000, 60_010, timestamps=[NOON] * 10)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
 
-    assert ColdRecord(29_999, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010)
+    assert RemoteRecord(29_999, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 60_010)
     assert 1 == len(reader._groups)
-    assert ColdRecord(28_999, NOON + 28_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000)
-    assert ColdRecord(40_000, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000)
+    assert RemoteRecord(28_999, NOON + 28_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 0, 29_000)
+    assert RemoteRecord(40_000, NOON + 29_999) == reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 40_000, 60_000)
     assert reader.seek_max_ts(TOPIC, TOPIC_ID, 0, 60_010, 60_010) is None

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from korvet.cli.lake.retain import command
 from korvet.lake.chain import chained_up_to, missing_stretches
 from korvet.lake.errors import CommitConflict
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.table import LakeTable
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
@@ -41,7 +41,7 @@ def test_archive_start_advances_and_leaves_no_missing_range(tmp_path: Path) -> N
     assert (20, 40, 40) == (table.start(0), table.archived_up_to[0], chained_up_to(table, 0))
     assert [] == missing_stretches(table, 0)
     assert [20, 30] == sorted(file.held.start for file in table.files if file.held)
-    reader = ColdReader(lake(tmp_path))
+    reader = RemoteReader(lake(tmp_path))
     found = reader.first(TOPIC, TOPIC_ID, 0, 0, 40)
     assert found is not None
     assert 20 == found.offset

@@ -10,7 +10,7 @@ import pytest
 from korvet.lake.chain import missing_stretches
 from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
-from korvet.lake.remote import ColdReader
+from korvet.lake.remote import RemoteReader
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit
 from tests.lake.replay import rows_of
@@ -45,7 +45,7 @@ def test_growing_topic_is_archived_compacted_and_its_archiver_killed_concurrentl
     assert missing_stretches(table, 0) == []
     _, findings, failures = memory.run(lambda client: audit(client, place, [topic], checksums=True))
     assert (findings, failures) == ([], {})
-    reader = ColdReader(place)
+    reader = RemoteReader(place)
     data, position = reader.read(topic, table.topic_id, 0, 0, table.archived_up_to[0], 2**30)
     assert data
     assert position <= table.archived_up_to[0]

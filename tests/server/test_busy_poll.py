@@ -11,7 +11,7 @@ import trio.testing
 from attrs import define
 
 from korvet.server import busy_poll
-from korvet.server.busy_poll import AWAKE_S, QUICK_S, Vigil
+from korvet.server.busy_poll import AWAKE_S, QUICK_S, BusyPoll
 
 
 @define
@@ -42,9 +42,9 @@ async def times_run(clock: Clock, rounds: int) -> int:
 
 
 @asynccontextmanager
-async def keeping(*, is_useful: bool = True) -> AsyncIterator[Vigil]:
+async def keeping(*, is_useful: bool = True) -> AsyncIterator[BusyPoll]:
     async with trio.open_nursery() as nursery:
-        kept = Vigil(is_useful)
+        kept = BusyPoll(is_useful)
         nursery.start_soon(kept.keep)
         await trio.testing.wait_all_tasks_blocked()
         yield kept

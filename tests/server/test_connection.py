@@ -382,6 +382,6 @@ async def test_busy_polling_is_useful_only_for_local_storage() -> None:
     broker = await open_broker(storage, Config())
     useful = []
     for storage.is_elsewhere in (False, True):
-        useful.append(Shared(broker, {}, RequestMemory(ByteBudget(-1))).vigil.is_useful)
+        useful.append(Shared(broker, {}, RequestMemory(ByteBudget(-1))).busy_poll.is_useful)
 
     assert [True, False] == useful

@@ -22,7 +22,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from korvet.server.busy_poll import Vigil
+from korvet.server.busy_poll import BusyPoll
 from korvet.server.connection import (
     PRODUCES_AT_ONCE,
     SMALL_PRODUCES_AT_ONCE,
@@ -282,11 +282,11 @@ async def test_busy_polling_is_notified_which_responses_waited(
 ) -> None:
     answers: list[bool] = []
 
-    def noted(_: Vigil, asked: float, now: float, *, has_waited: bool) -> None:
+    def noted(_: BusyPoll, asked: float, now: float, *, has_waited: bool) -> None:
         assert now > asked
         answers.append(has_waited)
 
-    monkeypatch.setattr(Vigil, "answered", noted)
+    monkeypatch.setattr(BusyPoll, "answered", noted)
     slow = SlowStorage(await with_topic())
     async with serving(storage=slow.shim()) as server, connect(server) as client:
         await client.ask(METADATA, 12)

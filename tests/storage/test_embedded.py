@@ -345,7 +345,7 @@ async def test_long_loading_is_logged(
         return next(answers)
 
     monkeypatch.setattr(EmbeddedServer, "_ask", answer)
-    monkeypatch.setattr(server, "SAY_LOADING_AFTER_S", 0)
+    monkeypatch.setattr(server, "LOG_LOADING_AFTER_S", 0)
     await EmbeddedServer(folder, "always", None)._wait_until_it_serves()
 
     assert "is loading its data" in caplog.text

@@ -47,7 +47,7 @@ async def delayed(redis_server: RedisServer) -> AsyncIterator[Delayed]:
             yield Delayed(relay, storage)
 
 
-async def test_a_delayed_commit_does_not_overwrite_a_newer_one(delayed: Delayed) -> None:
+async def test_delayed_commit_does_not_overwrite_a_newer_one(delayed: Delayed) -> None:
     storage = delayed.storage
     await storage.ack("billing", {TP: OffsetAndMetadata(1)}, generation_id=1)
     await delayed.delay(
@@ -64,7 +64,7 @@ async def test_a_delayed_commit_does_not_overwrite_a_newer_one(delayed: Delayed)
 
 
 @pytest.mark.parametrize("tps", [[TP], None], ids=["one", "all"])
-async def test_a_delayed_deletion_of_committed_offsets_does_not_remove_a_newer_one(
+async def test_delayed_deletion_of_committed_offsets_does_not_remove_a_newer_one(
     delayed: Delayed, tps: list[TopicPartition] | None
 ) -> None:
     storage = delayed.storage
@@ -77,9 +77,7 @@ async def test_a_delayed_deletion_of_committed_offsets_does_not_remove_a_newer_o
     assert await storage.committed("billing", [TP]) == {TP: OffsetAndMetadata(6)}
 
 
-async def test_a_delayed_commit_does_not_restore_a_deleted_group(
-    delayed: Delayed, client: redis.Redis
-) -> None:
+async def test_delayed_commit_does_not_restore_a_deleted_group(delayed: Delayed, client: redis.Redis) -> None:
     storage = delayed.storage
     await delayed.delay(COMMIT.sha, partial(storage.ack, "billing", {TP: OffsetAndMetadata(5)}))
     await storage.forget("billing")
@@ -89,7 +87,7 @@ async def test_a_delayed_commit_does_not_restore_a_deleted_group(
     assert client.keys("*billing*") == []
 
 
-async def test_a_delayed_commit_does_not_set_the_redis_group_back(
+async def test_delayed_commit_does_not_set_the_redis_group_back(
     delayed: Delayed, client: redis.Redis
 ) -> None:
     storage = delayed.storage
@@ -104,7 +102,7 @@ async def test_a_delayed_commit_does_not_set_the_redis_group_back(
     assert client.xinfo_groups("korvet:orders:0") == before
 
 
-async def test_a_delayed_creation_does_not_restore_a_deleted_topic(delayed: Delayed) -> None:
+async def test_delayed_creation_does_not_restore_a_deleted_topic(delayed: Delayed) -> None:
     storage = delayed.storage
     await delayed.delay(REPLACE.sha, partial(storage.create_topic, "payments", 1, {}))
     topic = await storage.topic("payments")
@@ -116,7 +114,7 @@ async def test_a_delayed_creation_does_not_restore_a_deleted_topic(delayed: Dela
         assert [*await other.topics()] == ["orders"]
 
 
-async def test_a_delayed_document_is_not_saved_after_its_deletion(delayed: Delayed) -> None:
+async def test_delayed_document_is_not_saved_after_its_deletion(delayed: Delayed) -> None:
     storage = delayed.storage
     await delayed.delay(SAVE.sha, partial(storage.save, "k", "x", b"1", expected_version=0))
     await storage.save("k", "x", None, expected_version=1)

@@ -25,7 +25,7 @@ from korvet.protocol.record_batch import decode_records, parse_batches
 from korvet.storage.interface import ReadRequest, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from korvet.tiered.log import DELETED
-from korvet.tiered.remote import open_cold_store
+from korvet.tiered.remote import open_remote_store
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
 
@@ -96,9 +96,9 @@ class Log:
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    async with open_cold_store(str(tmp_path / "lake")) as cold:
+    async with open_remote_store(str(tmp_path / "lake")) as remote:
         storage = MemoryStorage(clock=lambda: NOW_MS)
-        broker = await open_broker(storage, Config(lake_url=str(tmp_path / "lake")), cold=cold)
+        broker = await open_broker(storage, Config(lake_url=str(tmp_path / "lake")), remote=remote)
         topic = await storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
         for first in range(0, COUNT, 10):
             values = [f"value {offset}".encode() for offset in range(first, first + 10)]
@@ -239,8 +239,8 @@ async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> 
 
     assert isinstance(reads[plain], OffsetOutOfRange)
     assert 1 == (await log.broker.log.latest(plain)).log_start_offset
-    assert log.broker.log.cold is not None
-    assert log.broker.log.cold._process is None
+    assert log.broker.log.remote is not None
+    assert log.broker.log.remote._process is None
 
 
 @pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])

@@ -50,7 +50,7 @@ LOOK_AGAIN_S = 0.005
 # for this long is broken.
 SILENCE_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
-SAY_LOADING_AFTER_S = 2.0
+LOG_LOADING_AFTER_S = 2.0
 RESTART_AFTER_S = 0.25
 RESTART_AFTER_AT_MOST_S = 30.0
 ANSWER_LIMIT_S = 1.0
@@ -224,8 +224,8 @@ class EmbeddedServer:
         return [str(binary), *(argument for name in settings for argument in (f"--{name}", settings[name]))]
 
     async def _wait_until_it_serves(self) -> None:
-        began = heard = trio.current_time()
-        has_said = False
+        began = answered = trio.current_time()
+        has_logged = False
         while True:
             if self._process is not None and self._process.poll() is not None:
                 self.pid = 0
@@ -234,11 +234,11 @@ class EmbeddedServer:
             if pong == b"PONG":
                 return
             now = trio.current_time()
-            heard = heard if pong is None else now
-            if now > heard + SILENCE_LIMIT_S:
+            answered = answered if pong is None else now
+            if now > answered + SILENCE_LIMIT_S:
                 raise StorageUsageError(f"no server answers in {self.folder}: {log_end(self.folder)}")
-            if pong is not None and not has_said and now > began + SAY_LOADING_AFTER_S:
-                has_said = True
+            if pong is not None and not has_logged and now > began + LOG_LOADING_AFTER_S:
+                has_logged = True
                 logger.info("the server of %s is loading its data", self.folder)
             await trio.sleep(LOOK_AGAIN_S)
 

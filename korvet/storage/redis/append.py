@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import trio
 from attrs import define, field, frozen
 
-from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
@@ -82,7 +82,7 @@ class Appender:
         share = submission.share
         grown = 0  # bytes by which packing has enlarged the batches
         defaults = self.context.partitions.defaults
-        turns = Turns()
+        time_slices = TimeSlices()
         for tp, batch in batches.items():
             try:
                 partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
@@ -95,7 +95,7 @@ class Appender:
                 if batch.compression and not partition.is_batch_layout:
                     await share.take(0)
                 try:
-                    packed = await in_turns(packing, turns, share)
+                    packed = await run_in_slices(packing, time_slices, share)
                     grown += max(packed.size - batch.size, 0) if batch.compression else 0
                 finally:
                     share.hold(grown)
@@ -106,7 +106,7 @@ class Appender:
                 submission.fail(tp, ProducerBatch.of(batch), detached(error))
                 continue
             tickets.append(ticket)
-            await turns.next()
+            await time_slices.next()
         return tickets
 
     def _queue_of(self, partition: Partition) -> AppendQueue:

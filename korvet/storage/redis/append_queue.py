@@ -24,7 +24,7 @@ from typing import cast
 import trio
 from attrs import define, field, frozen
 
-from korvet.concurrency.time_slices import DecodedShare
+from korvet.concurrency.decoded_budget import DecodedShare
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
     InvalidProducerEpoch,

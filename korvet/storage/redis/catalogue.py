@@ -25,7 +25,7 @@ from attrs import define, field
 from cattrs.errors import BaseValidationError
 from cattrs.preconf.json import make_converter
 
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import (
     InvalidPartitions,
     KafkaError,
@@ -155,10 +155,10 @@ class Catalogue:
         if found is None and not self.redis.connection.is_connected:
             found = with_id(self._last_known, topic_id)
         elif found is None and self._is_complete:
-            await self._look_for_creations()
+            await self._find_creations()
         return found or with_id(await self._loaded(), topic_id)
 
-    async def _look_for_creations(self) -> None:
+    async def _find_creations(self) -> None:
         """Invalidate the cache if a topic was created whose entry in the stream of changes has not arrived yet."""
         created = await self.redis.execute(b"HGET", self.keyspace.topics, CREATED, repeatable=True)
         if created != self._created:
@@ -208,14 +208,14 @@ class Catalogue:
         """Read all topics. Topics that are altered meanwhile stay in `_altered`."""
         forgotten, alterations = self._forgotten, self._alterations
         fields = as_map(await self.redis.execute(b"HGETALL", self.keyspace.topics, repeatable=True))
-        turns = Turns()
+        time_slices = TimeSlices()
         found = {}
         for key, stored in fields.items():
             if not key.startswith(b"$"):
                 name = key.decode(errors="replace")
                 if (topic := self._topic(name, cast(bytes, stored))) is not None:
                     found[name] = topic
-                await turns.next()
+                await time_slices.next()
         if forgotten != self._forgotten or self._is_complete:
             return
         known = {**self._last_known, **self._topics}

@@ -28,7 +28,7 @@ from typing import cast
 import trio
 from attrs import define, field
 
-from korvet.concurrency.time_slices import Turns, in_turns
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.storage.compaction import Cleaned, Round, is_due, lag_limit
 from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
@@ -275,19 +275,19 @@ class Compactor:
         round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
         reader = plan.reader
         slices = self._slices(plan, round_.end, plan.next_offset)
-        turns = Turns()
+        time_slices = TimeSlices()
         size = 0
         while entries := await slices.next():
             for part in reader.parts(entries):
                 if round_.is_full:
                     round_.end = plan.first_offset(part[0])
                     return round_, size
-                young = await in_turns(reader.note(part, round_, limit), turns)
+                young = await run_in_slices(reader.note(part, round_, limit), time_slices)
                 if young is not None:
                     round_.end = max(round_.end, young)
                     return round_, size + size_of(plan.before(part, young))
                 size += size_of(part)
-                await turns.next()
+                await time_slices.next()
         round_.end = plan.next_offset
         return round_, size
 
@@ -308,12 +308,12 @@ class Compactor:
         """Copy the retained entries of the part that is compacted."""
         reader = plan.reader
         slices = self._slices(plan, plan.start, round_.end)
-        turns = Turns()
+        time_slices = TimeSlices()
         items: list[Argument] = []
         count = size = 0
         while entries := await slices.next():
             for part in reader.parts(entries):
-                for left in await in_turns(reader.left(part, round_), turns):
+                for left in await run_in_slices(reader.left(part, round_), time_slices):
                     if left.fields is None:
                         items += (left.entry_id, 0)
                     else:
@@ -324,7 +324,7 @@ class Compactor:
                     await self._copy_step(run, b"list", *items)
                     items = []
                     count = size = 0
-                await turns.next()
+                await time_slices.next()
         if items:
             await self._copy_step(run, b"list", *items)
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import trio
 from attrs import define, field
 
-from korvet.concurrency.time_slices import Turns
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
@@ -108,7 +108,7 @@ class PartitionRead:
         """Expected bytes of the requested slice."""
         return self.asked * self.average
 
-    def wants_more(self, behind: int = 0) -> bool:
+    def needs_more(self, behind: int = 0) -> bool:
         """Return True if another entry probably fits after `behind` more entries of average size.
 
         If `behind` is 0, return True also while the read still needs its first batch.
@@ -168,7 +168,7 @@ class Reader:
     redis: RedisCaller
     partitions: Partitions
     ends_at: Callable[[bytes, bytes], None]  # called with a stream's key and next ID
-    _topics_told_of: set[UUID] = field(factory=set)
+    _reported_topics: set[UUID] = field(factory=set)
 
     async def read(
         self, requests: Mapping[TopicPartition, ReadRequest], max_bytes: int
@@ -248,10 +248,10 @@ class Reader:
             if not entries:
                 read.is_cut = not asked and read.offset < state.next_offset
                 return
-            ahead = self._send_next(read, entries) if read.wants_more(behind=len(entries)) else None
+            ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
             read.is_cut = read.is_short_of(state.next_offset) and not (has_room and len(entries) < asked)
-            if has_room and ahead is None and read.wants_more():
+            if has_room and ahead is None and read.needs_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
@@ -260,7 +260,7 @@ class Reader:
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
         step = read.entries_at_once()
-        turns = Turns()
+        time_slices = TimeSlices()
         for at in range(0, len(entries), step):
             part = entries[at : at + step]
             rebuilt = read.rebuild(part, state)
@@ -268,7 +268,7 @@ class Reader:
             read.take(rebuilt, part)
             if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
                 return False
-            await turns.next()
+            await time_slices.next()
         return True
 
     def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
@@ -353,8 +353,8 @@ class Reader:
 
     def _note_skipped(self, partition: Partition, rebuilt: Rebuilt) -> None:
         topic = partition.topic
-        if rebuilt.skipped and topic.topic_id not in self._topics_told_of:
-            self._topics_told_of.add(topic.topic_id)
+        if rebuilt.skipped and topic.topic_id not in self._reported_topics:
+            self._reported_topics.add(topic.topic_id)
             logger.warning(
                 "topic %s has entries that were added by hand under IDs that have no offset, the first of them in "
                 "partition %d; consumers do not see them",

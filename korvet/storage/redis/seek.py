@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from attrs import define, evolve
 
-from korvet.concurrency.time_slices import in_turns
+from korvet.concurrency.time_slices import run_in_slices
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import LOG_APPEND_TIME_BIT, RecordBatch, decode_in_steps, first_offset_at
@@ -82,7 +82,7 @@ class Seeker:
             b"XRANGE", partition.keys.stream, entry_id, entry_id, repeatable=True
         )
         entries = cast(Sequence[Entry], reply)
-        found = await in_turns(first_in(partition, entries, log_start_offset, ANY_TIME))
+        found = await run_in_slices(first_in(partition, entries, log_start_offset, ANY_TIME))
         return found.timestamp if found else batch.max_timestamp
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> Found:
@@ -103,7 +103,7 @@ class Seeker:
         before, last, start, _, epochs = answer
         slices = Slices(self.redis, partition, before, last)
         while (entries := await slices.next()) is not None:
-            found = await in_turns(first_in(partition, entries, partition.bound(start), timestamp))
+            found = await run_in_slices(first_in(partition, entries, partition.bound(start), timestamp))
             if found is not None:
                 return evolve(found, leader_epoch=epoch_at(partition.epochs(epochs), found.offset))
         return None
@@ -134,7 +134,7 @@ class Seeker:
                 break
             slices = Slices(self.redis, partition, chunk.before, chunk.last)
             while (entries := await slices.next()) is not None:
-                found = await in_turns(largest_in(partition, entries, log_start_offset))
+                found = await run_in_slices(largest_in(partition, entries, log_start_offset))
                 if found is not None and (best is None or is_better(found, best)):
                     best = found
         return best

@@ -28,7 +28,7 @@ from korvet.storage.redis.client.replies import Argument, Command, Reply, error_
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
-SAY_AGAIN_S = 30.0
+LOG_AGAIN_S = 30.0
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class RedisCaller:
     connection: RedisConnection
     bulk: BulkConnection | None = None
     patience_s: float = PATIENCE_S
-    _said: dict[str, float] = field(factory=dict)
+    _logged_at: dict[str, float] = field(factory=dict)
 
     async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
         """Send one command, and return its reply."""
@@ -153,11 +153,11 @@ class RedisCaller:
         return KafkaStorageError(f"no connection to Redis at {self.connection.address.description}")
 
     def failure(self, error: Exception) -> KafkaError:
-        """Return the error for clients, and log the error of Redis, each code at most once in SAY_AGAIN_S."""
+        """Return the error for clients, and log the error of Redis, each code at most once in LOG_AGAIN_S."""
         code = error_code(error)
         now = trio.current_time()
-        if now >= self._said.get(code, -SAY_AGAIN_S) + SAY_AGAIN_S:
-            self._said[code] = now
+        if now >= self._logged_at.get(code, -LOG_AGAIN_S) + LOG_AGAIN_S:
+            self._logged_at[code] = now
             level = logging.WARNING if is_temporary(error) else logging.ERROR
             logger.log(level, "Redis at %s refuses: %s", self.connection.address.description, error)
         return storage_error(error)

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.concurrency.time_slices import DecodedBudget, DecodedShare, in_turns
+from korvet.concurrency.decoded_budget import DecodedBudget, DecodedShare
+from korvet.concurrency.time_slices import run_in_slices
 from korvet.protocol.errors import MessageTooLarge
 from korvet.protocol.steps import LongCall, Steps
 
@@ -100,5 +101,5 @@ async def test_call_holds_the_size_of_its_result_and_a_failed_call_holds_none(bu
         held.append(share.size)
         return len(data)
 
-    assert 10 == await in_turns(steps(), share=share)
+    assert 10 == await run_in_slices(steps(), share=share)
     assert [50, 0, 60, 20] == held
