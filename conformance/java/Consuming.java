@@ -111,10 +111,12 @@ final class Consuming {
         try (var consumer = broker.textConsumer()) {
             var start = consumer.beginningOffsets(Set.of(written, empty));
             var end = consumer.endOffsets(Set.of(written, empty));
-            Expect.equal(sent.get(0).offset(), start.get(written));
+            // Offsets that follow the clock begin at the creation of the topic.
+            boolean countsRecords = sent.get(0).offset() == 0;
+            Expect.that(0 <= start.get(written) && start.get(written) <= sent.get(0).offset(), "it begins at " + start);
             Expect.equal(sent.get(9).offset() + 1, end.get(written));
-            Expect.equal(0L, start.get(empty));
-            Expect.equal(0L, end.get(empty));
+            Expect.equal(countsRecords, start.get(empty) == 0);
+            Expect.equal(start.get(empty), end.get(empty));
         }
     }
 
