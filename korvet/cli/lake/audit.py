@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from attrs import frozen
 
 from korvet.cli.lake.options import (
     archives,
@@ -19,6 +21,7 @@ from korvet.cli.output import Counting, Progress, print_json
 
 if TYPE_CHECKING:
     from korvet.client import Client
+    from korvet.lake.table import LakeTable
     from korvet.pipeline.archive_status import Finding
 
 Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
@@ -53,7 +56,6 @@ def command(
     with needing_extra():
         import trio
 
-        from korvet.lake.erasing import erased_count, record_count
         from korvet.lake.table import LakeTable
         from korvet.pipeline.archive_status import audit
     names = archives(location, topics)
@@ -66,50 +68,64 @@ def command(
 
         result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
     sound, findings, failures = result
-    tables = {topic: LakeTable.open(location, topic) for topic in sound}
-    erased = {topic: erased_count(table) for topic, table in tables.items()}
-    gaps = {topic: table.gaps for topic, table in tables.items()}
-    records = {topic: record_count(table) for topic, table in tables.items()}
+    report = Report(
+        sound, {topic: LakeTable.open(location, topic) for topic in sound}, tuple(findings), failures
+    )
     if as_json:
-        print_json(
-            {
-                "topics": sound,
-                "records": records,
-                "erased": erased,
-                "accepted_gaps": [
-                    {"topic": topic, "partition": gap.partition, "start": gap.start, "end": gap.end}
-                    for topic, several in gaps.items()
-                    for gap in several
-                ],
-                "missing": [
-                    {
-                        "topic": finding.topic,
-                        "partition": finding.partition,
-                        "start": finding.start,
-                        "end": finding.end,
-                        "what": finding.what,
-                    }
-                    for finding in findings
-                ],
-                "failed": failures,
-            }
-        )
+        print_json(report.to_json())
     else:
-        for finding in findings:
-            click.echo(str(finding))
-        for topic in sound:
-            wrong = sum(finding.topic == topic for finding in findings)
-            click.echo(
-                f"{topic}: {records[topic]:,} records, "
-                + (f"{wrong} findings" if wrong else "all accounted for")
-                + (f"; {erased[topic]:,} more were erased" if erased.get(topic) else "")
-                + (f"; {len(gaps[topic])} accepted gaps" if gaps[topic] else "")
-            )
-            for gap in gaps[topic]:
-                click.echo(
-                    f"{topic}-{gap.partition} offsets {gap.start} to {gap.end - 1}: not archived, the gap was accepted"
-                )
-        for topic, error in failures.items():
-            click.echo(f"{topic}: {error}")
+        for line in report.lines():
+            click.echo(line)
     if findings or failures:
         raise SystemExit(1)
+
+
+@frozen
+class Report:
+    """The result of an audit: the tables that could be read, what is missing, and the errors of other topics."""
+
+    partitions: dict[str, int]
+    tables: dict[str, LakeTable]
+    findings: tuple[Finding, ...]
+    failures: dict[str, str]
+
+    def to_json(self) -> dict[str, object]:
+        from korvet.lake.erasing import erased_count, record_count
+
+        return {
+            "topics": self.partitions,
+            "records": {topic: record_count(table) for topic, table in self.tables.items()},
+            "erased": {topic: erased_count(table) for topic, table in self.tables.items()},
+            "accepted_gaps": [
+                {"topic": topic, "partition": gap.partition, "start": gap.start, "end": gap.end}
+                for topic, table in self.tables.items()
+                for gap in table.gaps
+            ],
+            "missing": [
+                {name: getattr(finding, name) for name in ("topic", "partition", "start", "end", "what")}
+                for finding in self.findings
+            ],
+            "failed": self.failures,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for a reader: findings, a summary of each topic, and errors."""
+        yield from map(str, self.findings)
+        for topic, table in self.tables.items():
+            yield self._summary(topic, table)
+            for gap in table.gaps:
+                offsets = f"offsets {gap.start} to {gap.end - 1}"
+                yield f"{topic}-{gap.partition} {offsets}: not archived, the gap was accepted"
+        for topic, error in self.failures.items():
+            yield f"{topic}: {error}"
+
+    def _summary(self, topic: str, table: LakeTable) -> str:
+        from korvet.lake.erasing import erased_count, record_count
+
+        count, erased = sum(finding.topic == topic for finding in self.findings), erased_count(table)
+        return (
+            f"{topic}: {record_count(table):,} records, "
+            + (f"{count} findings" if count else "all accounted for")
+            + (f"; {erased:,} more were erased" if erased else "")
+            + (f"; {len(table.gaps)} accepted gaps" if table.gaps else "")
+        )

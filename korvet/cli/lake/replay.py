@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +27,7 @@ from korvet.cli.times import EXAMPLES, parse_time
 
 if TYPE_CHECKING:
     from korvet.lake.table import LakeTable
-    from korvet.pipeline.replay import Selection
+    from korvet.pipeline.replay import Replayed, Selection
 
 
 @click.command(name="replay")
@@ -93,9 +93,8 @@ def command(
             None if key_text is None else key_text.encode(),
         )
         selections = selected_partitions(table, numbers, selection)
-        name = replay_id or id_of(str(location), str(table.topic_id), target, selection)
         replay = Replay(
-            name,
+            replay_id or id_of(str(location), str(table.topic_id), target, selection),
             servers,
             location,
             topic,
@@ -112,12 +111,16 @@ def command(
         finally:
             line.end()
             spark.stop()
+    summarize(replayed, verb="would be sent" if dry_run else "sent", as_json=as_json)
+
+
+def summarize(replayed: Sequence[Replayed], *, verb: str, as_json: bool) -> None:
+    """Print the results, and exit with 1 if a partition failed."""
     if as_json:
         print_json(
             [{"partition": p.partition, "records": p.records, "error": p.error or None} for p in replayed]
         )
     else:
-        verb = "would be sent" if dry_run else "sent"
         print_table(
             [{"partition": each.partition, verb: each.records} for each in replayed], ["partition", verb]
         )
