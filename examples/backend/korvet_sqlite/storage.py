@@ -128,12 +128,20 @@ async def opened(
 def connect(path: str, now_ms: int) -> sqlite3.Connection:
     """Open the database, for this process alone, and create missing tables."""
     db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        prepare(db, now_ms)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def prepare(db: sqlite3.Connection, now_ms: int) -> None:
     for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         db.execute(f"PRAGMA {pragma}")
     db.executescript(f"BEGIN EXCLUSIVE; {SCHEMA} COMMIT;")
     if db.execute("SELECT * FROM known_producers").fetchone() is None:
         db.execute("INSERT INTO known_producers VALUES (?)", (producer_id_at(now_ms),))
-    return db
 
 
 @define(eq=False)
