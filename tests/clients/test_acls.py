@@ -22,6 +22,9 @@ SETTINGS = {
     "super.users": "User:admin",
 }
 LIMIT_S = 30.0
+
+# One broker serves all tests of this module.
+pytestmark = pytest.mark.xdist_group("test_acls")
 TOPIC, GROUP = "orders", "billing"
 
 

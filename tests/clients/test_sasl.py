@@ -26,6 +26,9 @@ PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 KEY = ECKey.generate_key("P-256", {"kid": "key"})
 LIMIT_S = 30.0
 
+# One broker serves all tests of this module.
+pytestmark = pytest.mark.xdist_group("test_sasl")
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KorvetProcess]:

@@ -24,7 +24,7 @@ from korvet.storage.embedded.server import try_lock
 from tests.processes import KorvetProcess
 
 # Fixtures for all kinds of servers.
-from tests.servers import ServerKind, kinds, start_server
+from tests.servers import REDIS_FLOOR, REDIS_PATH, ServerKind, kinds, start_server
 from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
 
 StartBroker = Callable[..., KorvetProcess]
@@ -54,11 +54,26 @@ EACH_LAYOUT = pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, BATCH_DENSE], i
 EACH_MAPPING = pytest.mark.parametrize("kept", [RECORD_TIMESTAMP, RECORD_DENSE], ids=str)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.servers)
+# Valkey, the server of embedded storage, runs both layouts, and each of the others one.
+LAYOUTS_ON_OTHERS: Mapping[object, str] = {REDIS_FLOOR: "record", REDIS_PATH: "batch"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.servers)
+    left_out = {item for item in ours if not runs_its_layout(item)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+
+
+def runs_its_layout(item: pytest.Item) -> bool:
+    """Return True unless the test's layout is left to other servers."""
+    parameters: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    layout = LAYOUTS_ON_OTHERS.get(parameters.get("server_kind"))
+    # No isinstance: pytest imports this file under another name than the tests do.
+    return layout is None or getattr(parameters.get("kept"), "layout", layout) == layout
 
 
 @pytest.fixture
