@@ -63,7 +63,7 @@ def _cell(text: str) -> str:
 
 
 def _rules() -> list[str]:
-    lines = ["## What is not compared as it is", ""]
+    lines = ["## Values that are not compared literally", ""]
     lines += ["| API | fields | compared | why |", "|---|---|---|---|"]
     together: dict[tuple[str, str, str], list[Rule]] = defaultdict(list)
     for rule in RULES:
@@ -74,7 +74,7 @@ def _rules() -> list[str]:
         *lines,
         "",
         "Names begin with the scenario's own, which is left out; what other scenarios made is left out of answers about everything.",
-        "In the record layout, what was fetched is compared record by record, since batches are built anew.",
+        "In the record layout, what was fetched is compared record by record, since batches are built again.",
         "",
     ]
 

@@ -225,7 +225,7 @@ def test_decision_among_ten_thousand_acls_takes_microseconds() -> None:
         for name in names:
             may(found, name=name)
 
-    # Measured alone: 4 us for a resource that was not asked for before, 0.5 us afterwards.
+    # Measured alone: 1.9 us for the first decision about a resource, 0.2 us for later ones.
     assert min(timeit.repeat(first, number=1, repeat=5)) / len(names) < 30e-6
     assert min(timeit.repeat(lambda: may(found), number=1_000, repeat=5)) / 1_000 < 5e-6
 
