@@ -48,15 +48,7 @@ async def handle(broker: Broker, request: DeleteAclsRequest, context: RequestCon
 
 def _checked(given: DeleteAclsFilter) -> AclFilter | KafkaError:
     try:
-        return checked_filter(
-            given.resource_type_filter,
-            given.pattern_type_filter,
-            given.resource_name_filter,
-            given.principal_filter,
-            given.host_filter,
-            given.operation,
-            given.permission_type,
-        )
+        return checked_filter(given)
     except KafkaError as error:
         return error
 

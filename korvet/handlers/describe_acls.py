@@ -42,15 +42,7 @@ async def handle(
 
 def _selected(request: DescribeAclsRequest, acls: Iterable[Acl]) -> list[Acl]:
     try:
-        selection = checked_filter(
-            request.resource_type_filter,
-            request.pattern_type_filter,
-            request.resource_name_filter,
-            request.principal_filter,
-            request.host_filter,
-            request.operation,
-            request.permission_type,
-        )
+        selection = checked_filter(request)
     except InvalidRequest:
         return []
     return [acl for acl in acls if selection.matches(acl)]

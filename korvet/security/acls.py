@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from attrs import frozen
 
 from korvet.protocol.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from korvet.protocol.messages.delete_acls import DeleteAclsFilter
+    from korvet.protocol.messages.describe_acls import DescribeAclsRequest
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -206,22 +210,14 @@ class AclFilter:
         return acl.resource_name == WILDCARD
 
 
-def checked_filter(
-    resource_type: int,
-    pattern_type: int,
-    resource_name: str | None,
-    principal: str | None,
-    host: str | None,
-    operation: int,
-    permission: int,
-) -> AclFilter:
-    """Return a filter of the protocol's numbers. Raises InvalidRequest."""
+def checked_filter(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """Return the filter of a request, which has the protocol's numbers. Raises InvalidRequest."""
     return AclFilter(
-        member(ResourceType, resource_type, "resourceType"),
-        member(PatternType, pattern_type, "patternType"),
-        resource_name,
-        principal,
-        host,
-        member(Operation, operation, "operation"),
-        member(Permission, permission, "permissionType"),
+        member(ResourceType, given.resource_type_filter, "resourceType"),
+        member(PatternType, given.pattern_type_filter, "patternType"),
+        given.resource_name_filter,
+        given.principal_filter,
+        given.host_filter,
+        member(Operation, given.operation, "operation"),
+        member(Permission, given.permission_type, "permissionType"),
     )
