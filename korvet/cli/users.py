@@ -65,6 +65,8 @@ def add(name: str, mechanisms: tuple[str, ...], iterations: int, storage: str | 
     from korvet.security.scram import MECHANISMS as KNOWN
     from korvet.security.scram import new_salt, salted_password
 
+    if not name:
+        raise click.BadParameter("The name is empty.", param_hint="NAME")
     password = read_password()
 
     async def put(directory: Directory) -> None:
@@ -73,8 +75,6 @@ def add(name: str, mechanisms: tuple[str, ...], iterations: int, storage: str | 
             salted = salted_password(mechanism, password, salt, iterations)
             await directory.put(name, mechanism, salted, salt, iterations)
 
-    if not name:
-        raise click.BadParameter("The name is empty.", param_hint="NAME")
     with_directory(storage, servers, put)
 
 
