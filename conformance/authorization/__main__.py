@@ -20,14 +20,15 @@ from conformance.comparison import differing
 from conformance.peers import KAFKA, Peer
 from conformance.secured_kafka import jaas
 from conformance.talk import SIZE, Connection, Talk
-from korvet.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from korvet.client.acls import creation_of
+from korvet.protocol.messages.create_acls import CreateAclsRequest
 from korvet.protocol.messages.describe_acls import DescribeAclsRequest
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.protocol.requests import encode_request
-from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.security.acls import Operation, PatternType, Permission, ResourceType
 from korvet.security.authorizer import STANDARD
 
 LISTENER = "SASL_PLAINTEXT"
@@ -129,7 +130,7 @@ def allow_cases(running: ApacheKafka) -> None:
         for acl in case.acls(f"User:{user_of(number)}", scope_of(number))
     ]
     with Talk(Peer(KAFKA, running.port), "admin") as talk:
-        talk.tell(CreateAclsRequest(creations=[_creation(acl) for acl in acls]))
+        talk.tell(CreateAclsRequest(creations=[creation_of(acl) for acl in acls]))
         request = DescribeAclsRequest(
             resource_type_filter=ResourceType.ANY,
             resource_name_filter=None,
@@ -148,18 +149,6 @@ def allow_cases(running: ApacheKafka) -> None:
         )
         first = InitProducerIdRequest(transactional_id="transaction", transaction_timeout_ms=1000)
         talk.wait_until(lambda: not talk.tell(first).error_code, "give out producer ids")
-
-
-def _creation(acl: Acl) -> AclCreation:
-    return AclCreation(
-        resource_type=acl.resource_type,
-        resource_name=acl.resource_name,
-        resource_pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission,
-    )
 
 
 def answers_of(running: ApacheKafka, number: int) -> Mapping[str, Fields]:

@@ -18,20 +18,7 @@ from korvet.security.acls import Acl, AclFilter, Operation, PatternType, Permiss
 
 async def create_acls(client: Client, acls: Collection[Acl]) -> None:
     """Create ACLs. Raises the error of the first one that is refused; the others may exist then."""
-    request = CreateAclsRequest(
-        creations=[
-            AclCreation(
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                resource_pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ]
-    )
+    request = CreateAclsRequest(creations=[creation_of(acl) for acl in acls])
     answer = await client.request(request, CreateAclsResponse, node_id=client.controller_id)
     for acl, result in zip(acls, answer.results, strict=True):
         raise_for(result.error_code, acl.resource_name, result.error_message)
@@ -69,6 +56,19 @@ async def delete_acls(client: Client, selections: Sequence[AclFilter]) -> int:
         raise_for(result.error_code, "the ACLs", result.error_message)
         deleted.update(_key(each) for each in result.matching_acls)
     return len(deleted)
+
+
+def creation_of(acl: Acl) -> AclCreation:
+    """Return the ACL as CreateAcls contains it."""
+    return AclCreation(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        resource_pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
 
 
 def _filter_fields(selection: AclFilter) -> dict[str, Any]:
