@@ -99,6 +99,7 @@ conformance: $(developed)
 	@status=0; \
 	$(if $(PARTS),,$(python) -m conformance $(WORDS) || status=1;) \
 	$(if $(WORDS),,$(python) -m conformance.clients $(PARTS) || status=1;) \
+	$(if $(WORDS)$(PARTS),,$(python) -m conformance.authorization || status=1;) \
 	exit $$status
 
 soak: $(developed)
