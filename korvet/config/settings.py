@@ -1,254 +1,31 @@
-"""The broker's settings: one class, with Kafka's name for each setting that Kafka has.
-
-Users write the names with dots, as in Kafka (`log.retention.ms`). In the code they are attributes
-(`config.log_retention_ms`). Values come from the defaults, a TOML file, the environment (`KORVET_LOG_RETENTION_MS`) and
-the command line; each source overrides the previous ones. `config.source_of(name)` returns the source of a value.
-
-In the file, a name may be written as tables (`[log.retention]`, then `ms = …`) or in quotes (`"log.retention.ms" =
-…`). All faults are reported together, one line for each: the setting's path, the source of the value, and the accepted
-values. An unknown name is a fault as well, because a misspelt setting would have no effect.
-
-`listener.name.NAME.SETTING` is the value of a setting on one listener, for the settings in `OF_LISTENERS`.
-
-The topic settings use the same kinds of values (`integer`, `one_of`, …), see `korvet.broker.topics`.
-"""
+"""All settings of the broker: one class, with a field, its kind, default and help for each setting."""
 
 from __future__ import annotations
 
-import difflib
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import attrs
 from attrs import field, frozen
 
+from korvet.config.kinds import (
+    MAX_INT,
+    MAX_LONG,
+    ConfigError,
+    Kind,
+    boolean,
+    integer,
+    list_of,
+    long,
+    one_of,
+    optional,
+    text,
+)
+from korvet.config.listeners import ENCRYPTED, LISTENERS, PROTOCOL_MAP, PROTOCOLS, Listener, ListenerProtocol
+
 T = TypeVar("T")
 
-MAX_INT = 2**31 - 1
-MAX_LONG = 2**63 - 1
-ENVIRONMENT_PREFIX = "KORVET_"
-# Environment variables that are not settings, not even misspelt ones: those that Kubernetes sets in every container of
-# a namespace with a service called korvet, the path of the configuration file,
-# and the password of `korvet users add`.
-NO_SETTINGS = re.compile(r"KORVET_(CONFIG|PASSWORD|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Kafka's protocols that korvet does not have yet.
-ENCRYPTED = ("SSL", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
-LISTENER = re.compile(
-    r"(?:(?P<name>[A-Za-z0-9_-]+)://)?"
-    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<host>[A-Za-z0-9._-]*))"
-    r"(?::(?P<port>[0-9]{1,5}))?"
-)
-DEFAULT_PORT = 9092
-#: The settings that `listener.name.NAME.SETTING` sets for one listener.
-OF_LISTENERS = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
-OVERRIDE = re.compile(
-    rf"listener\.name\.(?P<listener>.+)\.(?P<setting>{'|'.join(map(re.escape, OF_LISTENERS))})"
-)
-
-
-class ConfigError(Exception):
-    """Settings are invalid. `errors` contains one line for each fault."""
-
-    def __init__(self, errors: Iterable[str]) -> None:
-        self.errors = tuple(errors)
-        super().__init__("\n".join(self.errors))
-
-
-# --- Kinds of values -----------------------------------------------------------------------------------------
-
-
-@frozen
-class Kind(Generic[T]):
-    """The kind of a setting's value. `parse` converts a string or a value of a TOML file, or raises ValueError."""
-
-    type: str  # Kafka's name: boolean, int, long, double, string, list
-    accepted: str
-    parse: Callable[[Any], T]
-
-
-def integer(*, at_least: int = -MAX_INT - 1, at_most: int = MAX_INT) -> Kind[int]:
-    """Return the kind of whole numbers in a range. Its type is long if the range exceeds 32 bits, otherwise int."""
-
-    def parse(value: Any) -> int:
-        if isinstance(value, bool) or not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", str(value)):
-            raise ValueError(f"{value!r} is not a whole number")
-        number = int(value)
-        if not at_least <= number <= at_most:
-            raise ValueError(f"{number} is out of range")
-        return number
-
-    return Kind("int" if at_most <= MAX_INT else "long", _range(at_least, at_most), parse)
-
-
-def long(*, at_least: int = -MAX_LONG - 1, at_most: int = MAX_LONG) -> Kind[int]:
-    """Return the kind of whole numbers of 64 bits."""
-    return attrs.evolve(integer(at_least=at_least, at_most=at_most), type="long")
-
-
-def double(*, at_least: float, at_most: float) -> Kind[float]:
-    """Return the kind of numbers in a range, which includes its bounds."""
-
-    def parse(value: Any) -> float:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is not a number") from None
-        if isinstance(value, bool) or not at_least <= number <= at_most:
-            raise ValueError(f"{value!r} is out of range")
-        return number
-
-    return Kind("double", f"a number from {at_least:g} to {at_most:g}", parse)
-
-
-def boolean() -> Kind[bool]:
-    """Return the kind of true and false."""
-
-    def parse(value: Any) -> bool:
-        word = str(value).strip().lower()
-        if word not in ("true", "false"):
-            raise ValueError(f"{value!r} is neither true nor false")
-        return word == "true"
-
-    return Kind("boolean", "true, false", parse)
-
-
-def one_of(*values: str) -> Kind[str]:
-    """Return the kind of strings that are one of `values`."""
-
-    def parse(value: Any) -> str:
-        if value not in values:
-            raise ValueError(f"{value!r} is not one of them")
-        return str(value)
-
-    return Kind("string", ", ".join(values), parse)
-
-
-def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
-    """Return the kind of strings that match `pattern`, which `accepted` describes to users."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(f"{value!r} does not have that form")
-        return value
-
-    return Kind("string", accepted, parse)
-
-
-def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists of another kind: an array in the file, separated by commas elsewhere."""
-
-    def parse(value: Any) -> tuple[T, ...]:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{value!r} is not a list")  # noqa: TRY004  all faults of a value are ValueErrors
-        return tuple(kind.parse(part) for part in value)
-
-    return Kind("list", f"a list of: {kind.accepted}", parse)
-
-
-def optional(kind: Kind[T]) -> Kind[T | None]:
-    """Return the kind of another kind's values, and of None for a setting that is not set."""
-
-    def parse(value: Any) -> T | None:
-        return None if value is None else kind.parse(value)
-
-    return Kind(kind.type, kind.accepted, parse)
-
-
-def _range(at_least: int, at_most: int) -> str:
-    if at_most >= MAX_INT:
-        return "a whole number" if at_least < -MAX_INT else f"a whole number, at least {at_least}"
-    return f"a whole number from {at_least} to {at_most}"
-
-
-# --- Listeners -----------------------------------------------------------------------------------------------
-
-
-@frozen
-class Listener:
-    """An address that the broker listens on or advertises. Equal names associate these two addresses."""
-
-    name: str
-    host: str  # "" means all addresses of the machine
-    port: int
-
-    @property
-    def address(self) -> str:
-        """The address as clients accept it: `host:port`."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_wildcard(self) -> bool:
-        """True if it means all addresses of the machine. Clients cannot connect to such an address."""
-        return self.host in WILDCARD_HOSTS
-
-    def __str__(self) -> str:
-        return f"{self.name}://{self.address}"
-
-
-def _parse_listener(value: Any) -> Listener:
-    match = LISTENER.fullmatch(str(value))
-    if match is None or not _is_address(match):
-        raise ValueError(f"{value!r} is not an address")
-    return Listener(
-        (match["name"] or "").upper(), match["ipv6"] or match["host"], int(match["port"] or DEFAULT_PORT)
-    )
-
-
-def _is_address(match: re.Match[str]) -> bool:
-    """Return True unless the port is too large, or a port may have been meant where a host stands."""
-    if match["port"] is None:
-        host = match["ipv6"] or match["host"]
-        return not host.isdecimal() and any(character.isalnum() for character in host)
-    return int(match["port"]) <= 65535
-
-
-def _parse_listeners(value: Any) -> tuple[Listener, ...]:
-    """Parse listeners with unique names. Those without a name get PLAINTEXT, PLAINTEXT2, … in order."""
-    address: Kind[Listener] = Kind("string", "", _parse_listener)
-    listeners = []
-    for number, listener in enumerate(list_of(address).parse(value), 1):
-        name = listener.name or ("PLAINTEXT" if number == 1 else f"PLAINTEXT{number}")
-        listeners.append(attrs.evolve(listener, name=name))
-    if len({listener.name for listener in listeners}) < len(listeners):
-        raise ValueError("two listeners have the same name")
-    return tuple(listeners)
-
-
-@frozen
-class ListenerProtocol:
-    """The security protocol of the listener with that name."""
-
-    name: str
-    protocol: str
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.protocol}"
-
-
-def _parse_protocol(value: Any) -> ListenerProtocol:
-    name, _, protocol = str(value).upper().partition(":")
-    if not name or protocol not in PROTOCOLS:
-        raise ValueError(f"{value!r} names no protocol")
-    return ListenerProtocol(name, protocol)
-
-
-PROTOCOL_MAP: Kind[tuple[ListenerProtocol, ...]] = attrs.evolve(
-    list_of(Kind("", f"NAME:PROTOCOL; protocols are {', '.join(PROTOCOLS)}", _parse_protocol)), type="string"
-)
-LISTENERS: Kind[tuple[Listener, ...]] = Kind(
-    "list", "HOST:PORT, HOST, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
-)
-
-
-# --- The settings --------------------------------------------------------------------------------------------
 
 
 @frozen
@@ -274,7 +51,7 @@ def _setting(
         try:
             kind.parse(value)
         except ValueError as error:
-            raise ConfigError([f"$.{_dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
+            raise ConfigError([f"$.{dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
 
     metadata = {"setting": Setting(kind, description, unit, aliases)}
     return field(default=default, validator=check, metadata=metadata)
@@ -715,146 +492,11 @@ def settings() -> dict[str, Setting]:
     described = {}
     for attribute in attrs.fields(Config):
         if "setting" in attribute.metadata:
-            name = _dotted(attribute.name)
+            name = dotted(attribute.name)
             setting: Setting = attribute.metadata["setting"]
             described[name] = attrs.evolve(setting, name=name, default=attribute.default)
     return described
 
 
-def _dotted(attribute_name: str) -> str:
+def dotted(attribute_name: str) -> str:
     return attribute_name.replace("_", ".")
-
-
-# --- Reading them --------------------------------------------------------------------------------------------
-
-
-@frozen
-class _Given:
-    """A raw value and its source."""
-
-    value: Any
-    source: str
-
-
-def load_config(
-    *,
-    file: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, Any] | None = None,
-) -> Config:
-    """Return the settings from all sources. Raises one ConfigError with all faults."""
-    known = settings()
-    names = {alias: name for name, setting in known.items() for alias in (name, *setting.aliases)}
-    errors: list[str] = []
-    given: dict[str, _Given] = {}
-    overrides: dict[tuple[str, str], Any] = {}
-    for source in (
-        _from_file(file, errors),
-        _from_environment(environ or {}),
-        _from_flags(flags or {}),
-    ):
-        for name, value in source:
-            if name in names:
-                given[names[name]] = value
-            elif match := OVERRIDE.fullmatch(name):
-                _override(match, known[match["setting"]], value, overrides, errors)
-            else:
-                errors.append(_unknown(name, value.source, names))
-    return _structure(known, given, overrides, errors)
-
-
-def _override(
-    match: re.Match[str],
-    setting: Setting,
-    given: _Given,
-    overrides: dict[tuple[str, str], Any],
-    errors: list[str],
-) -> None:
-    """Add the value of a setting on one listener."""
-    # In the environment, dots stand for underscores in the listener's name.
-    listener = match["listener"].replace(".", "_").upper()
-    try:
-        overrides[listener, setting.name.replace(".", "_")] = setting.kind.parse(given.value)
-    except ValueError as error:
-        errors.append(f"$.{match[0]}: {error} (from {given.source}); accepted: {setting.kind.accepted}")
-
-
-def _from_file(file: Path | None, errors: list[str]) -> Iterator[tuple[str, _Given]]:
-    if file is None:
-        return
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError):
-            errors.append(f"{file}: {error.strerror}")
-        else:
-            errors.append(f"{file}: {error}; accepted: TOML (names that begin alike may need quotes)")
-        return
-    for name, value in _flattened(tables):
-        yield name, _Given(value, str(file))
-
-
-def _flattened(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
-    for variable, value in environ.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and not NO_SETTINGS.fullmatch(variable):
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
-            yield name, _Given(value, variable)
-
-
-def _from_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
-    for name, value in flags.items():
-        yield name, _Given(value, "command line")
-
-
-def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else "; `korvet serve --settings` prints them all"
-    return f"$.{name}: unknown setting (from {source}){hint}"
-
-
-def _structure(
-    known: Mapping[str, Setting],
-    given: Mapping[str, _Given],
-    of_listeners: Mapping[tuple[str, str], Any],
-    errors: list[str],
-) -> Config:
-    """Return the Config of the given values. Raises ConfigError after collecting the faults of all fields."""
-    # Imported here, because importing cattrs takes longer than all the rest, and users of the class do not need it.
-    from cattrs import ClassValidationError, Converter  # noqa: PLC0415
-    from cattrs.gen import make_dict_structure_fn, override  # noqa: PLC0415
-
-    def hook(setting: Setting) -> Callable[[Any, Any], Any]:
-        return lambda value, _: setting.kind.parse(value)
-
-    overrides: dict[str, Any] = {
-        attribute.name: override(rename=name, struct_hook=hook(known[name]))
-        for attribute in attrs.fields(Config)
-        if (name := _dotted(attribute.name)) in known
-    }
-    structure = make_dict_structure_fn(Config, Converter(), **overrides)
-    try:
-        config = structure({name: value.value for name, value in given.items()}, Config)
-    except ClassValidationError as invalid:
-        errors += _explained(invalid, known, given)
-    if errors:
-        raise ConfigError(errors)
-    sources = {name: value.source for name, value in given.items()}
-    return attrs.evolve(config, sources=sources, overrides=of_listeners)
-
-
-def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:
-    """Yield one line for each fault that cattrs collected."""
-    of_fields, others = invalid.group_exceptions()
-    for error, note in of_fields:
-        name = _dotted(note.name)
-        yield f"$.{name}: {error} (from {given[name].source}); accepted: {known[name].kind.accepted}"
-    for error in others:
-        yield from error.errors if isinstance(error, ConfigError) else [f"$: {error}"]
