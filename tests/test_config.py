@@ -376,3 +376,23 @@ def test_every_default_is_accepted() -> None:
     for setting in settings().values():
         if setting.default is not None and not isinstance(setting.default, tuple):
             assert setting.default == setting.kind.parse(setting.default)
+
+
+# --- Secrets -----------------------------------------------------------------------------------------------
+
+
+def test_secret_is_not_in_the_repr_of_the_settings() -> None:
+    config = load_config(flags={"storage": "redis://:c4n4ry@localhost"})
+
+    assert "storage=[hidden]" in repr(config)
+    assert "c4n4ry" not in repr(config)
+
+
+def test_error_about_a_secret_does_not_contain_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags={"storage": "redis://:c4n4ry@localhost\n"})
+
+    assert (
+        "$.storage: the value, which is hidden, does not have that form (from command line); accepted: memory://,"
+        " redis://…, rediss://…, unix://PATH, embedded:PATH",
+    ) == caught.value.errors

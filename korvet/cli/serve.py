@@ -145,10 +145,14 @@ def hide_passwords(command: Sequence[str]) -> None:
 
 
 def without_secrets(argument: str) -> str:
-    """Return a command-line argument with any URL in it shown without its password and options."""
+    """Return a command-line argument without passwords: of a URL in it, or the value of a secret setting."""
+    from korvet.config import HIDDEN, settings
     from korvet.storage.urls import without_password
 
     name, separator, value = argument.partition("=")
+    known = settings().get(name)
+    if known is not None and known.kind.is_secret and "://" not in value:
+        return f"{name}={HIDDEN}"
     if "://" in name:
         name, separator, value = "", "", argument
     return f"{name}{separator}{without_password(value)}" if "://" in value else argument

@@ -21,13 +21,15 @@ from korvet.config.kinds import (
     list_of,
     long,
     one_of,
+    secret,
     text,
 )
 from korvet.config.listeners import Listener
 from korvet.config.loading import load_config
-from korvet.config.settings import Config, Setting, settings
+from korvet.config.settings import HIDDEN, Config, Setting, settings
 
 __all__ = [
+    "HIDDEN",
     "MAX_LONG",
     "Config",
     "ConfigError",
@@ -41,6 +43,7 @@ __all__ = [
     "load_config",
     "long",
     "one_of",
+    "secret",
     "settings",
     "text",
 ]

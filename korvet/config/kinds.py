@@ -33,9 +33,14 @@ class ConfigError(Exception):
 class Kind(Generic[T]):
     """The kind of a setting's value. `parse` converts a string or a value of a TOML file, or raises ValueError."""
 
-    type: str  # Kafka's name: boolean, int, long, double, string, list
+    type: str  # Kafka's name: boolean, int, long, double, string, list, password
     accepted: str
     parse: Callable[[Any], T]
+
+    @property
+    def is_secret(self) -> bool:
+        """True if the broker must not show the value to anyone."""
+        return self.type == "password"
 
 
 def integer(*, at_least: int = -MAX_INT - 1, at_most: int = MAX_INT) -> Kind[int]:
@@ -126,6 +131,18 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
         return None if value is None else kind.parse(value)
 
     return Kind(kind.type, kind.accepted, parse)
+
+
+def secret(kind: Kind[T]) -> Kind[T]:
+    """Return the kind of another kind's values, with errors that do not contain the value."""
+
+    def parse(value: Any) -> T:
+        try:
+            return kind.parse(value)
+        except ValueError:
+            raise ValueError("the value, which is hidden, does not have that form") from None
+
+    return Kind("password", kind.accepted, parse)
 
 
 def _range(at_least: int, at_most: int) -> str:

@@ -19,12 +19,15 @@ from korvet.config.kinds import (
     long,
     one_of,
     optional,
+    secret,
     text,
 )
 from korvet.config.listeners import ENCRYPTED, LISTENERS, PROTOCOL_MAP, PROTOCOLS, Listener, ListenerProtocol
 
 T = TypeVar("T")
 
+#: Stands for the value of a secret, as in Kafka.
+HIDDEN = "[hidden]"
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -54,7 +57,11 @@ def _setting(
             raise ConfigError([f"$.{dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
 
     metadata = {"setting": Setting(kind, description, unit, aliases)}
-    return field(default=default, validator=check, metadata=metadata)
+    return field(default=default, validator=check, metadata=metadata, repr=_hidden if kind.is_secret else True)
+
+
+def _hidden(value: object) -> str:
+    return "None" if value is None else HIDDEN
 
 
 def _ms(default: int, description: str, *, at_least: int = 0) -> int:
@@ -71,7 +78,7 @@ class Config:
 
     # Storage, listeners, identity
     storage: str = _setting(
-        text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH"),
+        secret(text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH")),
         "memory://",
         "storage backend of records; memory:// loses all records when the broker ends",
         aliases=("storage.url",),

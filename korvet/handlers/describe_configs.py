@@ -6,8 +6,8 @@ Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALI
 for resource types without settings in korvet. An empty broker name stands for dynamic settings of all brokers, which do
 not exist, so the response has none.
 
-A topic's settings are read-only if they are fixed at creation. All of the broker's settings are read-only. The value of
-`storage` is never returned, as the URL may contain a password.
+A topic's settings are read-only if they are fixed at creation. All of the broker's settings are read-only. The
+response never contains the values of secrets, one of which is `storage`, as the URL may contain a password.
 
 Versions: types and, if requested, documentation from v3. Synonyms only if requested: the values that would apply if the
 preceding ones were not set.
@@ -51,9 +51,7 @@ from korvet.protocol.repetitions import repeated
 from korvet.security.acls import Operation
 from korvet.storage.interface import Topic
 
-CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
-PASSWORD_TYPE = 9
-SENSITIVE = frozenset({"storage"})
+CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9}
 # Alternative names of one setting; the first one that is set counts.
 FAMILIES = (("log.retention.ms", "log.retention.minutes", "log.retention.hours"),)
 BROKER_SETTINGS = settings()
@@ -171,15 +169,14 @@ class Describer:
 
     def _broker_entry(self, name: str) -> DescribeConfigsResourceResult:
         setting = BROKER_SETTINGS[name]
-        sensitive = name in SENSITIVE
         return DescribeConfigsResourceResult(
             name=name,
-            value=None if sensitive else self._value(name),
+            value=self._value(name),
             read_only=True,
             config_source=ConfigSource.BROKER if self._is_set(name) else ConfigSource.DEFAULT,
-            is_sensitive=sensitive,
+            is_sensitive=setting.kind.is_secret,
             synonyms=self._synonyms(name) if self.includes_synonyms else [],
-            config_type=PASSWORD_TYPE if sensitive else CONFIG_TYPES[setting.kind.type],
+            config_type=CONFIG_TYPES[setting.kind.type],
             documentation=setting.help if self.includes_documentation else None,
         )
 
@@ -190,22 +187,25 @@ class Describer:
     def _static(self, names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
         for name in names:
             if self._is_set(name):
-                value = None if name in SENSITIVE else self._value(name)
-                yield _synonym(name, value, ConfigSource.BROKER)
+                yield _synonym(name, self._value(name), ConfigSource.BROKER)
 
     def _is_set(self, name: str) -> bool:
         return self.config.source_of(name) != "default"
 
     def _value(self, name: str) -> str | None:
-        value = getattr(self.config, name.replace(".", "_"))
-        return None if value is None else written(value)
+        return _shown(name, getattr(self.config, name.replace(".", "_")))
 
 
 def _defaults(names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
     for name in names:
         default = BROKER_SETTINGS[name].default
         if default is not None:
-            yield _synonym(name, None if name in SENSITIVE else written(default), ConfigSource.DEFAULT)
+            yield _synonym(name, _shown(name, default), ConfigSource.DEFAULT)
+
+
+def _shown(name: str, value: Any) -> str | None:
+    """Return the value of a broker setting in Kafka's notation, or None for a secret, as in Kafka."""
+    return None if value is None or BROKER_SETTINGS[name].kind.is_secret else written(value)
 
 
 def _from(name: str, synonyms: list[DescribeConfigsSynonym]) -> list[DescribeConfigsSynonym]:

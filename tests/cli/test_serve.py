@@ -272,6 +272,7 @@ def test_process_titles_hide_the_password(processes: str) -> None:
         ("storage=unix://alice:sesame@/run/redis.sock?db=1", "storage=unix://alice@/run/redis.sock?db=1"),
         ("redis://host?password=sesame", "redis://host"),
         ("embedded:data=1", "embedded:data=1"),
+        ("storage=sesame", "storage=[hidden]"),
         ("--set", "--set"),
     ],
 )
