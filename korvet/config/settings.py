@@ -57,7 +57,9 @@ def _setting(
             raise ConfigError([f"$.{dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
 
     metadata = {"setting": Setting(kind, description, unit, aliases)}
-    return field(default=default, validator=check, metadata=metadata, repr=_hidden if kind.is_secret else True)
+    return field(
+        default=default, validator=check, metadata=metadata, repr=_hidden if kind.is_secret else True
+    )
 
 
 def _hidden(value: object) -> str:
