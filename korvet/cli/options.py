@@ -20,8 +20,8 @@ TIMEOUT = "korvet.timeout"
 
 def _read_properties(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
     """Store the file's security settings in the context, and use its bootstrap.servers as the default."""
-    from korvet.client.properties import parse_properties
     from korvet.client.security import security_of
+    from korvet.config.properties import parse_properties
 
     if path is not None:
         settings = parse_properties(Path(path).read_text(encoding="utf-8", errors="replace"))

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from attrs import field, frozen
 
-from korvet.client.properties import parse_login_module
+from korvet.client.login_module import parse_login_module
 from korvet.client.tls import VERSIONS, Tls
 
 PROTOCOLS = {

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import frozen
 
-from korvet.config.kinds import ConfigError
+from korvet.config.kinds import ConfigError, Kind
+from korvet.config.references import Resolver, references
 from korvet.config.settings import Config, Setting, dotted, settings
 
 ENVIRONMENT_PREFIX = "KORVET_"
@@ -33,6 +34,21 @@ class _Given:
 
     value: Any
     source: str
+    references: Sequence[str] = ()  # replaced in the value, which is a secret then
+
+    def resolved(self, resolver: Resolver, name: str, errors: list[str]) -> _Given | None:
+        """Return this with the references in the value replaced, or None after adding an error."""
+        try:
+            return _Given(resolver.resolve(self.value), self.source, references(self.value))
+        except ValueError as error:
+            errors.append(f"$.{name}: {error} (from {self.source})")
+            return None
+
+    def fault(self, name: str, error: object, kind: Kind[Any]) -> str:
+        """Return a line for the user about an invalid value."""
+        if self.references:
+            error = f"the value of {', '.join(self.references)} does not have that form"
+        return f"$.{name}: {error} (from {self.source}); accepted: {kind.accepted}"
 
 
 def load_config(
@@ -46,7 +62,7 @@ def load_config(
     names = {alias: name for name, setting in known.items() for alias in (name, *setting.aliases)}
     errors: list[str] = []
     given: dict[str, _Given] = {}
-    overrides: dict[tuple[str, str], Any] = {}
+    of_listeners: dict[tuple[str, str], _Given] = {}
     for source in (
         _from_file(file, errors),
         _from_environment(environ or {}),
@@ -56,26 +72,33 @@ def load_config(
             if name in names:
                 given[names[name]] = value
             elif match := OVERRIDE.fullmatch(name):
-                _override(match, known[match["setting"]], value, overrides, errors)
+                # In the environment, dots stand for underscores in the listener's name.
+                of_listeners[match["listener"].replace(".", "_").upper(), match["setting"]] = value
             else:
                 errors.append(_unknown(name, value.source, names))
-    return _structure(known, given, overrides, errors)
+    resolver = Resolver(environ or {})
+    resolved = {
+        name: result for name, each in given.items() if (result := each.resolved(resolver, name, errors))
+    }
+    return _structure(known, resolved, _overrides(known, of_listeners, resolver, errors), errors)
 
 
-def _override(
-    match: re.Match[str],
-    setting: Setting,
-    given: _Given,
-    overrides: dict[tuple[str, str], Any],
+def _overrides(
+    known: Mapping[str, Setting],
+    of_listeners: Mapping[tuple[str, str], _Given],
+    resolver: Resolver,
     errors: list[str],
-) -> None:
-    """Add the value of a setting on one listener."""
-    # In the environment, dots stand for underscores in the listener's name.
-    listener = match["listener"].replace(".", "_").upper()
-    try:
-        overrides[listener, setting.name.replace(".", "_")] = setting.kind.parse(given.value)
-    except ValueError as error:
-        errors.append(f"$.{match[0]}: {error} (from {given.source}); accepted: {setting.kind.accepted}")
+) -> dict[tuple[str, str], Any]:
+    """Return the values of settings on single listeners."""
+    overrides = {}
+    for (listener, setting), given in of_listeners.items():
+        name, kind = f"listener.name.{listener.lower()}.{setting}", known[setting].kind
+        if resolved := given.resolved(resolver, name, errors):
+            try:
+                overrides[listener, setting.replace(".", "_")] = kind.parse(resolved.value)
+            except ValueError as error:
+                errors.append(resolved.fault(name, error, kind))
+    return overrides
 
 
 def _from_file(file: Path | None, errors: list[str]) -> Iterator[tuple[str, _Given]]:
@@ -154,6 +177,6 @@ def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _
     of_fields, others = invalid.group_exceptions()
     for error, note in of_fields:
         name = dotted(note.name)
-        yield f"$.{name}: {error} (from {given[name].source}); accepted: {known[name].kind.accepted}"
+        yield given[name].fault(name, error, known[name].kind)
     for error in others:
         yield from error.errors if isinstance(error, ConfigError) else [f"$: {error}"]
