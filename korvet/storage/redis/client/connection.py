@@ -334,7 +334,10 @@ class RedisConnection:
             except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
                 if first and is_for_good(error):
                     raise
-                self._cause = explain(error)
+                cause, known = explain(error), self._cause
+                if is_for_good(error) and cause != known:
+                    self._said_at = -math.inf  # the operator has to act
+                self._cause = cause
                 self._say(f"cannot reach Redis at {self.address.description}: {self._cause}; trying again")
 
     def _backoff_s(self) -> float:
