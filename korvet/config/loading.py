@@ -6,6 +6,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,17 @@ def load_config(
     resolved = {
         name: result for name, each in given.items() if (result := each.resolved(resolver, name, errors))
     }
-    return _structure(known, resolved, _overrides(known, of_listeners, resolver, errors), errors)
+    config = _structure(known, resolved, _overrides(known, of_listeners, resolver, errors), errors)
+    readers = {
+        name: partial(_read, resolver, given[name].value, known[name].kind)
+        for name, each in resolved.items()
+        if each.references
+    }
+    return attrs.evolve(config, readers=readers)
+
+
+def _read(resolver: Resolver, value: Any, kind: Kind[Any]) -> Any:
+    return kind.parse(resolver.resolve(value))
 
 
 def _overrides(
@@ -158,8 +169,9 @@ def _structure(
 
     overrides: dict[str, Any] = {
         attribute.name: override(rename=name, struct_hook=hook(known[name]))
-        for attribute in attrs.fields(Config)
         if (name := dotted(attribute.name)) in known
+        else override(omit=True)
+        for attribute in attrs.fields(Config)
     }
     structure = make_dict_structure_fn(Config, Converter(), **overrides)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -399,6 +399,8 @@ class Config:
     _sources: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
     # By listener and attribute: the values of `listener.name.NAME.SETTING`.
     _overrides: Mapping[tuple[str, str], Any] = field(factory=dict, repr=False)
+    # Return the present values of settings whose values contain references. They raise ValueError.
+    _readers: Mapping[str, Callable[[], Any]] = field(factory=dict, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         errors = list(_contradictions(self))
@@ -408,6 +410,11 @@ class Config:
     def source_of(self, name: str) -> str:
         """Return the source of a setting's value: "default", a file, an environment variable, or "command line"."""
         return self._sources.get(name, "default")
+
+    def read_again(self, name: str) -> Any:
+        """Return a setting's value after following its references again. Raises ValueError."""
+        reader = self._readers.get(name)
+        return getattr(self, name.replace(".", "_")) if reader is None else reader()
 
     @property
     def retention_ms(self) -> int:

@@ -16,6 +16,7 @@ import select
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from time import monotonic
 from typing import Self
 
@@ -379,6 +380,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         embedded_appendfsync=config.embedded_appendfsync,
         embedded_binary=config.embedded_server,
         redis_allow_eviction=config.redis_allow_eviction,
+        reread_url=partial(config.read_again, "storage"),
     )
     return open_storage(config.storage, options)
 

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
 from korvet.storage.memory import MemoryStorage, sensible_max_bytes
@@ -42,6 +42,7 @@ class StorageOptions:
     embedded_appendfsync: str = "everysec"
     embedded_binary: str | None = None  # the private server's program; None: look for one
     redis_allow_eviction: bool = False  # accept a Redis that may evict records
+    reread_url: Callable[[], str] | None = None  # returns the URL with the passwords of now
 
 
 Backend = Callable[[str, StorageOptions], AbstractAsyncContextManager[Storage]]
@@ -91,10 +92,11 @@ async def open_memory(url: str, options: StorageOptions) -> AsyncIterator[Storag
 async def open_redis(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
     """Open storage in a Redis or Valkey server."""
     # A broker in memory starts without a Redis client.
+    from korvet.storage.redis.client.address import parse_address  # noqa: PLC0415
     from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415
 
     async with open_redis_storage(
-        url,
+        evolve(parse_address(url), reread=options.reread_url),
         defaults=options.defaults,
         mapping=options.mapping,
         allow_eviction=options.redis_allow_eviction,

@@ -24,7 +24,7 @@ from tests.servers import VALKEY, RedisServer, start_server
 LIMIT_S = 30.0
 KORVET = (sys.executable, "-m", "korvet")
 CANARY = "c4n4ry"
-OF_REDIS, OF_USER, WRONG = (f"{CANARY}-{name}" for name in ("redis", "user", "wrong"))
+OF_REDIS, CHANGED, OF_USER, WRONG = (f"{CANARY}-{name}" for name in ("redis", "changed", "user", "wrong"))
 KEY, UNKNOWN_KEY = (ECKey.generate_key("P-256", {"kid": name}) for name in ("key", "unknown"))
 
 # One broker serves all tests of this module.
@@ -37,6 +37,7 @@ class Watched:
 
     server: RedisServer
     process: KorvetProcess
+    password_file: Path
 
     def client(self, mechanism: str) -> dict[str, object]:
         return {
@@ -61,7 +62,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     try:
         add_user(server)
         with KorvetProcess(storage_url(server, folder), settings) as process:
-            yield Watched(server, process)
+            yield Watched(server, process, folder / "redis.properties")
     finally:
         server.remove()
 
@@ -123,7 +124,7 @@ def test_no_output_contains_a_secret(watched: Watched) -> None:
     settings = described.result(LIMIT_S)
     titles = subprocess.check_output(["ps", "-eo", "args="], text=True)
     values = contents(watched.server)
-    break_storage(watched)
+    change_password(watched)
 
     output = "\n".join(process.log)
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"):
@@ -135,11 +136,11 @@ def test_no_output_contains_a_secret(watched: Watched) -> None:
         assert CANARY not in text
 
 
-def break_storage(watched: Watched) -> None:
-    """Change the password of Redis, and disconnect the broker, until it has logged that Redis refuses it."""
+def change_password(watched: Watched) -> None:
+    """Change the password of Redis, disconnect the broker, and then change the file with the password."""
     with redis.Redis(port=watched.server.port, password=OF_REDIS) as client:
-        client.config_set("requirepass", WRONG)
+        client.config_set("requirepass", CHANGED)
         client.client_kill_filter(_type="normal", skipme=True)
     watched.process.wait_for_log("invalid username-password pair")
-    with redis.Redis(port=watched.server.port, password=WRONG) as client:
-        client.config_set("requirepass", OF_REDIS)
+    watched.password_file.write_text(f"password={CHANGED}\n")
+    watched.process.wait_for_log("connected to Redis at")

@@ -91,3 +91,16 @@ def test_text_that_only_looks_like_a_reference_stays() -> None:
         "$1 ${a} {env:B}"
         == load_config(environ={"B": "b"}, flags={"broker.rack": "$1 ${a} {env:B}"}).broker_rack
     )
+
+
+def test_value_with_a_reference_can_be_read_again(secrets: Path) -> None:
+    file = secrets / "broker.properties"
+    config = load_config(flags={"broker.rack": f"${{file:{file}:rack}}", "node.id": "3"})
+    file.write_text("rack = right\n", encoding="utf-8")
+
+    assert "left" == config.broker_rack
+    assert "right" == config.read_again("broker.rack")
+    assert 3 == config.read_again("node.id")
+    file.unlink()
+    with pytest.raises(ValueError, match="No such file"):
+        config.read_again("broker.rack")

@@ -7,15 +7,18 @@ password.
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.urls import without_password
+
+logger = logging.getLogger(__name__)
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -59,6 +62,8 @@ class RedisAddress:
     tls: ssl.SSLContext | None = None
     connect_limit_s: float = 5.0
     answer_limit_s: float = 10.0
+    # Returns the URL as it is now: its references to secrets may lead to a new password.
+    reread: Callable[[], str] | None = field(default=None, eq=False, repr=False)
 
     @property
     def description(self) -> str:
@@ -69,6 +74,17 @@ class RedisAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "rediss" if self.tls is not None else "redis"
         return f"{scheme}://{user}{host}:{self.port}" + (f"/{self.db}" if self.db else "")
+
+    def with_current_login(self) -> RedisAddress:
+        """Return the address with the user, password and certificates of now, or of before if they are unreadable."""
+        if self.reread is None:
+            return self
+        try:
+            now = parse_address(self.reread())
+        except (ValueError, StorageUsageError) as error:
+            logger.warning("the password of Redis cannot be read again: %s", error)
+            return self
+        return evolve(self, username=now.username, password=now.password, tls=now.tls)
 
 
 def parse_address(url: str) -> RedisAddress:
