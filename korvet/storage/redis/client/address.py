@@ -62,7 +62,7 @@ class RedisAddress:
     tls: ssl.SSLContext | None = None
     connect_limit_s: float = 5.0
     answer_limit_s: float = 10.0
-    # Returns the URL as it is now: its references to secrets may lead to a new password.
+    # Returns the present URL, whose references to secrets may lead to a changed password.
     reread: Callable[[], str] | None = field(default=None, eq=False, repr=False)
 
     @property
