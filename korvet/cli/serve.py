@@ -7,7 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -109,6 +110,10 @@ def default_of(setting: Setting) -> str:
 @click.option(
     "--processes", metavar="N", help="Number of processes that serve as one broker on one Redis. [1]"
 )
+@click.option(
+    "--ready-file", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write the bootstrap address to FILE once the broker serves, and remove FILE at the end.",
+)  # fmt: skip
 @click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
@@ -119,6 +124,7 @@ def command(
     listeners: str | None,
     file: Path | None,
     processes: str | None,
+    ready_file: Path | None,
     texts: tuple[str, ...],
 ) -> None:
     """Start a broker.
@@ -132,7 +138,9 @@ def command(
     config = read_config(file, texts, storage=storage, listeners=listeners, processes=processes)
     hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    trio.run(serve, config, None if config.processes == 1 else new_forker())
+    forker = None if config.processes == 1 else new_forker()
+    with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
+        trio.run(serve, config, forker, announce)
 
 
 def hide_passwords(command: Sequence[str]) -> None:
@@ -175,8 +183,30 @@ def new_forker() -> Forker:
     return Forker.start(main)
 
 
-async def serve(config: Config, forker: Forker | None) -> None:
-    """Serve from processes of the forker, or from this one, until a signal ends the broker. Print what was started."""
+@contextmanager
+def announced_in(path: Path) -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes a line to the file. The file does not exist before that, nor after the block."""
+    path.unlink(missing_ok=True)  # of a broker that was killed
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.touch()  # fails now if it cannot be written later
+
+    def announce(line: str) -> None:
+        # Renamed, so that a program that waits for the file never reads a part of it.
+        new.write_text(f"{line}\n", encoding="utf-8")
+        new.replace(path)
+
+    try:
+        yield announce
+    finally:
+        for each in (new, path):
+            each.unlink(missing_ok=True)
+
+
+async def serve(config: Config, forker: Forker | None, announce: Callable[[str], None] | None = None) -> None:
+    """Serve from processes of the forker, or from this one, until a signal ends the broker.
+
+    Print what was started, and call `announce` with the address for clients.
+    """
     import trio
 
     async with trio.open_nursery() as nursery:
@@ -186,6 +216,8 @@ async def serve(config: Config, forker: Forker | None) -> None:
             lines, address = await started_parent(config, forker, nursery)
         for line in lines:
             click.echo(line)
+        if announce is not None:
+            announce(address)
         if sys.stdout.isatty():
             click.echo("\nTry in another terminal:\n")
             for example in examples(config.storage, address):

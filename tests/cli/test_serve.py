@@ -278,3 +278,25 @@ def test_process_titles_hide_the_password(processes: str) -> None:
 )
 def test_arguments_are_shown_without_passwords(argument: str, shown: str) -> None:
     assert shown == without_secrets(argument)
+
+
+def test_ready_file_has_the_address_while_the_broker_serves(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.write_text("127.0.0.1:1\n", encoding="utf-8")  # of a broker that was killed
+    with KorvetProcess(options=["--ready-file", str(path)]) as korvet:
+        while not path.exists():  # it is written after the line that `start` waits for
+            assert korvet.process is not None
+            assert korvet.process.poll() is None
+        assert f"{korvet.bootstrap_servers}\n" == path.read_text(encoding="utf-8")
+
+    assert [] == [*tmp_path.iterdir()]
+
+
+def test_ready_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "ready"
+
+    status, message = refused("--listeners", "localhost:0", "--ready-file", str(path))
+
+    assert 1 == status
+    assert message.startswith(f"korvet: {path.parent}")
+    assert "No such file or directory" in message
