@@ -1,7 +1,16 @@
-"""Tests for storage backends, for their authors. They require pytest, pytest-trio and hypothesis.
+"""Tests with a real broker, and tests of storage backends. The extra `korvet[testing]` installs what they require.
 
-`storage_contract.StorageContract` is a test class to inherit. `storage_machine` compares a backend with a Python model
-step by step. Both take an `environment.Environment`, which opens the storage.
+With pytest, the plugin `korvet.testing.plugin` provides the fixture `korvet_broker`. Without pytest:
+
+    with running_broker() as broker:  # in a thread of this process, in memory, on a free port
+        broker.produce("orders", "first")
+        assert [b"first"] == [record.value for record in broker.records("orders")]
+
+    async with serving() as broker:  # in a Trio program
+        await broker.produce("orders", "first")
+
+`storage_contract.StorageContract` is a test class for authors of storage backends to inherit. `storage_machine`
+compares a backend with a Python model step by step. Both take an `environment.Environment`, which opens the storage.
 
     class TestMyStorage(StorageContract):
         @pytest.fixture
@@ -11,13 +20,44 @@ step by step. Both take an `environment.Environment`, which opens the storage.
     def test_my_storage_matches_the_model():
         run_storage_machine(MyEnvironment)
 
-The tests are asynchronous: set `trio_mode = true` for pytest-trio.
+The tests of storage are asynchronous: set `trio_mode = true` for pytest-trio.
 """
 
 from __future__ import annotations
 
-import pytest
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-pytest.register_assert_rewrite(
-    "korvet.testing.contract", "korvet.testing.storage_contract", "korvet.testing.storage_machine"
-)
+if TYPE_CHECKING:
+    from korvet.testing.broker import ReceivedRecord as ReceivedRecord
+    from korvet.testing.broker import ServedBroker as ServedBroker
+    from korvet.testing.broker import serving as serving
+    from korvet.testing.clients import ClientMissing as ClientMissing
+    from korvet.testing.threads import BrokerEnded as BrokerEnded
+    from korvet.testing.threads import RunningBroker as RunningBroker
+    from korvet.testing.threads import running_broker as running_broker
+
+MODULES = {
+    "ClientMissing": "clients",
+    "ReceivedRecord": "broker",
+    "ServedBroker": "broker",
+    "serving": "broker",
+    "BrokerEnded": "threads",
+    "RunningBroker": "threads",
+    "running_broker": "threads",
+}
+
+if "pytest" in sys.modules:
+    import pytest
+
+    pytest.register_assert_rewrite(
+        "korvet.testing.contract", "korvet.testing.storage_contract", "korvet.testing.storage_machine"
+    )
+
+
+def __getattr__(name: str) -> object:
+    # pytest imports this package at every start, so nothing here may import the broker.
+    if name in MODULES:
+        return getattr(import_module(f"korvet.testing.{MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ from korvet.storage.interface import (
     Storage,
     TopicPartition,
 )
+from korvet.tiered.log import Tiers
 
 #: Default timestamp of records in tests, in milliseconds.
 T0 = 1_700_000_000_000
@@ -103,7 +104,7 @@ async def results_of(appending: AppendResults | PendingAppend) -> AppendResults:
 
 
 async def read(
-    storage: Storage, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
+    storage: Storage | Tiers, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
 ) -> ReadResult:
     """Read one partition. Raises the partition's error."""
     (result,) = (await storage.read({tp: ReadRequest(offset, max_bytes)}, max_bytes=max_bytes)).values()
@@ -133,7 +134,7 @@ def records_in(batches: Iterable[RecordBatch], offset: int = 0) -> list[StoredRe
 
 
 async def records_from(
-    storage: Storage, tp: TopicPartition, offset: int | None = None, *, max_bytes: int = UNLIMITED
+    storage: Storage | Tiers, tp: TopicPartition, offset: int | None = None, *, max_bytes: int = UNLIMITED
 ) -> list[StoredRecord]:
     """Return all records from `offset`, or the log's start, to its end."""
     records: list[StoredRecord] = []

@@ -1,0 +1,36 @@
+"""The examples of the README and of docs/testing.md, run as a reader pastes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
+
+ROOT = Path(__file__).parents[2]
+TESTING = (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"# (test_\w+\.py)\n")
+# The whole contract runs in tests/storage/test_contract.py.
+OPTIONS = {"test_my_backend.py": ["-k", "topic"]}
+
+
+def examples() -> dict[str, str]:
+    """Return the examples that begin with the name of a file of tests, by that name."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = [each[1] for text in (readme, TESTING) for each in EXAMPLE.finditer(text)]
+    return {name[1]: text for text in found if (name := FILE_NAME.match(text))}
+
+
+@pytest.mark.parametrize("name", examples())
+def test_example_passes_as_pasted(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makeini("[pytest]\ntrio_mode = true\n")
+    pytester.path.joinpath(name).write_text(examples()[name], encoding="utf-8")
+
+    outcomes = pytester.runpytest_inprocess(*OPTIONS.get(name, ())).parseoutcomes()
+
+    assert outcomes.pop("passed")
+    assert outcomes.keys() <= {"deselected"}
