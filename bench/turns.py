@@ -25,7 +25,8 @@ import trio
 from attrs import define, field, frozen
 
 from bench.processes import Broker, DidNotStart, await_listening, free_port
-from korvet.cli.serve import read_config, serve
+from korvet.cli.broker_settings import read_config
+from korvet.cli.serve import serve
 
 # Longer steps are recorded with the place where the task was.
 LONG_MS = 2.0

@@ -24,6 +24,7 @@ from korvet.cli.lazy import LazyGroup
 # Name -> purpose. The module korvet.cli.<name> has the command as `command`.
 COMMANDS = {
     "serve": "Start a broker.",
+    "config": "Show the settings of a broker without running it.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
     "acls": "Add, list and remove ACLs.",

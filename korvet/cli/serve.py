@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from korvet.cli.options import assignments
+from korvet.cli.broker_settings import broker_settings, default_of, read_config
 from korvet.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from korvet.config import Config, Setting
     from korvet.workers.forking import Forker
-
-# Environment variables of the other commands, which the broker would report as misspelt settings.
-NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_TRACEBACK")
 
 USED_MOST = (
     "advertised.listeners",
@@ -88,45 +85,17 @@ def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     ctx.exit()
 
 
-def default_of(setting: Setting) -> str:
-    if setting.default is None or setting.default == ():
-        return "not set"
-    if isinstance(setting.default, tuple):
-        return ",".join(map(str, setting.default))
-    return str(setting.default).lower() if isinstance(setting.default, bool) else str(setting.default)
-
-
 @click.command(cls=ServeCommand)
-@click.option("--storage", metavar="URL", help="Storage backend. [memory://]")
-@click.option(
-    "--listeners",
-    metavar="HOST:PORT,…",
-    help="Addresses to listen on. [localhost:9092, on IPv4 and IPv6; :9092 is all addresses]",
-)
-@click.option(
-    "--config", "file", envvar="KORVET_CONFIG", metavar="FILE", type=click.Path(path_type=Path),
-    help="Read settings from a TOML file.",
-)  # fmt: skip
-@click.option(
-    "--processes", metavar="N", help="Number of processes that serve as one broker on one Redis. [1]"
-)
+@broker_settings
 @click.option(
     "--ready-file", metavar="FILE", type=click.Path(path_type=Path),
     help="Write the bootstrap address to FILE once the broker serves, and remove FILE at the end.",
 )  # fmt: skip
-@click.option("--set", "texts", metavar="NAME=VALUE", multiple=True, help="Any setting; may be repeated.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
-def command(
-    storage: str | None,
-    listeners: str | None,
-    file: Path | None,
-    processes: str | None,
-    ready_file: Path | None,
-    texts: tuple[str, ...],
-) -> None:
+def command(ready_file: Path | None, **given: Any) -> None:
     """Start a broker.
 
     Without options the broker stores records in memory, listens on port 9092 of this machine, and loses all records
@@ -135,7 +104,7 @@ def command(
     """
     import trio
 
-    config = read_config(file, texts, storage=storage, listeners=listeners, processes=processes)
+    config = read_config(**given)
     hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     forker = None if config.processes == 1 else new_forker()
@@ -164,15 +133,6 @@ def without_secrets(argument: str) -> str:
     if "://" in name:
         name, separator, value = "", "", argument
     return f"{name}{separator}{without_password(value)}" if "://" in value else argument
-
-
-def read_config(file: Path | None, texts: tuple[str, ...], **options: str | None) -> Config:
-    """Return the settings from the file, the environment and the flags. Raises ConfigError with all faults."""
-    from korvet.config import load_config
-
-    flags = {name: value for name, value in options.items() if value is not None} | assignments(texts)
-    environ = {name: value for name, value in os.environ.items() if name not in NOT_OF_THE_BROKER}
-    return load_config(file=file, environ=environ, flags=flags)
 
 
 def new_forker() -> Forker:

@@ -25,12 +25,14 @@ from korvet.config.kinds import (
     text,
 )
 from korvet.config.listeners import Listener
-from korvet.config.loading import load_config
-from korvet.config.settings import HIDDEN, Config, Setting, settings
+from korvet.config.loading import OF_LISTENERS, load_config
+from korvet.config.settings import GROUPS, HIDDEN, Config, Setting, settings
 
 __all__ = [
+    "GROUPS",
     "HIDDEN",
     "MAX_LONG",
+    "OF_LISTENERS",
     "Config",
     "ConfigError",
     "Kind",

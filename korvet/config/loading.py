@@ -15,7 +15,7 @@ from attrs import frozen
 
 from korvet.config.kinds import ConfigError, Kind
 from korvet.config.references import Resolver, references
-from korvet.config.settings import Config, Setting, dotted, settings
+from korvet.config.settings import Config, Setting, dotted, name_of, settings
 
 ENVIRONMENT_PREFIX = "KORVET_"
 # Environment variables that are not settings, not even misspelt ones: those that Kubernetes sets in every container of
@@ -87,7 +87,9 @@ def load_config(
         for name, each in resolved.items()
         if each.references
     }
-    return attrs.evolve(config, readers=readers)
+    sources = {name: each.source for name, each in given.items()}
+    sources |= {name_of(*key): each.source for key, each in of_listeners.items()}
+    return attrs.evolve(config, readers=readers, sources=sources)
 
 
 def _read(resolver: Resolver, value: Any, kind: Kind[Any]) -> Any:
@@ -103,7 +105,7 @@ def _overrides(
     """Return the values of settings on single listeners."""
     overrides = {}
     for (listener, setting), given in of_listeners.items():
-        name, kind = f"listener.name.{listener.lower()}.{setting}", known[setting].kind
+        name, kind = name_of(listener, setting), known[setting].kind
         if resolved := given.resolved(resolver, name, errors):
             try:
                 overrides[listener, setting.replace(".", "_")] = kind.parse(resolved.value)
@@ -180,8 +182,7 @@ def _structure(
         errors += _explained(invalid, known, given)
     if errors:
         raise ConfigError(errors)
-    sources = {name: value.source for name, value in given.items()}
-    return attrs.evolve(config, sources=sources, overrides=of_listeners)
+    return attrs.evolve(config, overrides=of_listeners)
 
 
 def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:

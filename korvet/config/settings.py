@@ -448,6 +448,13 @@ class Config:
         """Return the value of a setting on a listener."""
         return self._overrides.get((listener.name, attribute), getattr(self, attribute))
 
+    def of_listeners(self) -> dict[str, Any]:
+        """Return the settings of single listeners by name: `listener.name.NAME.SETTING`."""
+        return {
+            name_of(listener, dotted(attribute)): value
+            for (listener, attribute), value in self._overrides.items()
+        }
+
     @property
     def uses_tokens(self) -> bool:
         """True if a listener accepts tokens."""
@@ -503,6 +510,19 @@ def _security_contradictions(config: Config) -> Iterator[str]:
         yield "$.sasl.oauthbearer.jwks.endpoint.url: it is not set; OAUTHBEARER requires an https:, http: or file: URL"
 
 
+#: The title of each group of settings, by the first setting of the group.
+GROUPS = {
+    "storage": "Storage, listeners, identity",
+    "authorizer.class.name": "Authorization",
+    "auto.create.topics.enable": "Topics",
+    "log.retention.ms": "Defaults of topics",
+    "producer.id.expiration.ms": "Producers and groups",
+    "socket.request.max.bytes": "Limits",
+    "sasl.enabled.mechanisms": "Authentication",
+    "memory.max.bytes": "Kinds of storage",
+}
+
+
 def settings() -> dict[str, Setting]:
     """Return all settings by name, in the order in which to show them."""
     described = {}
@@ -512,6 +532,11 @@ def settings() -> dict[str, Setting]:
             setting: Setting = attribute.metadata["setting"]
             described[name] = attrs.evolve(setting, name=name, default=attribute.default)
     return described
+
+
+def name_of(listener: str, setting: str) -> str:
+    """Return the name of a setting on one listener."""
+    return f"listener.name.{listener.lower()}.{setting}"
 
 
 def dotted(attribute_name: str) -> str:

@@ -22,7 +22,8 @@ import pytest
 from bench.processes import free_port
 from bench.wire import first_answer as answer_of
 from korvet.cli import program
-from korvet.cli.serve import read_config, without_secrets
+from korvet.cli.broker_settings import read_config
+from korvet.cli.serve import without_secrets
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
