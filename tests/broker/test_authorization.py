@@ -12,9 +12,10 @@ from korvet.broker.authorization import address_of, make_authorizer, open_author
 from korvet.broker.broker import Disconnect
 from korvet.config import Config
 from korvet.protocol.errors import ErrorCode, TopicAuthorizationFailed
-from korvet.security.acl_store import KEY, KIND
+from korvet.security.acl_store import AclStore
 from korvet.security.acls import Operation, ResourceType
 from korvet.security.authorizer import GROUP, STANDARD, Authorizer, AuthorizerUsageError
+from korvet.security.shared_document import KEY
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.acls import create_acls, creation, secured_broker
 from tests.handlers.support import T0, ask, batch, context, create, produce_request
@@ -157,7 +158,7 @@ def test_unknown_authorizer_is_a_usage_error() -> None:
 
 async def test_broker_does_not_start_without_the_acls() -> None:
     storage = MemoryStorage()
-    await storage.save(KIND, KEY, b"nonsense", expected_version=0)
+    await storage.save(AclStore.kind, KEY, b"nonsense", expected_version=0)
     with pytest.raises(
         AuthorizerUsageError, match="the ACLs cannot be read: the document of ACLs is damaged"
     ):

@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from korvet.protocol.errors import KafkaStorageError
-from korvet.security.acl_store import ATTEMPTS, KEY, KIND, AclStore, decoded, encoded
+from korvet.security.acl_store import AclStore
 from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.security.shared_document import ATTEMPTS, KEY
 from korvet.storage.interface import DocumentConflict
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, away
@@ -60,7 +61,7 @@ async def test_change_without_effect_is_not_written() -> None:
     await store.alter(adding("a"))
     await store.alter(adding("a"))
 
-    assert 1 == (await storage.load(KIND, KEY)).version
+    assert 1 == (await storage.load(AclStore.kind, KEY)).version
 
 
 async def test_repeated_conflicts_are_a_storage_error() -> None:
@@ -86,7 +87,7 @@ async def test_acls_remain_in_effect_while_the_store_is_unavailable(
     with trio.move_on_after(10):
         await store.run()
 
-    assert {acl("a")} == store.acls
+    assert {acl("a")} == store.value
     assert ["the broker keeps the 1 ACLs it has: the store is away"] == caplog.messages
     with pytest.raises(KafkaStorageError):
         await store.refresh()
@@ -94,7 +95,12 @@ async def test_acls_remain_in_effect_while_the_store_is_unavailable(
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"nonsense", encoded([])[:-1], encoded([acl("a")]).replace(b"x", b"y", 1)],
+    [
+        b"",
+        b"nonsense",
+        AclStore.encoded(frozenset())[:-1],
+        AclStore.encoded(frozenset({acl("a")})).replace(b"x", b"y", 1),
+    ],
     ids=["empty", "nonsense", "cut", "other compression"],
 )
 async def test_damaged_document_changes_no_acl_and_is_not_replaced(
@@ -103,15 +109,15 @@ async def test_damaged_document_changes_no_acl_and_is_not_replaced(
     storage = MemoryStorage()
     store = AclStore(storage, ignore)
     await store.alter(adding("a"))
-    await storage.save(KIND, KEY, value, expected_version=1)
+    await storage.save(AclStore.kind, KEY, value, expected_version=1)
     with caplog.at_level(logging.WARNING), trio.move_on_after(10):
         await store.run()
     with pytest.raises(KafkaStorageError, match="damaged"):
         await store.alter(adding("b"))
 
-    assert {acl("a")} == store.acls
+    assert {acl("a")} == store.value
     assert len(caplog.messages) == 1
-    assert value == (await storage.load(KIND, KEY)).value
+    assert value == (await storage.load(AclStore.kind, KEY)).value
 
 
 @pytest.mark.parametrize(
@@ -119,16 +125,16 @@ async def test_damaged_document_changes_no_acl_and_is_not_replaced(
 )
 def test_document_of_another_json_schema_is_damaged(text: str) -> None:
     with pytest.raises(KafkaStorageError, match="damaged"):
-        decoded(zlib.compress(text.encode()))
+        AclStore.decoded(zlib.compress(text.encode()))
 
 
 def test_document_contains_every_acl() -> None:
-    acls = {
+    acls = frozenset(
         Acl(resource, pattern, "näme", "User:a", "::1", operation, permission)
         for resource in ResourceType
         for pattern in PatternType
         for operation in Operation
         for permission in Permission
-    }
+    )
 
-    assert acls == decoded(encoded(acls))
+    assert acls == AclStore.decoded(AclStore.encoded(acls))
