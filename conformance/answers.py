@@ -34,7 +34,7 @@ PORTS = re.compile(r"(127\.0\.0\.1):\d+")
 #: The keys of array elements: the first of these fields that the element has and that is not empty.
 KEYS = (
     "name", "topic", "group_id", "resource_name", "key", "partition_index", "partition", "index", "api_key",
-    "topic_id", "broker_id", "node_id", "member_id", "log_dir", "producer_id",
+    "topic_id", "broker_id", "node_id", "member_id", "log_dir", "producer_id", "entity_type",
 )  # fmt: skip
 TOPIC_FIELDS = ("topic", "name", "topic_id")
 PARTITION_FIELDS = ("partition_index", "partition", "index")

@@ -83,6 +83,8 @@ _TEXTS = (
     ("CreateAcls", "results.error_message"),
     ("DescribeAcls", "error_message"),
     ("DeleteAcls", "filter_results.error_message"),
+    ("DescribeClientQuotas", "error_message"),
+    ("AlterClientQuotas", "entries.error_message"),
 )
 _OFFSETS = (
     ("Produce", "responses.partition_responses.base_offset"),
@@ -124,6 +126,10 @@ _HASHED = (
     ("OffsetForLeaderEpoch", "topics"),
     ("AlterConfigs", "responses"),
     ("IncrementalAlterConfigs", "responses"),
+    ("DescribeClientQuotas", "entries"),
+    ("DescribeClientQuotas", "entries.values"),
+    ("AlterClientQuotas", "entries"),
+    ("AlterClientQuotas", "entries.entity"),
 )
 
 RULES: tuple[Rule, ...] = (

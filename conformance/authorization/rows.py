@@ -13,6 +13,12 @@ from attrs import frozen
 from conformance.talk import Talk
 from korvet.handlers import APIS
 from korvet.protocol.messages import alter_configs, incremental_alter_configs
+from korvet.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -30,6 +36,7 @@ from korvet.protocol.messages.delete_records import (
 )
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.describe_acls import DescribeAclsRequest
+from korvet.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
 from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -520,6 +527,21 @@ def delete_acls(talk: Talk, version: int) -> DeleteAclsRequest:
         permission_type=Permission.ANY,
     )
     return DeleteAclsRequest(filters=[selection])
+
+
+@row(DescribeClientQuotasRequest)
+def describe_client_quotas(talk: Talk, version: int) -> DescribeClientQuotasRequest:
+    component = ComponentData(entity_type="user", match_type=0, match=talk.name("missing"))
+    return DescribeClientQuotasRequest(components=[component], strict=False)
+
+
+@row(AlterClientQuotasRequest)
+def alter_client_quotas(talk: Talk, version: int) -> AlterClientQuotasRequest:
+    entry = EntryData(
+        entity=[EntityData(entity_type="user", entity_name=talk.name("limited"))],
+        ops=[OpData(key="producer_byte_rate", value=1e9, remove=False)],
+    )
+    return AlterClientQuotasRequest(entries=[entry], validate_only=True)
 
 
 @row(DescribeUserScramCredentialsRequest)

@@ -9,6 +9,7 @@ from conformance.scenarios import (
     groups,
     offsets,
     produce,
+    quotas,
     sessions,
     topics,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "groups",
     "offsets",
     "produce",
+    "quotas",
     "sessions",
     "topics",
 ]

@@ -21,6 +21,7 @@ from korvet.broker.authorization import ERRORS, Authorization, open_authorizatio
 from korvet.broker.counters import Counters
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
+from korvet.broker.quotas import ClientQuotas
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
@@ -128,6 +129,7 @@ class Broker:
     retention: RetentionWorker = field(repr=False)
     compaction: CompactionWorker = field(repr=False)
     users: Users = field(repr=False)
+    quotas: ClientQuotas = field(repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Leader epochs other than 0, as last returned by the store.
     _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
@@ -416,6 +418,8 @@ async def open_broker(
     AuthorizerUsageError.
     """
     log, leases = Tiers(storage, config, remote), Leases(storage)
+    quotas = ClientQuotas(storage)
+    await quotas.stored.refresh_or_report()
     return Broker(
         storage=storage,
         config=config,
@@ -431,6 +435,7 @@ async def open_broker(
         retention=RetentionWorker(storage, config, leases, log),
         compaction=CompactionWorker(storage, config, leases),
         users=Users(storage),
+        quotas=quotas,
     )
 
 

@@ -115,6 +115,8 @@ APIS = Apis(
     Served(44, "IncrementalAlterConfigs", 0, 1),
     Served(46, "ListPartitionReassignments", 0, 0),
     Served(47, "OffsetDelete", 0, 0),
+    Served(48, "DescribeClientQuotas", 0, 1),
+    Served(49, "AlterClientQuotas", 0, 1),
     Served(50, "DescribeUserScramCredentials", 0, 0),
     Served(51, "AlterUserScramCredentials", 0, 0),
     Served(60, "DescribeCluster", 0, 2),

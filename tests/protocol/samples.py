@@ -80,6 +80,8 @@ def random_value(kafka_type: str, random: Random) -> Any:
         return random.randrange(-RANGES[kafka_type], RANGES[kafka_type])
     if kafka_type == "bool":
         return random.random() < 0.5
+    if kafka_type == "float64":
+        return random.uniform(-1e20, 1e20)
     if kafka_type == "uuid":
         return UUID(int=random.getrandbits(128))
     if kafka_type == "string":

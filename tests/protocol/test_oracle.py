@@ -164,6 +164,8 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "CreatePartitions": range(4),
         "DeleteRecords": range(3),
         "DescribeLogDirs": range(1, 5),
+        "DescribeClientQuotas": range(2),
+        "AlterClientQuotas": range(2),
         "DescribeUserScramCredentials": range(1),
         "AlterUserScramCredentials": range(1),
         "ListConfigResources": range(2),
