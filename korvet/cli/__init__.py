@@ -28,6 +28,7 @@ COMMANDS = {
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
     "acls": "Add, list and remove ACLs.",
+    "quotas": "List, set and remove client quotas.",
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of a topic.",
