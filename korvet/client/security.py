@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from korvet.client.login_module import parse_login_module
 from korvet.client.tls import VERSIONS, Tls
+from korvet.pem import CERTIFICATES, PKCS12_FROM_JKS, PRIVATE_KEY, kind_of_keystore
 
 PROTOCOLS = {
     "PLAINTEXT": (False, False),
@@ -71,8 +72,6 @@ IGNORED = (
 #: Settings of unsupported mechanisms: without the mechanism they have no effect in Kafka's clients either.
 OF_OTHER_MECHANISMS = ("sasl.kerberos.", "sasl.oauthbearer.")
 KEYS = ("ssl.key.location", "ssl.keystore.key")
-CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 
 
 @frozen
@@ -188,25 +187,15 @@ class _Settings:
             data = Path(path).read_bytes()
         except OSError as error:
             self.fail(name, f"cannot be read: {path}: {error.strerror}")
-        if kind := _kind_of_keystore(data):
+        if kind := kind_of_keystore(data):
             self.fail(name, f"is a {kind} file, which only Java reads; accepted is PEM: {CONVERSIONS[kind]}")
         return data.decode("utf-8", "replace")
 
 
 CONVERSIONS = {
-    "JKS": (
-        "keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12, "
-        "then openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem"
-    ),
+    "JKS": f"{PKCS12_FROM_JKS}, then openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem",
     "PKCS12": "openssl pkcs12 -in FILE -nodes -out FILE.pem",
 }
-
-
-def _kind_of_keystore(data: bytes) -> str:
-    """Return "JKS" (also for JCEKS) or "PKCS12" by the first bytes of a file, or "" for other files."""
-    if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
-        return "JKS"
-    return "PKCS12" if data[:1] == b"\x30" and b"-----BEGIN" not in data else ""
 
 
 def _tls(given: _Settings) -> Tls:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 
 import trio
 from attrs import field, frozen
 
+from korvet.pem import load_key, words
 from korvet.protocol.errors import ErrorCode, KafkaError
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -54,30 +54,17 @@ class Tls:
             try:
                 context.load_verify_locations(cadata=self.trusted)
             except ssl.SSLError as error:
-                raise ValueError(f"ssl.truststore.location holds no certificates: {_words(error)}.") from None
+                raise ValueError(f"ssl.truststore.location holds no certificates: {words(error)}.") from None
         else:
             context.load_default_certs()
         if self.chain:
-            self._load_key(context)
-        return context
-
-    def _load_key(self, context: ssl.SSLContext) -> None:
-        # Python loads keys only from files. This one is readable only by its owner, and deleted immediately.
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(self.chain + self.key)
-            file.flush()
             try:
-                # Without a password argument, OpenSSL would ask at the terminal; an empty one prevents that.
-                context.load_cert_chain(file.name, password=self.key_password)
-            except ssl.SSLError as error:
-                what = "ssl.key.password does not open the key" if self._is_encrypted else _words(error)
+                load_key(context, self.chain, self.key, self.key_password)
+            except ValueError as error:
                 raise ValueError(
-                    f"ssl.keystore.location (or what stands for it) gives no usable certificate and key: {what}."
+                    f"ssl.keystore.location (or what stands for it) gives no usable certificate and key: {error}."
                 ) from None
-
-    @property
-    def _is_encrypted(self) -> bool:
-        return "ENCRYPTED" in self.key
+        return context
 
 
 async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -> trio.abc.Stream:
@@ -114,10 +101,10 @@ def explain(error: BaseException) -> str:
         )
     if reason in ABOUT_CERTIFICATE:
         return (
-            f"it does not accept the client's certificate, or requires one: {_words(found)} "
+            f"it does not accept the client's certificate, or requires one: {words(found)} "
             "(ssl.keystore.location names a PEM file with one, and its key)"
         )
-    return f"no TLS: {_words(found)}"
+    return f"no TLS: {words(found)}"
 
 
 def _ssl_error(error: BaseException) -> ssl.SSLError | None:
@@ -126,8 +113,3 @@ def _ssl_error(error: BaseException) -> ssl.SSLError | None:
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__
     return found
-
-
-def _words(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason in lower case words."""
-    return (error.reason or str(error)).replace("_", " ").lower()
