@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.certificates import Authority
+
 
 class Skips:
     """Collects skipped tests, and modules that were skipped during their import."""
@@ -75,3 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Skips(), "korvet-skips")
     config.pluginmanager.register(ReportedLines(), "korvet-sayings")
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Return an authority whose certificates all tests share."""
+    return Authority(tmp_path_factory.mktemp("certificates"))

@@ -93,7 +93,7 @@ def port_of(server: Server) -> int:
 class Client:
     """One connection. `ask` uses the protocol; `send` and `receive` transfer bytes."""
 
-    stream: trio.SocketStream
+    stream: Any  # a stream of Trio
     frames: FrameReader = field(factory=lambda: FrameReader(2**31 - 1))
     correlation_id: int = 0
 

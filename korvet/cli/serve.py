@@ -123,11 +123,11 @@ def hide_passwords(command: Sequence[str]) -> None:
 
 def without_secrets(argument: str) -> str:
     """Return a command-line argument without passwords: of a URL in it, or the value of a secret setting."""
-    from korvet.config import HIDDEN, settings
+    from korvet.config import HIDDEN, setting_of, settings
     from korvet.storage.urls import without_password
 
     name, separator, value = argument.partition("=")
-    known = settings().get(name)
+    known = settings().get(setting_of(name))
     if known is not None and known.kind.is_secret and "://" not in value:
         return f"{name}={HIDDEN}"
     if "://" in name:

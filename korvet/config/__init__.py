@@ -25,7 +25,7 @@ from korvet.config.kinds import (
     text,
 )
 from korvet.config.listeners import Listener
-from korvet.config.loading import OF_LISTENERS, load_config
+from korvet.config.loading import OF_LISTENERS, load_config, setting_of
 from korvet.config.settings import GROUPS, HIDDEN, Config, Setting, settings
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "long",
     "one_of",
     "secret",
+    "setting_of",
     "settings",
     "text",
 ]

@@ -25,6 +25,9 @@ class ConfigError(Exception):
         self.errors = tuple(errors)
         super().__init__("\n".join(self.errors))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return ConfigError, (self.errors,)
+
 
 # --- Kinds of values -----------------------------------------------------------------------------------------
 

@@ -11,8 +11,6 @@ from attrs import frozen
 from korvet.config.kinds import Kind, list_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Kafka's protocols that korvet does not have yet.
-ENCRYPTED = ("SSL", "SASL_SSL")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
 LISTENER = re.compile(
     r"(?:(?P<name>[A-Za-z0-9_-]+)://)?"

@@ -23,7 +23,10 @@ ENVIRONMENT_PREFIX = "KORVET_"
 # and the password of `korvet users add`.
 NO_SETTINGS = re.compile(r"KORVET_(CONFIG|PASSWORD|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 #: The settings that `listener.name.NAME.SETTING` sets for one listener.
-OF_LISTENERS = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+OF_LISTENERS = (
+    *("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size"),
+    *(name for name in settings() if name.startswith("ssl.")),
+)
 OVERRIDE = re.compile(
     rf"listener\.name\.(?P<listener>.+)\.(?P<setting>{'|'.join(map(re.escape, OF_LISTENERS))})"
 )
@@ -90,6 +93,12 @@ def load_config(
     sources = {name: each.source for name, each in given.items()}
     sources |= {name_of(*key): each.source for key, each in of_listeners.items()}
     return attrs.evolve(config, readers=readers, sources=sources)
+
+
+def setting_of(name: str) -> str:
+    """Return the name of a setting without `listener.name.NAME.`."""
+    match = OVERRIDE.fullmatch(name)
+    return match["setting"] if match else name
 
 
 def _read(resolver: Resolver, value: Any, kind: Kind[Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import attrs
 from attrs import field, frozen
 
+from korvet.config import tls
 from korvet.config.kinds import (
     MAX_INT,
     MAX_LONG,
@@ -22,7 +23,7 @@ from korvet.config.kinds import (
     secret,
     text,
 )
-from korvet.config.listeners import ENCRYPTED, LISTENERS, PROTOCOL_MAP, PROTOCOLS, Listener, ListenerProtocol
+from korvet.config.listeners import LISTENERS, PROTOCOL_MAP, PROTOCOLS, Listener, ListenerProtocol
 
 T = TypeVar("T")
 
@@ -373,6 +374,47 @@ class Config:
         integer(at_least=0), 30, "accepted difference of the clocks of broker and token issuers"
     )
 
+    ssl_keystore_type: str = _setting(
+        tls.STORE_TYPE, "PEM", "type of the file with the listeners' certificate and private key"
+    )
+    ssl_keystore_location: str | None = _setting(
+        tls.PATH,
+        None,
+        "file with the listeners' certificate, the certificates up to its authority, and its key",
+    )
+    ssl_keystore_password: str | None = _setting(tls.PASSWORD, None, "password of that file; PKCS12 only")
+    ssl_keystore_certificate_chain: str | None = _setting(
+        tls.CERTIFICATES, None, "the listeners' certificate as text, instead of a file"
+    )
+    ssl_keystore_key: str | None = _setting(tls.KEY, None, "its private key as text, instead of a file")
+    ssl_key_password: str | None = _setting(tls.PASSWORD, None, "password of an encrypted private key")
+    ssl_truststore_type: str = _setting(
+        tls.STORE_TYPE, "PEM", "type of the file with the authorities of client certificates"
+    )
+    ssl_truststore_location: str | None = _setting(
+        tls.PATH, None, "file with the certificates of the authorities that sign client certificates"
+    )
+    ssl_truststore_password: str | None = _setting(tls.PASSWORD, None, "password of that file; PKCS12 only")
+    ssl_truststore_certificates: str | None = _setting(
+        tls.CERTIFICATES, None, "certificates of these authorities as text, instead of a file"
+    )
+    ssl_client_auth: str = _setting(
+        tls.CLIENT_AUTH, "none", "whether listeners with TLS request or require a certificate of the client"
+    )
+    ssl_enabled_protocols: tuple[str, ...] = _setting(
+        tls.VERSIONS, tls.PROTOCOLS, "versions of TLS that listeners accept"
+    )
+    ssl_cipher_suites: tuple[str, ...] = _setting(
+        tls.CIPHER_SUITES, (), "cipher suites that listeners accept; if not set, OpenSSL's secure ones"
+    )
+    ssl_principal_mapping_rules: str = _setting(
+        text(
+            "rules RULE:PATTERN/REPLACEMENT/, each with an optional L or U, and DEFAULT, separated by commas"
+        ),
+        "DEFAULT",
+        "how the distinguished name of a client certificate becomes the name of the principal",
+    )
+
     # Kinds of storage
     memory_max_bytes: int | None = _setting(
         optional(long(at_least=1)),
@@ -439,6 +481,10 @@ class Config:
         """Return True if the listener authenticates clients with SASL."""
         return self.protocol(listener).startswith("SASL_")
 
+    def has_tls(self, listener: Listener) -> bool:
+        """Return True if the listener encrypts connections with TLS."""
+        return self.protocol(listener).endswith("SSL")
+
     def mechanisms(self, listener: Listener) -> tuple[str, ...]:
         """Return the SASL mechanisms of a listener."""
         mechanisms: tuple[str, ...] = self.of_listener(listener, "sasl_enabled_mechanisms")
@@ -454,6 +500,11 @@ class Config:
             name_of(listener, dotted(attribute)): value
             for (listener, attribute), value in self._overrides.items()
         }
+
+    def name_on_listener(self, listener: Listener, attribute: str) -> str:
+        """Return the name of the setting that `of_listener` reads."""
+        name = dotted(attribute)
+        return name_of(listener.name, name) if (listener.name, attribute) in self._overrides else name
 
     @property
     def uses_tokens(self) -> bool:
@@ -497,17 +548,51 @@ def _contradictions(config: Config) -> Iterator[str]:
 def _security_contradictions(config: Config) -> Iterator[str]:
     mapped = [each.name for each in config.listener_security_protocol_map]
     for listener in config.listeners:
-        if (protocol := config.protocol(listener)) in ENCRYPTED:
-            yield f"$.listeners: {listener} requires {protocol}, which korvet does not serve; accepted: SASL_PLAINTEXT"
         if mapped and listener.name not in mapped:
             yield f"$.listener.security.protocol.map: it has no {listener.name}; accepted: each listener's name"
         if config.has_sasl(listener) and not config.mechanisms(listener):
             yield f"$.sasl.enabled.mechanisms: the list is empty; accepted: {', '.join(SASL_MECHANISMS)}"
+        if config.has_tls(listener):
+            yield from _tls_contradictions(config, listener)
     for name, _ in config._overrides:  # noqa: SLF001  its own
         if name not in (listener.name for listener in config.listeners):
             yield f"$.listener.name.{name.lower()}: there is no listener {name}"
     if config.uses_tokens and config.sasl_oauthbearer_jwks_endpoint_url is None:
         yield "$.sasl.oauthbearer.jwks.endpoint.url: it is not set; OAUTHBEARER requires an https:, http: or file: URL"
+
+
+def _tls_contradictions(config: Config, listener: Listener) -> Iterator[str]:
+    def value(attribute: str) -> Any:
+        return config.of_listener(listener, attribute)
+
+    def fault(attribute: str, what: str) -> str:
+        return f"$.{config.name_on_listener(listener, attribute)}: {what}"
+
+    has_text = [bool(value(f"ssl_keystore_{name}")) for name in ("certificate_chain", "key")]
+    if value("ssl_keystore_location") and any(has_text):
+        yield fault(
+            "ssl_keystore_location", "ssl.keystore.certificate.chain or ssl.keystore.key is set as well"
+        )
+    elif not value("ssl_keystore_location") and not all(has_text):
+        yield fault(
+            "ssl_keystore_location",
+            f"it is not set; {listener} requires it, or ssl.keystore.certificate.chain and ssl.keystore.key",
+        )
+    if value("ssl_truststore_location") and value("ssl_truststore_certificates"):
+        yield fault("ssl_truststore_location", "ssl.truststore.certificates is set as well")
+    trusts = value("ssl_truststore_location") or value("ssl_truststore_certificates")
+    if value("ssl_client_auth") != "none" and not trusts:
+        yield fault("ssl_client_auth", "it requires ssl.truststore.location or ssl.truststore.certificates")
+    if not value("ssl_enabled_protocols"):
+        yield fault("ssl_enabled_protocols", f"the list is empty; accepted: {', '.join(tls.PROTOCOLS)}")
+    if value("ssl_cipher_suites") and not tls.versions(
+        value("ssl_enabled_protocols"), value("ssl_cipher_suites")
+    ):
+        yield fault("ssl_cipher_suites", "they belong to no version of ssl.enabled.protocols")
+    if 0 < len(set(tls.TLS13_SUITES) & set(value("ssl_cipher_suites"))) < len(tls.TLS13_SUITES):
+        yield fault(
+            "ssl_cipher_suites", f"TLS 1.3 requires all of {', '.join(tls.TLS13_SUITES)}, or none of them"
+        )
 
 
 #: The title of each group of settings, by the first setting of the group.
@@ -519,6 +604,7 @@ GROUPS = {
     "producer.id.expiration.ms": "Producers and groups",
     "socket.request.max.bytes": "Limits",
     "sasl.enabled.mechanisms": "Authentication",
+    "ssl.keystore.type": "TLS",
     "memory.max.bytes": "Kinds of storage",
 }
 

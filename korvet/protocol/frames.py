@@ -32,6 +32,9 @@ MAPPED_FRAME = 4 * 1024 * 1024
 #: The factor by which the buffer of a smaller frame grows. A frame of 1 MB is received in three pieces.
 GROWTH = 4
 
+#: The first two bytes of a TLS connection: a record with a handshake, of any version from SSL 3.0 on.
+TLS_HANDSHAKE = 0x1603
+
 SIZE = Struct(">i")
 
 #: The buffer of a frame. The caller of `next_frame` may keep views of it, and write to them.
@@ -95,6 +98,8 @@ class FrameReader:
         if size < 0:
             raise ProtocolError(f"a frame of {size} bytes")
         if size > self.max_frame_bytes:
+            if size >> 16 == TLS_HANDSHAKE:
+                raise ProtocolError("the client uses TLS, which the listener does not")
             raise ProtocolError(f"a frame of {size} bytes; at most {self.max_frame_bytes} are accepted")
         return size
 

@@ -47,6 +47,8 @@ ALL_PRODUCES_AT_ONCE = 600
 LARGE_REQUEST_BYTES: Final = 64 * 1024
 # Time slice of a connection whose requests are already in memory, after which other connections run.
 SLICE_S: Final = 0.0005
+# Limit of the time for a TLS handshake.
+HANDSHAKE_S: Final = 30.0
 
 
 @define
@@ -128,7 +130,8 @@ class ServedConnection:
             async with trio.open_nursery() as nursery:
                 nursery.cancel_scope.shield = True
                 self._nursery = nursery
-                await self._serve_requests()
+                if await self._is_prepared():
+                    await self._serve_requests()
                 nursery.cancel_scope.cancel()  # the responder, which waits for more
         finally:
             self._close()
@@ -160,6 +163,22 @@ class ServedConnection:
         return self.progress.overdue(now, patience, self.incoming)
 
     # --- The first task: requests -----------------------------------------------------------------------
+
+    async def _is_prepared(self) -> bool:
+        """Do the handshake. Return False if it fails, or if a drain began before."""
+        try:
+            with trio.move_on_after(HANDSHAKE_S) as limit:
+                self._is_receiving = True
+                await self.transport.handshake()
+                self._is_receiving = False
+            if limit.cancelled_caught:
+                raise ProtocolError(f"TLS handshake: it is not complete after {HANDSHAKE_S:.0f} s")
+        except (ProtocolError, OSError) as error:
+            self._log(error)
+            return False
+        if self.session is None and self.transport.username is not None:
+            self._principal = f"User:{self.transport.username}"
+        return not self._is_ending
 
     async def _serve_requests(self) -> None:
         """Serve requests one after the other, and return when all are answered."""

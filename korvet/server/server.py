@@ -35,6 +35,7 @@ from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
 from korvet.server.authentication import Authentication, authentication
 from korvet.server.connection import ServedConnection, Shared
+from korvet.server.keystores import ListenerTls, listeners_tls, refresh
 from korvet.server.listeners import (
     BoundListener,
     advertised_addresses,
@@ -46,7 +47,8 @@ from korvet.server.malloc import Heap, keep_what_is_free
 from korvet.server.patience import Patience
 from korvet.server.receiving import RequestMemory
 from korvet.server.signals import ended_by_signals
-from korvet.server.transport import PlainTransport
+from korvet.server.tls import TlsTransport
+from korvet.server.transport import PlainTransport, Transport
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
 from korvet.storage.open import StorageOptions, open_storage
@@ -87,6 +89,7 @@ class Server:
     listeners: Sequence[BoundListener]
     sweep_interval_s: float = SWEEP_INTERVAL_S
     _authentication: Authentication = field(init=False)
+    _tls: Mapping[str, ListenerTls] = field(init=False)  # by the name of a listener that has TLS
     _connections: set[ServedConnection] = field(factory=set)
     _limit: ConnectionLimit = field(init=False)
     _budget: ByteBudget = field(init=False)
@@ -97,6 +100,7 @@ class Server:
     def __attrs_post_init__(self) -> None:
         config = self.broker.config
         self._authentication = authentication(self.broker)
+        self._tls = listeners_tls(config)
         self._limit = ConnectionLimit(share_of(config.max_connections, config.processes))
         self._budget = ByteBudget(share_of(config.queued_max_request_bytes, config.processes))
 
@@ -146,6 +150,8 @@ class Server:
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)
+                if self._tls:
+                    await accepting.start(supervise, "certificates", partial(refresh, self._tls.values()))
                 accepting.start_soon(shared.busy_poll.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
@@ -196,8 +202,10 @@ class Server:
         sock.settimeout(0)
         # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = self._tls.get(listener.name)
+        transport: Transport = PlainTransport(sock) if tls is None else TlsTransport(sock, tls)
         session = self._authentication.session(listener.name, peer)
-        connection = ServedConnection(PlainTransport(sock), peer, listener.name, shared, self._ended, session)
+        connection = ServedConnection(transport, peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)
         self._limit.opened()
         self.broker.counters.connected(self._limit.open)
@@ -419,16 +427,25 @@ def _warnings(bound: BoundListener, config: Config) -> Iterator[str]:
     if bound.is_loopback:
         return
     listener, advertised = bound.listener, bound.advertised
-    if config.has_sasl(listener):
-        risk = "without encryption: passwords of PLAIN, tokens and records can be read on the way"
-    else:
-        risk = "without authentication: any client may read, write and delete everything"
-    yield f"warning: listening on {listener.address}, which other machines can reach, {risk}"
+    if risk := _risk(listener, config):
+        yield f"warning: listening on {listener.address}, which other machines can reach, {risk}"
     if is_loopback(advertised.host) or advertised.is_wildcard:
         yield (
             f"warning: clients of {listener.address} connect to {advertised.address}, which leads to"
             " the client's own machine; set advertised.listeners"
         )
+
+
+def _risk(listener: Listener, config: Config) -> str:
+    """Return what the listener lacks if other machines can reach it, or ""."""
+    requires_certificate = (
+        config.has_tls(listener) and config.of_listener(listener, "ssl_client_auth") == "required"
+    )
+    if not config.has_sasl(listener) and not requires_certificate:
+        return "without authentication: any client may read, write and delete everything"
+    if not config.has_tls(listener):
+        return "without encryption: passwords of PLAIN, tokens and records can be read on the way"
+    return ""
 
 
 async def check_advertised(listeners: Sequence[BoundListener]) -> None:

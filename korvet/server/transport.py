@@ -26,6 +26,11 @@ class Transport(ABC):
 
     #: The file descriptor on which poll(2) reports that the client has disconnected.
     number: int
+    #: The name of the client's principal by its certificate, after the handshake. None if it has none.
+    username: str | None = None
+
+    async def handshake(self) -> None:  # noqa: B027  plain connections have none
+        """Prepare the connection, before anything is received or sent. Raises ProtocolError and OSError."""
 
     @abstractmethod
     def receive_into(self, buffer: bytearray | memoryview) -> int:
@@ -36,7 +41,7 @@ class Transport(ABC):
 
     @abstractmethod
     def has_arrived(self) -> bool:
-        """Return True if `receive_into` would not raise BlockingIOError."""
+        """Return True if `receive_into` is worth a call."""
 
     @abstractmethod
     def send(self, buffers: list[Buffer], first: int) -> int:

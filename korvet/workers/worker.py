@@ -19,6 +19,7 @@ from attrs import define, field
 
 from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.concurrency.rpc import Link, answer_links, link_to
+from korvet.config import ConfigError
 from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.security.authorizer import AuthorizerUsageError
 from korvet.server.listeners import ListenError, Use, open_listeners
@@ -136,7 +137,7 @@ async def work(sock: socket.socket) -> None:
     worker = Worker(setup, control)
     try:
         await worker.run()
-    except* (StorageUsageError, AuthorizerUsageError, ListenError) as refused:
+    except* (ConfigError, StorageUsageError, AuthorizerUsageError, ListenError) as refused:
         await control.send(Refused(_first(refused)))
     finally:
         tidy_up(setup, and_the_folder=worker.is_orphaned)

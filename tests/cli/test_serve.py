@@ -7,11 +7,13 @@ import pty
 import re
 import resource
 import shlex
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ from bench.wire import first_answer as answer_of
 from korvet.cli import program
 from korvet.cli.broker_settings import read_config
 from korvet.cli.serve import without_secrets
+from korvet.pem import CERTIFICATES, PRIVATE_KEY
+from tests.certificates import Authority
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
@@ -166,6 +170,26 @@ def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_pat
     assert "accepted: record, batch" in err
 
 
+@pytest.mark.parametrize("options", [[], ["--storage", "embedded:{folder}", "--processes", "2"]])
+def test_key_of_another_certificate_prints_one_line_and_exits_with_2(
+    authority: Authority, options: list[str], tmp_path: Path
+) -> None:
+    keystore = tmp_path / "keystore.pem"
+    chain, key = authority.broker.read_text(), authority.client.read_text()
+    keystore.write_text(PRIVATE_KEY.findall(key)[0] + "\n" + CERTIFICATES.findall(chain)[0])
+    folder = tempfile.mkdtemp(prefix="kt-")
+    status, err = refused(
+        *("--listeners", "SSL://127.0.0.1:0", "--set", f"ssl.keystore.location={keystore}"),
+        *(option.format(folder=folder) for option in options),
+    )
+    shutil.rmtree(folder)
+
+    assert (2, "korvet: $.ssl.keystore.location: the key does not belong to the certificate\n") == (
+        status,
+        err,
+    )
+
+
 def test_setting_without_a_value_is_refused() -> None:
     status, err = refused("--set", "num.partitions")
 
@@ -274,6 +298,7 @@ def test_process_titles_hide_the_password(processes: str) -> None:
         ("redis://host?password=sesame", "redis://host"),
         ("embedded:data=1", "embedded:data=1"),
         ("storage=sesame", "storage=[hidden]"),
+        ("listener.name.x.ssl.key.password=sesame", "listener.name.x.ssl.key.password=[hidden]"),
         ("--set", "--set"),
     ],
 )

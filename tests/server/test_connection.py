@@ -385,3 +385,37 @@ async def test_busy_polling_is_useful_only_for_local_storage() -> None:
         useful.append(Shared(broker, {}, RequestMemory(ByteBudget(-1))).busy_poll.is_useful)
 
     assert [True, False] == useful
+
+
+# --- The handshake ------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class Stalled(FakeTransport):
+    """A transport whose handshake does not end."""
+
+    async def handshake(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_stalled_handshake_ends_the_connection(
+    setup: Setup, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = Stalled()
+    connection = ServedConnection(transport, "client", "SSL", setup.shared)
+    began = trio.current_time()
+    await connection.serve()
+
+    assert (30, True) == (trio.current_time() - began, transport.is_closed)
+    assert ["client: connection closed: TLS handshake: it is not complete after 30 s"] == caplog.messages
+
+
+async def test_drain_ends_a_handshake(setup: Setup) -> None:
+    transport = Stalled()
+    connection = ServedConnection(transport, "client", "SSL", setup.shared)
+    setup.nursery.start_soon(connection.serve)
+    await wait_all_tasks_blocked()
+    connection.drain(trio.current_time() + 10)
+    await wait_all_tasks_blocked()
+
+    assert transport.is_closed
