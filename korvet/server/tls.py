@@ -59,8 +59,7 @@ class TlsTransport(Transport):
     username: str | None = None
     _sock: ssl.SSLSocket = field(init=False)
     _is_over: bool = False  # the client has closed its side, or the connection is lost
-    # What has to happen before more can be received or sent. It is not always obvious: in TLS 1.3, receiving an update
-    # of the keys may require sending.
+    # What has to happen before more can be received or sent: receiving an update of the keys may require sending.
     _until_readable: Wait = trio.lowlevel.wait_readable
     _until_writable: Wait = trio.lowlevel.wait_writable
 
