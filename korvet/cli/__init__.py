@@ -25,6 +25,7 @@ from korvet.cli.lazy import LazyGroup
 COMMANDS = {
     "serve": "Start a broker.",
     "config": "Show the settings of a broker without running it.",
+    "doctor": "Check ports, addresses, Redis and limits for a broker.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
     "acls": "Add, list and remove ACLs.",

@@ -339,9 +339,16 @@ async def greet_in_resp3(link: Link, address: RedisAddress) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """Return the message of the innermost cause, since a broken stream's own error does not name the reason."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """Return the message of the innermost cause, since a broken stream's own error does not name the reason.
+
+    trio raises several failed attempts as a group, of which the last one is used.
+    """
+    while isinstance(error, BaseExceptionGroup) or error.__cause__ is not None:
+        error = (
+            error.exceptions[-1]
+            if isinstance(error, BaseExceptionGroup)
+            else cast(BaseException, error.__cause__)
+        )
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
         return error.strerror
     return str(error) or type(error).__name__

@@ -1,0 +1,242 @@
+"""Checks of Redis: version, persistence, memory, replicas, clock, the rights of the ACL user, the keyspace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import cast
+
+import trio
+
+from korvet.config import Config
+from korvet.doctor.findings import Finding, error, ok, warning
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.redis.client.address import parse_address
+from korvet.storage.redis.client.connection import RedisConnection, open_connection
+from korvet.storage.redis.client.errors import ExecAbortError, NoPermissionError, RedisError
+from korvet.storage.redis.client.link import LinkEnded, explain, open_link
+from korvet.storage.redis.client.replies import Command, Reply
+from korvet.storage.redis.guard import eviction, failing_file, is_volatile
+from korvet.storage.redis.keys import FORMAT, Keyspace
+from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
+
+# Timestamps of records and, under offset.mapping=timestamp, offsets come from the clock of Redis.
+CLOCK_LIMIT_S = 1.0
+REMEDY = "ACL SETUSER with the rights in docs/storage.md"
+UNKNOWN = "unknown, because the user has no right to INFO"
+INFO: Sequence[Command] = (
+    (b"INFO", b"memory"),
+    (b"INFO", b"persistence"),
+    (b"INFO", b"replication"),
+)
+
+
+async def redis_findings(config: Config) -> AsyncIterator[Finding]:
+    """Yield the findings about the server of a storage URL."""
+    try:
+        address = parse_address(config.storage)
+    except StorageUsageError as refusal:
+        yield error("redis", str(refusal), "--storage redis://USER:PASSWORD@HOST:PORT/DB")
+        return
+    try:
+        link = await open_link(address)
+        await link.transport.aclose()
+    except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as refusal:
+        reason = f"{address.description}: {explain(refusal)}"
+        yield error("redis", reason, "start it, or correct the address, user and password in --storage")
+        return
+    async with open_connection(address, name="doctor", announce=False) as connection:
+        for found in await examined(connection, config):
+            yield found
+
+
+async def examined(connection: RedisConnection, config: Config) -> list[Finding]:
+    """Return the findings about a server that accepts connections."""
+    try:
+        server = await meet_server(connection)
+    except StorageUsageError as refusal:
+        return [error("redis", str(refusal), "Redis 6.2 or newer, or Valkey")]
+    info = info_fields(await connection.pipeline(INFO, repeatable=True))
+    return [
+        ok("redis", f"{server.name} at {connection.address.description}"),
+        persistence(server.durability, info),
+        memory(info, allowed=config.redis_allow_eviction),
+        replicas(info, config.min_insync_replicas),
+        await clock(connection),
+        await keyspace(connection),
+        *await rights(connection, config),
+    ]
+
+
+def info_fields(replies: Sequence[Reply]) -> dict[bytes, bytes]:
+    """Return all fields of the replies to INFO. Replies that are errors have none."""
+    lines = [line for reply in replies if isinstance(reply, bytes) for line in reply.splitlines()]
+    return {name: value for line in lines for name, _, value in [line.partition(b":")]}
+
+
+def persistence(durability: str, info: Mapping[bytes, bytes]) -> Finding:
+    """Judge what of the acknowledged records survives the end of Redis."""
+    if failing := failing_file(info):
+        return error("persistence", failing, "make room on its disk")
+    if durability in (NO_DURABILITY, SNAPSHOTS):
+        remedy = "CONFIG SET appendonly yes, and CONFIG REWRITE; appendfsync=always survives power failures"
+        return warning("persistence", durability, remedy)
+    if durability == UNKNOWN_DURABILITY:
+        return warning("persistence", durability, "ACL SETUSER … +config|get")
+    return ok("persistence", durability)
+
+
+def memory(info: Mapping[bytes, bytes], *, allowed: bool) -> Finding:
+    """Judge `maxmemory` and its policy."""
+    if b"used_memory" not in info:
+        return warning("memory", UNKNOWN, "ACL SETUSER … +info")
+    if danger := eviction(info):
+        remedy = "CONFIG SET maxmemory-policy noeviction; korvet serve refuses this server"
+        if allowed:
+            return warning("memory", f"{danger}, which redis.allow.eviction accepts", remedy)
+        return error("memory", danger, remedy)
+    limit, used = int(info.get(b"maxmemory", b"0")), int(info[b"used_memory"])
+    if limit == 0:
+        return ok("memory", f"{used:,} bytes used, maxmemory is not set")
+    full = f"{used:,} of maxmemory {limit:,} bytes used"
+    if used > 0.9 * limit:
+        return warning(
+            "memory", f"{full}; when it is full, produces fail", "log.retention.bytes, or more memory"
+        )
+    policy = "only keys with an expiry are evicted" if is_volatile(info) else "nothing is evicted"
+    return ok("memory", f"{full}, {policy}")
+
+
+def replicas(info: Mapping[bytes, bytes], min_insync: int) -> Finding:
+    """Compare the connected replicas with `min.insync.replicas`."""
+    if b"role" not in info:
+        return warning("replicas", UNKNOWN, "ACL SETUSER … +info")
+    if info[b"role"] != b"master":
+        return error(
+            "replicas",
+            "the server is a replica, which accepts no writes",
+            "the primary's address in --storage",
+        )
+    connected = int(info.get(b"connected_slaves", b"0"))
+    found = f"{connected} connected, min.insync.replicas={min_insync}"
+    if connected < min_insync - 1:
+        return error(
+            "replicas", found, f"start {min_insync - 1 - connected} more, or lower min.insync.replicas"
+        )
+    return ok("replicas", found)
+
+
+async def clock(connection: RedisConnection) -> Finding:
+    """Compare the clocks of Redis and of this machine."""
+    before = time.time()
+    (answer,) = await connection.pipeline([(b"TIME",)], repeatable=True)
+    if isinstance(answer, Exception):
+        return warning("clock", f"the server refuses TIME: {answer}", REMEDY)
+    seconds, microseconds = cast(list[bytes], answer)
+    difference = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
+    found = f"Redis differs by {round(difference * 1000):,} ms"
+    if abs(difference) > CLOCK_LIMIT_S:
+        return warning(
+            "clock", found, "synchronise both machines (NTP): retention and offsets after time use both"
+        )
+    return ok("clock", found)
+
+
+async def keyspace(connection: RedisConnection) -> Finding:
+    """Compare the format of the stored data with the one that this korvet writes."""
+    (stored,) = await connection.pipeline([(b"GET", Keyspace("korvet").format)], repeatable=True)
+    if isinstance(stored, Exception):
+        return error("keyspace", f"the server refuses GET: {stored}", REMEDY)
+    if stored is None:
+        return ok("keyspace", "there is no data of korvet yet")
+    found = f"format {cast(bytes, stored).decode(errors='replace')}"
+    if stored != FORMAT:
+        return error(
+            "keyspace",
+            found,
+            f"this korvet understands {FORMAT.decode()}; use another database or a newer korvet",
+        )
+    return ok("keyspace", found)
+
+
+# --- The rights of the user -----------------------------------------------------------------------------------
+
+KEY = b"korvet:$doctor"
+PROBE = b"return 1"
+PROBE_SHA = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
+# A command for each right that docs/storage.md names. KEY holds a string, so that commands for other types change
+# nothing: Redis checks the right first.
+REQUIRED: Mapping[str, Command] = {
+    "client|id": (b"CLIENT", b"ID"),
+    "client|unblock": (b"CLIENT", b"UNBLOCK", 0),
+    "client|kill": (b"CLIENT", b"KILL", b"ID", 0),
+    "info": (b"INFO", b"server"),
+    "script|load": (b"SCRIPT", b"LOAD", PROBE),
+    "evalsha": (b"EVALSHA", PROBE_SHA, 0),
+    "exec": (b"EXEC",),  # without MULTI it is an error, too, but another one
+    "time": (b"TIME",),
+    "get": (b"GET", b"{korvet:$doctor}"),
+    "exists": (b"EXISTS", KEY),
+    "hget": (b"HGET", KEY, b"f"),
+    "hgetall": (b"HGETALL", KEY),
+    "hmget": (b"HMGET", KEY, b"f"),
+    "hset": (b"HSET", KEY, b"f", b"v"),
+    "hdel": (b"HDEL", KEY, b"f"),
+    "hincrby": (b"HINCRBY", KEY, b"f", 1),
+    "hscan": (b"HSCAN", KEY, 0),
+    "sadd": (b"SADD", KEY, b"m"),
+    "smembers": (b"SMEMBERS", KEY),
+    "srem": (b"SREM", KEY, b"m"),
+    "xadd": (b"XADD", KEY, b"*", b"f", b"v"),
+    "xlen": (b"XLEN", KEY),
+    "xrange": (b"XRANGE", KEY, b"-", b"+"),
+    "xrevrange": (b"XREVRANGE", KEY, b"+", b"-"),
+    "xread": (b"XREAD", b"STREAMS", KEY, 0),
+    "xtrim": (b"XTRIM", KEY, b"MAXLEN", 1),
+    "xack": (b"XACK", KEY, b"g", b"0-1"),
+    "xpending": (b"XPENDING", KEY, b"g"),
+    "xgroup|create": (b"XGROUP", b"CREATE", KEY, b"g", 0),
+    "xgroup|setid": (b"XGROUP", b"SETID", KEY, b"g", 0),
+    "xgroup|destroy": (b"XGROUP", b"DESTROY", KEY, b"g"),
+    "xinfo|groups": (b"XINFO", b"GROUPS", KEY),
+    "xinfo|stream": (b"XINFO", b"STREAM", KEY),
+    "rename": (b"RENAME", KEY, KEY),
+    "xsetid": (b"XSETID", KEY, b"1-1"),
+    "xclaim": (b"XCLAIM", KEY, b"g", b"c", 0, b"0-1"),
+    "xgroup|createconsumer": (b"XGROUP", b"CREATECONSUMER", KEY, b"g", b"c"),
+    "xinfo|consumers": (b"XINFO", b"CONSUMERS", KEY, b"g"),
+    "unlink": (b"UNLINK", KEY),
+    "multi": (b"MULTI",),  # the last command on the connection
+}
+OPTIONAL: Mapping[str, tuple[Command, str]] = {
+    "ping": ((b"PING",), "a server that is still loading is noticed a little later"),
+    "client|setname": ((b"CLIENT", b"SETNAME", b"korvet:doctor"), "connections have no name in CLIENT LIST"),
+    "config|get": ((b"CONFIG", b"GET", b"save"), "the start line cannot say what Redis keeps on disk"),
+    "wait": ((b"WAIT", 0, 1), "min.insync.replicas above 1 is refused"),
+}
+
+
+async def rights(connection: RedisConnection, config: Config) -> list[Finding]:
+    """Try each command that the broker uses, on a key of its own that is removed afterwards."""
+    (stored,) = await connection.pipeline([(b"SET", KEY, b"")], repeatable=True)
+    if isinstance(stored, NoPermissionError):
+        return [error("rights", f"the user may not SET {KEY.decode()}", REMEDY)]
+    if isinstance(stored, RedisError):
+        return [error("rights", f"SET failed: {stored}", "see the log of Redis")]
+    found = []
+    for right in await refused(connection, {name: command for name, (command, _) in OPTIONAL.items()}):
+        essential = right == "wait" and config.min_insync_replicas > 1
+        judge = error if essential else warning
+        found.append(
+            judge("rights", f"the user lacks +{right}: {OPTIONAL[right][1]}", f"ACL SETUSER … +{right}")
+        )
+    if missing := await refused(connection, REQUIRED):
+        found.append(error("rights", f"the user lacks +{' +'.join(missing)}", REMEDY))
+    return found or [ok("rights", f"the user may do all that korvet needs ({len(REQUIRED) + 1} rights)")]
+
+
+async def refused(connection: RedisConnection, commands: Mapping[str, Command]) -> list[str]:
+    """Return the rights whose commands Redis refuses."""
+    replies = await connection.pipeline(list(commands.values()), repeatable=True)
+    refusals = (NoPermissionError, ExecAbortError)  # the latter: of EXEC
+    return [right for right, reply in zip(commands, replies, strict=True) if isinstance(reply, refusals)]

@@ -1,0 +1,154 @@
+"""The checks of Redis, on servers in the states that they report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import trio
+
+from korvet.config import Config
+from korvet.doctor.findings import Finding, Verdict
+from korvet.doctor.redis import REQUIRED, redis_findings
+from tests.servers import VALKEY, RedisServer, free_port, start_server
+
+pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("doctor")]
+DOCUMENT = Path(__file__).parents[2] / "docs" / "storage.md"
+RIGHTS = re.search(
+    r"^    ACL SETUSER korvet on >PASSWORD (.*?)\n\n", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    server = start_server(VALKEY, tcp=True)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        yield client
+        client.flushall()
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.acl_deluser("korvet")
+
+
+def found(url: str, **settings: object) -> dict[str, Finding]:
+    """Return the worst finding of each check."""
+
+    async def main() -> list[Finding]:
+        return [finding async for finding in redis_findings(Config(storage=url, **settings))]
+
+    findings = sorted(trio.run(main), key=lambda finding: finding.verdict)
+    return {finding.check: finding for finding in findings}
+
+
+def documented_rights() -> list[str]:
+    assert RIGHTS is not None
+    return RIGHTS[1].split()
+
+
+def url_of(server: RedisServer, client: redis.Redis, rights: list[str]) -> str:
+    """Give the user korvet these rights only, and return the URL with it."""
+    client.acl_deluser("korvet")
+    client.execute_command("ACL", "SETUSER", "korvet", "on", ">pw", *rights)
+    return f"redis://korvet:pw@127.0.0.1:{server.port}"
+
+
+def test_server_without_persistence_is_the_only_warning(server: RedisServer, client: redis.Redis) -> None:
+    findings = found(server.tcp_url)
+
+    assert ["persistence"] == [name for name, each in findings.items() if each.verdict is not Verdict.OK]
+    assert "Redis keeps nothing on disk" in findings["persistence"].reason
+    assert "there is no data of korvet yet" == findings["keyspace"].reason
+    assert [] == client.keys()
+
+
+def test_rights_that_are_tried_are_those_that_the_document_names() -> None:
+    commands = {right.removeprefix("+") for right in documented_rights() if right.startswith("+")}
+
+    assert commands == {*REQUIRED, "set"}
+
+
+def test_documented_rights_suffice(server: RedisServer, client: redis.Redis) -> None:
+    findings = found(url_of(server, client, documented_rights()))
+
+    assert Verdict.WARNING == findings["rights"].verdict  # for those that are only useful
+    assert Verdict.OK == findings["clock"].verdict
+
+
+@pytest.mark.parametrize("right", [f"+{right}" for right in (*REQUIRED, "set")])
+def test_missing_right_is_found(server: RedisServer, client: redis.Redis, right: str) -> None:
+    rights = [each for each in documented_rights() if each != right]
+
+    finding = found(url_of(server, client, rights))["rights"]
+
+    assert Verdict.ERROR == finding.verdict
+    assert right in finding.reason or f"may not {right[1:].upper()} " in finding.reason
+
+
+def test_missing_right_to_the_keys_is_found(server: RedisServer, client: redis.Redis) -> None:
+    rights = [each for each in documented_rights() if each != "~{korvet:*"]
+
+    assert "lacks +get" in found(url_of(server, client, rights))["rights"].reason
+
+
+def test_missing_wait_is_an_error_only_if_replicas_are_required(
+    server: RedisServer, client: redis.Redis
+) -> None:
+    url = url_of(server, client, documented_rights())
+
+    assert Verdict.WARNING == found(url)["rights"].verdict
+    assert Verdict.ERROR == found(url, min_insync_replicas=2)["rights"].verdict
+
+
+def test_eviction_is_an_error_unless_it_is_allowed(server: RedisServer, client: redis.Redis) -> None:
+    client.config_set("maxmemory", 100_000_000)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+
+    assert Verdict.ERROR == found(server.tcp_url)["memory"].verdict
+    assert Verdict.WARNING == found(server.tcp_url, redis_allow_eviction=True)["memory"].verdict
+
+
+def test_nearly_full_memory_is_a_warning(server: RedisServer, client: redis.Redis) -> None:
+    client.config_set("maxmemory", int(client.info("memory")["used_memory"]))
+
+    finding = found(server.tcp_url)["memory"]
+
+    assert Verdict.WARNING == finding.verdict
+    assert "when it is full, produces fail" in finding.reason
+
+
+def test_too_few_replicas_are_an_error(server: RedisServer) -> None:
+    finding = found(server.tcp_url, min_insync_replicas=3)["replicas"]
+
+    assert (Verdict.ERROR, "0 connected, min.insync.replicas=3") == (finding.verdict, finding.reason)
+
+
+def test_data_of_a_newer_korvet_is_an_error(server: RedisServer, client: redis.Redis) -> None:
+    client.set("korvet:$format", "2")
+
+    assert Verdict.ERROR == found(server.tcp_url)["keyspace"].verdict
+
+
+def test_server_that_does_not_answer_is_an_error() -> None:
+    finding = found(f"redis://127.0.0.1:{free_port()}")["redis"]
+
+    assert Verdict.ERROR == finding.verdict
+    assert finding.reason.endswith("Connection refused")
+
+
+def test_wrong_password_is_an_error_without_the_password(server: RedisServer) -> None:
+    finding = found(f"redis://alice:c4n4ry@127.0.0.1:{server.port}")["redis"]
+
+    assert Verdict.ERROR == finding.verdict
+    assert "invalid username-password pair" in finding.reason
+    assert "c4n4ry" not in finding.reason
