@@ -38,6 +38,7 @@ async def compact(url: str, topic: str, steps: int) -> None:
     redis_compaction.STEP_ENTRIES = 20
     redis_compaction.FINISH_ENTRIES = 5
     redis_compaction.SLICE_ENTRIES = 100
+    redis_compaction.GROUPS_AT_ONCE = 10
     async with open_redis_storage(url) as storage:
         await storage.compact(TopicPartition(topic, 0))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import redis
 import trio
 
+from korvet.concurrency.time_slices import run_in_slices
 from korvet.protocol.errors import KafkaStorageError, UnknownTopicOrPartition
 from korvet.storage.interface import (
     LogOffsets,
@@ -27,6 +31,8 @@ from korvet.storage.redis import compaction as redis_compaction
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.client.replies import Argument
 from korvet.storage.redis.compaction import Compactor, Run
+from korvet.storage.redis.compaction_groups import CopiedGroups
+from korvet.storage.redis.scripts import COMPACT_FINISH, COMPACT_GROUPS
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.compaction import keyed, latest_of
 from korvet.testing.records import Record, append, numbered, records_from
@@ -528,6 +534,9 @@ async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: s
         await storage.alter_topic(topic, settings={**topic.settings, "min.compaction.lag.ms": "1"})
         client.xgroup_create(KEY, "plain", 0)
         client.xreadgroup("plain", "alice", {KEY: ">"})
+        for number in range(12):
+            client.xgroup_create(KEY, f"group-{number}", "$" if number % 2 else 0)
+        groups = described(client)
         pending = client.xpending(KEY, "plain")
         before = await records_from(storage, TP)
         expected = [*latest_of(before[:-12]), *before[-12:]]
@@ -542,6 +551,9 @@ async def kill_at_every_step(server: RedisServer, client: redis.Redis, layout: s
 
         assert expected == await records_from(storage, TP)
         assert [] == leftovers(client)
+        assert {name: each[0] for name, each in groups.items()} == {
+            name: each[0] for name, each in described(client).items()
+        }
         await append(storage, TP, keyed([1], b"behind"))
         assert len(expected) + 1 == len(await records_from(storage, TP))
     return kills
@@ -578,22 +590,163 @@ async def test_leftovers_of_a_killed_run_are_deleted_when_the_policy_changes(
     assert [] == leftovers(client)
 
 
-async def test_groups_without_consumers_need_one_command_each(
-    storage: Storage, topic: Topic, client: redis.Redis
-) -> None:
-    """Redis does nothing else while the last step copies groups, of which there may be tens of thousands."""
-    await fill(storage)
-    groups = [f"group-{number}" for number in range(200)]
-    for group in groups:
-        client.xgroup_create(KEY, group, "$")
-    client.config_resetstat()
-    await storage.compact(TP)
-    calls = {name: each["calls"] for name, each in client.info("commandstats").items()}
-    kept = {info["name"].decode(): info["last-delivered-id"] for info in client.xinfo_groups(KEY)}
-    last_id: bytes = client.xinfo_stream(KEY)["last-generated-id"]
+# --- Many groups ----------------------------------------------------------------------------------------------
 
-    assert dict.fromkeys(groups, last_id) == kept
-    assert "cmdstat_xpending" not in calls
-    # Redis 6.2 counts XINFO GROUPS, STREAM and CONSUMERS together.
-    assert calls.get("cmdstat_xinfo", calls.get("cmdstat_xinfo|groups", 0)) < 20
-    assert "cmdstat_xinfo|consumers" not in calls
+
+@pytest.fixture
+def before_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Script], Awaitable[object]]], None]:
+    """`before_step(do)`: before each script of a compaction is sent, await `do(script)`."""
+    monkeypatch.setattr(redis_compaction, "STEP_ENTRIES", 20)
+
+    def interfere(do: Callable[[Script], Awaitable[object]]) -> None:
+        call = Compactor._call
+
+        async def with_interference(self: Compactor, run: Run, script: Script, *own: Argument) -> Any:
+            await do(script)
+            return await call(self, run, script, *own)
+
+        monkeypatch.setattr(Compactor, "_call", with_interference)
+
+    return interfere
+
+
+def calls_of(client: redis.Redis, command: str) -> int:
+    """Return how often the server has executed a command, those of scripts included."""
+    stats = client.info("commandstats").items()
+    return sum(each["calls"] for name, each in stats if name.split("|")[0].casefold() == f"cmdstat_{command}")
+
+
+async def test_no_script_creates_more_than_some_groups(
+    storage: Storage, topic: Topic, client: redis.Redis, before_step: Any
+) -> None:
+    """Redis answers no other client during a script, and there may be tens of thousands of groups."""
+    assert 1 == topic.partitions
+    await fill(storage)
+    groups = [f"group-{number}" for number in range(1200)]
+    with client.pipeline(transaction=False) as creating:
+        for group in groups:
+            creating.xgroup_create(KEY, group, "$")
+        creating.execute()
+    client.config_resetstat()
+    counts: list[tuple[Script, int]] = []
+
+    async def count(script: Script) -> None:
+        counts.append((script, calls_of(client, "xgroup")))
+
+    before_step(count)
+    await storage.compact(TP)
+    await count(COMPACT_FINISH)
+    created = [(script, after - before) for (script, before), (_, after) in pairwise(counts)]
+    kept = {info["name"].decode(): info["last-delivered-id"] for info in client.xinfo_groups(KEY)}
+
+    assert dict.fromkeys(groups, client.xinfo_stream(KEY)["last-generated-id"]) == kept
+    assert [500, 500, 200] == [number for script, number in created if script is COMPACT_GROUPS]
+    assert [0] == [number for script, number in created if script is COMPACT_FINISH]
+    assert 0 == calls_of(client, "xpending")
+    assert calls_of(client, "xinfo") < 20
+
+
+@pytest.mark.parametrize("plain_clients", [False, True])
+async def test_groups_that_change_during_compaction_are_current_afterwards(
+    storage: Storage,
+    topic: Topic,
+    client: redis.Redis,
+    before_step: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    plain_clients: bool,
+) -> None:
+    assert 1 == topic.partitions
+    monkeypatch.setattr(redis_compaction, "GROUPS_AT_ONCE", 7)
+    await fill(storage, 20, 30)
+    offsets = [record.offset for record in await records_from(storage, TP)]
+    for number in range(30):
+        await storage.ack(f"group-{number:02}", {TP: OffsetAndMetadata(offsets[number * 19])})
+        client.xgroup_create(KEY, f"plain-{number:02}", "$")
+    dice = random.Random(1)
+    expected: dict[str, dict[bytes, tuple[bytes, int, int]]] = {}
+    appended = 0
+
+    async def interfere(script: Script) -> None:
+        nonlocal appended
+        appended += 1
+        await append(storage, TP, keyed([1000 + appended], b"new"))
+        for _ in range(5):
+            offset = OffsetAndMetadata(dice.choice(offsets))
+            await storage.ack(f"group-{dice.randrange(40):02}", {TP: offset})
+        if plain_clients:
+            await storage.forget(f"group-{dice.randrange(40):02}", [TP])
+            client.xgroup_destroy(KEY, f"plain-{dice.randrange(60):02}")
+            client.xgroup_create(KEY, f"plain-{30 + appended:02}", dice.choice([0, "$"]))
+            reader = dice.choice(client.xinfo_groups(KEY))["name"]
+            client.xreadgroup(reader, "alice", {KEY: ">"}, count=dice.randrange(1, 3))
+        if script is COMPACT_FINISH:
+            expected["before the last step"] = described(client)
+
+    before_step(interfere)
+    await storage.compact(TP)
+    found = described(client)
+
+    assert expected["before the last step"].keys() == found.keys()
+    assert {name: each[:2] for name, each in expected["before the last step"].items()} == {
+        name: each[:2] for name, each in found.items()
+    }
+    assert [] == leftovers(client)
+    check_entries_read(client)
+
+
+def described(client: redis.Redis) -> dict[bytes, tuple[bytes, int, int]]:
+    """Return the last-delivered ID, the consumers and the pending entries of each group."""
+    return {
+        each["name"]: (each["last-delivered-id"], each["consumers"], each["pending"])
+        for each in client.xinfo_groups(KEY)
+    }
+
+
+def check_entries_read(client: redis.Redis) -> None:
+    """Assert that the entries a group has read are those of the stream up to its last-delivered ID."""
+    ids = [id_of(entry_id) for entry_id, _ in client.xrange(KEY)]
+    for group in client.xinfo_groups(KEY):
+        if (entries_read := group.get("entries-read")) is not None:
+            assert entries_read == bisect_right(ids, id_of(group["last-delivered-id"]))
+
+
+async def test_many_groups_that_change_are_copied_before_the_last_step(
+    storage: Storage, topic: Topic, client: redis.Redis, before_step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 1 == topic.partitions
+    monkeypatch.setattr(redis_compaction, "FINISH_GROUPS", 20)
+    await fill(storage)
+    offsets = [record.offset for record in await records_from(storage, TP)]
+    for number in range(30):
+        client.xgroup_create(KEY, f"group-{number}", "$")
+    finishes = 0
+
+    async def interfere(script: Script) -> None:
+        nonlocal finishes
+        if script is COMPACT_FINISH:
+            finishes += 1
+            for number in range(30 if finishes == 1 else 20):
+                offset = OffsetAndMetadata(offsets[-1] if finishes == 1 else offsets[0])
+                await storage.ack(f"group-{number}", {TP: offset})
+
+    before_step(interfere)
+    await storage.compact(TP)
+
+    assert 2 == finishes
+    ids = [each[0] for each in described(client).values()]
+    assert [10, 20] == sorted(map(ids.count, set(ids)))
+    check_entries_read(client)
+
+
+async def test_groups_are_copied_in_the_order_of_their_ids_without_those_at_the_tail() -> None:
+    copied = CopiedGroups({b"same": b"5-0", b"moved": b"5-0", b"gone": b"1-0"})
+    last_ids = {b"beyond": b"99-0", b"moved": b"10-0", b"new": b"7-3", b"same": b"5-0", b"tail": b"20-1"}
+    groups = [
+        {b"name": name, b"consumers": 0, b"last-delivered-id": last_id} for name, last_id in last_ids.items()
+    ]
+    changes = await run_in_slices(copied.compare(groups, b"(20-0", b"30-0"))
+    copied.note(changes)
+
+    assert [(b"gone", b""), (b"new", b"7-3"), (b"moved", b"10-0"), (b"beyond", b"99-0")] == changes
+    assert [(b"tail", b"20-1")] == copied.at_tail
+    assert {b"beyond": b"99-0", b"moved": b"10-0", b"new": b"7-3", b"same": b"5-0"} == copied.last_ids

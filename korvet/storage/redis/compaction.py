@@ -7,7 +7,8 @@ node. Compaction therefore copies the retained entries to a new stream, under th
     copy      a list of entries at a time: IDs of those that stay unchanged, and, in the batch layout, batches
               that have become smaller
     copy      then the tail: all entries after the part that is compacted, unchanged
-    finish    in one script: the last of the tail, the stream's last ID, its groups with last-delivered IDs and pending
+    groups    create the consumer groups, some at a time
+    finish    in one script: the last of the tail, the stream's last ID, the groups that changed meanwhile, pending
               entries, the state's counters; rename the new stream to the old one's name
 
 Every step names the topic's id and the run's token. Redis refuses it if the topic was deleted, if another run has
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from time import monotonic
 from typing import cast
 
@@ -34,8 +36,9 @@ from korvet.storage.compaction import Cleaned, Round, is_due, lag_limit
 from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script
-from korvet.storage.redis.client.replies import Argument
+from korvet.storage.redis.client.replies import Argument, Reply, as_map
 from korvet.storage.redis.compaction_entries import EntryReader
+from korvet.storage.redis.compaction_groups import CopiedGroups
 from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.groups import offset_from
 from korvet.storage.redis.keys import (
@@ -52,7 +55,14 @@ from korvet.storage.redis.keys import (
 )
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
-from korvet.storage.redis.scripts import COMPACT_BEGIN, COMPACT_COPY, COMPACT_END, COMPACT_FINISH, SETTLE
+from korvet.storage.redis.scripts import (
+    COMPACT_BEGIN,
+    COMPACT_COPY,
+    COMPACT_END,
+    COMPACT_FINISH,
+    COMPACT_GROUPS,
+    SETTLE,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +72,13 @@ SLICE_BYTES = 1 << 19
 WORST_SLICE_BYTES = 32 << 20
 STEP_ENTRIES = 200  # a script takes some 25 us for each
 STEP_BYTES = 1 << 18
-# Limits of the tail for the last step, some milliseconds' work, and of one copy step before it. The limits grow while
-# producers append faster than the tail shrinks.
+GROUPS_AT_ONCE = 500  # a script takes some 3 us for each
+# Limits of the tail and of changed groups for the last step, some milliseconds' work, and of one copy step before it.
+# The limits grow while clients append and commit faster than the rest shrinks.
 FINISH_ENTRIES = 200
 FINISH_BYTES = 1 << 18
+FINISH_GROUPS = 2000
+FAST_ATTEMPTS = 3  # to end without a comparison of all groups
 MOST_AT_ONCE = 2  # the factor up to which they grow
 # With several producers the tail may not shrink even then. After this time the factor has no upper limit.
 PATIENCE_S = 30.0
@@ -163,6 +176,7 @@ class Run:
     partition: Partition
     token: bytes = field(factory=lambda: secrets.token_hex(8).encode())
     step: int = 0
+    groups: CopiedGroups = field(factory=CopiedGroups)
 
 
 @define(eq=False)
@@ -337,26 +351,63 @@ class Compactor:
     async def _finish(self, run: Run, position: bytes, cleaned: Cleaned) -> int:
         """Copy the tail until the rest fits into the last step; return the size of the new stream in bytes."""
         factor = 1.0
-        limits = FINISH_ENTRIES, FINISH_BYTES
         began_s = monotonic()
-        while True:
-            answer = await self._call(run, COMPACT_FINISH, position, *limits, str(cleaned))
-            if answer:
-                size, gone = map(int, answer)
-                if gone:
-                    logger.info(
-                        "compaction: %s-%d: removed %d entries that were pending for Redis consumers",
-                        *run.partition.tp,
-                        gone,
-                    )
-                return size
+        attempts = 0
+        while (size := await self._try_to_finish(run, position, cleaned, factor, attempts)) is None:
+            attempts += 1
             has_more = True
             while has_more:
+                limits = tail_limits(factor)
                 position, has_more = await self._copy_step(run, b"tail", position, *limits)
                 factor *= 1.25
                 if monotonic() < began_s + PATIENCE_S:
                     factor = min(factor, MOST_AT_ONCE)
-                limits = int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)
+        return size
+
+    async def _try_to_finish(
+        self, run: Run, position: bytes, cleaned: Cleaned, factor: float, attempts: int
+    ) -> int | None:
+        """Copy the groups and call the last script; return the new size in bytes, or None if too much is left."""
+        await self._copy_groups(run, position)
+        answer = await self._call(
+            run,
+            COMPACT_FINISH,
+            position,
+            *tail_limits(factor),
+            int(factor * FINISH_GROUPS),
+            str(cleaned),
+            int(run.groups.have_consumers or attempts >= FAST_ATTEMPTS),
+            *chain.from_iterable(run.groups.at_tail),
+        )
+        if not answer:
+            return None
+        size, gone = map(int, answer)
+        if gone:
+            logger.info(
+                "compaction: %s-%d: removed %d entries that were pending for Redis consumers",
+                *run.partition.tp,
+                gone,
+            )
+        return size
+
+    async def _copy_groups(self, run: Run, position: bytes) -> None:
+        """Give the new stream the groups of the old one that have read nothing of the tail, which begins there."""
+        keys = run.partition.keys
+        commands = [
+            (b"UNLINK", keys.moved_groups),
+            (b"XINFO", b"GROUPS", keys.stream),
+            (b"XINFO", b"STREAM", keys.stream),
+        ]
+        _, groups, info = await self.redis.pipeline(commands, repeatable=True)
+        if isinstance(info, Exception):
+            return  # the stream is gone; the next script refuses
+        end = cast(bytes, as_map(info)[b"last-generated-id"])
+        changes = await run_in_slices(run.groups.compare(cast(Iterable[Reply], groups), position, end))
+        while changes:
+            some = changes[:GROUPS_AT_ONCE]
+            (number,) = await self._call(run, COMPACT_GROUPS, *chain.from_iterable(some))
+            run.groups.note(some[: int(number)])
+            changes = changes[int(number) :]
 
     async def _call(self, run: Run, script: Script, *own: Argument) -> Answer:
         """Call a step's script; return its answer without the status. Raise KafkaStorageError if the run must end."""
@@ -393,3 +444,8 @@ class Compactor:
 def size_of(entries: Sequence[Entry]) -> int:
     """Return the bytes of the entries' fields and values."""
     return sum(sum(map(len, fields)) for _, fields in entries)
+
+
+def tail_limits(factor: float) -> tuple[int, int]:
+    """Return the number of entries and of bytes of the tail that one script may copy."""
+    return int(factor * FINISH_ENTRIES), int(factor * FINISH_BYTES)

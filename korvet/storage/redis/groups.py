@@ -111,7 +111,9 @@ class Groups:
         status = b"more"
         try:
             while status == b"more":
-                (status,) = await self.partitions.call(partition, FOLLOW, group_id, id_before)
+                (status,) = await self.partitions.call(
+                    partition, FOLLOW, group_id, id_before, more_keys=[partition.keys.moved_groups]
+                )
         except KafkaError as error:
             results[partition.tp] = error
 

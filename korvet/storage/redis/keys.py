@@ -5,7 +5,8 @@
     {korvet:orders:0}:$producers    hash: idempotent producers
     {korvet:orders:0}:$index        stream: about every 64 kB, the largest timestamp since the entry before
     {korvet:orders:0}:$summary      stream: the same about every 16 MB
-    {korvet:orders:0}:$compacted    stream: its successor while it is compacted; with .state, .index, .summary, .old
+    {korvet:orders:0}:$compacted    stream: its successor while it is compacted; with .state, .index,
+                                    .summary, .old, .groups
 
     korvet:$format                  string: the version of the storage format
     korvet:$topics                  hash: topic name -> JSON
@@ -68,6 +69,8 @@ class PartitionKeys:
     all: tuple[bytes, ...]
     #: The additional keys during compaction, in the order of the compaction scripts' KEYS.
     compaction: tuple[bytes, ...]
+    #: The last of them: the groups that commits have moved meanwhile.
+    moved_groups: bytes
 
 
 @frozen
@@ -98,9 +101,9 @@ class Keyspace:
         names = (b"$state", b"$index", b"$summary", b"$producers")
         state, index, summary, producers = (b"{%b}:%b" % (stream, name) for name in names)
         keys = (stream, state, index, summary, producers)
-        parts = (b"", b".state", b".index", b".summary", b".old")
+        parts = (b"", b".state", b".index", b".summary", b".old", b".groups")
         compaction = tuple(b"{%b}:$compacted%b" % (stream, part) for part in parts)
-        return PartitionKeys(stream, state, producers, index, summary, keys, compaction)
+        return PartitionKeys(stream, state, producers, index, summary, keys, compaction, compaction[-1])
 
     def group(self, group_id: str) -> bytes:
         """Return the key of a group's committed offsets."""

@@ -13,8 +13,8 @@ def source(name: str) -> bytes:
     return (FOLDER / f"{name}.lua").read_bytes()
 
 
-def partition_script(name: str) -> Script:
-    return Script(source("partition") + b"\n" + source(name))
+def partition_script(*names: str) -> Script:
+    return Script(b"\n".join(map(source, ("partition", *names))))
 
 
 APPEND = partition_script("append")
@@ -25,12 +25,13 @@ SEEK = partition_script("seek")
 TRIM = partition_script("trim")
 COMPACT_BEGIN = partition_script("compact_begin")
 COMPACT_COPY = partition_script("compact_copy")
-COMPACT_FINISH = partition_script("compact_finish")
+COMPACT_GROUPS = partition_script("compact_counts", "compact_groups")
+COMPACT_FINISH = partition_script("compact_counts", "compact_finish")
 COMPACT_END = partition_script("compact_end")
 
 DROP = Script(source("drop"))
 REPLACE = Script(source("replace"))
 SAVE = Script(source("save"))
 
-COMPACTION = (COMPACT_BEGIN, COMPACT_COPY, COMPACT_FINISH, COMPACT_END)
+COMPACTION = (COMPACT_BEGIN, COMPACT_COPY, COMPACT_GROUPS, COMPACT_FINISH, COMPACT_END)
 ALL = (APPEND, INIT, SETTLE, EARLIEST, SEEK, TRIM, *COMPACTION, DROP, REPLACE, SAVE)

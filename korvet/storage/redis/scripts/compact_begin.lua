@@ -1,6 +1,7 @@
 -- Begin to rebuild a partition's log, in a stream beside the old one.
 --
--- KEYS    6 the new stream, 7 its $state, 8 its $index, 9 its $summary, 10 a temporary key for the old stream
+-- KEYS    6 the new stream, 7 its $state, 8 its $index, 9 its $summary, 10 a temporary key for the old stream,
+--         11 the groups that commits have moved since they were copied
 -- ARGV    9 the run's token: the steps of any other run are refused from now on
 --
 -- Answers {'ok'}; or {'rescan'}, {'nostate'}, {'othertopic'}.
@@ -12,7 +13,7 @@ if not settle(s, 1000) then
   return {'rescan'}
 end
 save(s, 'compaction', ARGV[9])
-call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
+call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11])
 
 -- The new state has the fields of a partition's state, so that `cover` and `close_chunk` work on it.
 local new = {

@@ -1,11 +1,12 @@
 -- Set the last-delivered ID of the stream's consumer group to the committed offset of the Kafka group of that name.
 --
+-- KEYS    6 the groups that a running compaction has to move: the last-delivered ID of each
 -- ARGV    9 group
 --        10 ID of the offset before the committed one; 0-0 if nothing is consumed
 --
 -- Answers {'ok'}; {'more'}: repeat the call, entries are still pending; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
-local s, refusal = load()
+local s, refusal = load('compaction')
 if not s then return refusal end
 if not settle(s, 1000) then
   save(s)
@@ -47,6 +48,7 @@ if is_new then
   reply = pcall('XGROUP', unpack(command))
 end
 if type(reply) == 'table' and reply.err then return reply end
+if s.other then call('HSET', KEYS[6], group, id) end
 if is_new then return {'ok'} end
 
 local pending = call('XPENDING', stream, group, '-', below_committed, 1000)
