@@ -1,9 +1,10 @@
 """`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
-Parts: the Java client, Kafka's command line tools, Spark's Kafka connector, clients in Go, clients in JavaScript;
-and in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer. Each part
-also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a failure too. A part
-fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing failed.
+Parts: the Java client, Kafka's command line tools, its console tools over TLS, Spark's Kafka connector, clients in Go,
+clients in JavaScript; and in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an
+authorizer. Each part also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a
+failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing
+failed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from conformance import go_clients, java_client, node_clients, pipeline, spark_connector, tools
+from conformance import go_clients, java_client, node_clients, pipeline, secured_tools, spark_connector, tools
 from conformance.apache_kafka import KafkaUnavailable
 from conformance.part import Part, Target, Unavailable, targets
 
 PARTS: Mapping[str, Part] = {
     "java": java_client.run,
     "tools": tools.run,
+    "secured": secured_tools.run,
     "spark": spark_connector.run,
     "go": go_clients.run,
     "node": node_clients.run,

@@ -107,6 +107,7 @@ def broker_settings(folder: Path) -> Mapping[str, str]:
         "ssl.keystore.location": str(folder / "broker.pem"),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "authority.pem"),
+        "ssl.principal.mapping.rules": "RULE:^(CN=client),.*$/$1/,DEFAULT",
         "listener.name.mutual.ssl.client.auth": "required",
         "group.initial.rebalance.delay.ms": "0",
     }

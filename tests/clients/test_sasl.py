@@ -41,6 +41,7 @@ def broker() -> Iterator[KorvetProcess]:
         "sasl.enabled.mechanisms": ",".join((*PASSWORDS, "OAUTHBEARER")),
         "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys").as_uri(),
         "connections.max.reauth.ms": "600000",
+        "group.initial.rebalance.delay.ms": "0",
     }
     try:
         subprocess.run(
