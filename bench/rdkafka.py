@@ -57,6 +57,7 @@ class RdkafkaPerformance:
 
     binary: Path
     library_version: str
+    settings: tuple[str, ...] = ()  # NAME=VALUE, of librdkafka
 
     def produce(
         self,
@@ -101,7 +102,7 @@ class RdkafkaPerformance:
 
     def _run(self, arguments: Sequence[str]) -> str:
         finished = subprocess.run(
-            [self.binary, "-q", *arguments],
+            [self.binary, "-q", *arguments, *(part for each in self.settings for part in ("-X", each))],
             capture_output=True,
             text=True,
             timeout=RUN_LIMIT_S,

@@ -1,7 +1,7 @@
 """TLS on a listener: the handshake of a connection, and its bytes, without copies that plain TCP does not have.
 
-OpenSSL reads from the socket and decrypts into the buffer that `receive_into` is given. Measured beside an SSLObject
-between two memory BIOs, this receives and sends 1 MB batches with less processor time (docs/benchmarks.md).
+OpenSSL reads from the socket and decrypts into the buffer that `receive_into` is given. An SSLObject between two memory
+BIOs needs fewer system calls, 5 to 10 % less processor time with 1 MB batches, but a copy of the encrypted bytes.
 """
 
 from __future__ import annotations

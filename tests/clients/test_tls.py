@@ -61,7 +61,7 @@ def brokers(authority: Authority) -> Iterator[dict[str, KorvetProcess]]:
             timeout=LIMIT_S,
         )
         with (
-            KorvetProcess(storage, sasl | authorized) as first,
+            KorvetProcess(storage, sasl | authorized, ["--processes", "2"]) as first,
             KorvetProcess("memory://", mutual | authorized) as second,
         ):
             yield {"SASL_SSL": first, "SSL": second}
