@@ -1,7 +1,7 @@
-"""Cost of TLS, on korvet and Apache Kafka: `python -m bench.tls` produces and consumes 1 MB batches with and without it.
+"""Cost of TLS on korvet and Apache Kafka: `python -m bench.tls` produces and consumes 1 MB batches.
 
-Both brokers have the same certificate, and korvet keeps the records in memory. Every round takes all in turn. The
-output has the median rates and their ratios.
+Every round takes each broker in turn, with and without TLS. Both have the same certificate, and korvet keeps the
+records in memory. The output has the median rates and their ratios.
 """
 
 from __future__ import annotations
