@@ -39,6 +39,7 @@ from korvet.protocol.errors import (
     PolicyViolation,
     RequestTimedOut,
     SecurityDisabled,
+    ThrottlingQuotaExceeded,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -90,9 +91,12 @@ class RequestContext:
     session: Session | None = None  # None on a listener without SASL
     peer: str = ""
     api_name: str = ""
+    request_bytes: int = 0
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
+    throttle_ms: int = 0  # for how long the client has to wait because of its quotas
+    is_time_charged: bool = False  # the request's time counts for the client's quota, or never will
 
     @property
     def client_host(self) -> str:
@@ -345,7 +349,11 @@ class Broker:
         except UnknownTopicOrPartition:
             self.authorize_creation(context, name)
         try:
-            return await self.create_topic(await self.plan_topic(NewTopic(name)))
+            planned = await self.plan_topic(NewTopic(name))
+            self.quotas.mutated(context, planned.partitions, is_strict=True)
+            return await self.create_topic(planned)
+        except ThrottlingQuotaExceeded as error:  # as in Kafka; clients ask again
+            raise UnknownTopicOrPartition(error.message) from None
         except TopicAlreadyExists:  # another client created it in the meantime
             return await self.find_topic(name)
 
@@ -418,7 +426,7 @@ async def open_broker(
     AuthorizerUsageError.
     """
     log, leases = Tiers(storage, config, remote), Leases(storage)
-    quotas = ClientQuotas(storage)
+    quotas = ClientQuotas(storage, config)
     await quotas.stored.refresh_or_report()
     return Broker(
         storage=storage,

@@ -1,23 +1,228 @@
-"""Client quotas of a broker: those in the store."""
+"""Client quotas of a broker: those in the store, and how long each client has to wait because of them.
+
+Kafka's rules (KIP-13, 124, 219, 546, 599): the most specific quota of a client's user and client id applies. Clients
+for which the same quota is set separately, such as those of a default, have separate meters. The broker answers a
+client over its quota immediately, with the time in `throttle_time_ms`, and does not read its connection in that time.
+
+Handlers charge what only they know: produced and fetched bytes, and the partitions that a request creates and deletes.
+The server charges the time that each request took (`settle`). Without any quota it asks for `is_enforced` only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import trio
 from attrs import define, field
 
+from korvet.broker.rates import Meter, Rate, TokenBucket, Window
+from korvet.concurrency.task_times import TaskTimes
+from korvet.config import Config
+from korvet.protocol.errors import ThrottlingQuotaExceeded
 from korvet.security.quota_store import QuotaStore
-from korvet.security.quotas import Quotas
+from korvet.security.quotas import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+    Entity,
+    Quotas,
+)
 from korvet.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from korvet.broker.broker import RequestContext
+
+# Limit of meters of one key. A meter takes some 3 kB. The meters that were unused for the longest time are dropped.
+MOST_METERS = 10_000
+
+#: The user and the client id that share a meter, "" if it does not depend on one of them.
+MeterKey = tuple[str, str]
+
+
+def applicable(user: str, client_id: str) -> Iterator[tuple[Entity, MeterKey]]:
+    """Yield the entities whose quota may apply to a client, the most specific one first, with the key of the meter."""
+    if client_id:
+        yield ((CLIENT_ID, client_id), (USER, user)), (user, client_id)
+        yield ((CLIENT_ID, None), (USER, user)), (user, client_id)
+    yield ((USER, user),), (user, "")
+    if client_id:
+        yield ((CLIENT_ID, client_id), (USER, None)), (user, client_id)
+        yield ((CLIENT_ID, None), (USER, None)), (user, client_id)
+    yield ((USER, None),), (user, "")
+    if client_id:
+        yield ((CLIENT_ID, client_id),), ("", client_id)
+        yield ((CLIENT_ID, None),), ("", client_id)
+
+
+@define(eq=False)
+class Enforcement:
+    """The quotas of one key, and the meters of the clients that have one."""
+
+    make_meter: Callable[[], Meter]
+    limits: Mapping[Entity, float] = field(factory=dict)
+    _meters: dict[MeterKey, Meter] = field(factory=dict)  # the last used one is the last
+
+    def limit(self, context: RequestContext) -> tuple[float, MeterKey] | None:
+        """Return the client's limit and the key of its meter, or None without a limit."""
+        if not self.limits:
+            return None
+        user = context.principal.partition(":")[2]
+        for entity, key in applicable(user, context.client_id or ""):
+            if (limit := self.limits.get(entity)) is not None:
+                return limit, key
+        return None
+
+    def meter(self, key: MeterKey, now: float) -> Meter:
+        """Return the meter of that key. Make one if there is none."""
+        meter = self._meters.pop(key, None)
+        if meter is None:
+            self._drop_unused(now)
+            meter = self.make_meter()
+        self._meters[key] = meter
+        return meter
+
+    def _drop_unused(self, now: float) -> None:
+        while self._meters:
+            oldest = next(iter(self._meters))
+            if len(self._meters) < MOST_METERS and not self._meters[oldest].is_idle(now):
+                return
+            del self._meters[oldest]
+
+    def charge(self, context: RequestContext, amount: float) -> float:
+        """Record an amount, and return for how many seconds the client has to wait."""
+        if (found := self.limit(context)) is None:
+            return 0.0
+        limit, key = found
+        now = trio.current_time()
+        meter = self.meter(key, now)
+        meter.record(amount, limit, now)
+        return meter.excess_s(limit, now)
+
+    def charge_if_kept(self, context: RequestContext, amount: float) -> float:
+        """Record an amount if the limit is kept. If it is not, return for how many seconds the client has to wait."""
+        if (found := self.limit(context)) is None:
+            return 0.0
+        limit, key = found
+        now = trio.current_time()
+        meter = self.meter(key, now)
+        excess_s = meter.excess_s(limit, now)
+        if not excess_s:
+            meter.record(amount, limit, now)
+        return excess_s
 
 
 @define(eq=False)
 class ClientQuotas:
-    """The stored quotas."""
+    """The stored quotas, and their enforcement."""
 
     _storage: Storage
+    _config: Config
     stored: QuotaStore = field(init=False)
+    is_enforced: bool = False  # a user or client id has a quota
+    _window: Window = field(init=False)
+    _keys: Mapping[str, Enforcement] = field(init=False)
+    _times: TaskTimes | None = None  # while a client's time is limited
 
     def __attrs_post_init__(self) -> None:
+        config = self._config
         self.stored = QuotaStore(self._storage, self._changed)
+        self._window = Window(config.quota_window_num, config.quota_window_size_seconds)
+        mutations = Window(config.controller_quota_window_num, config.controller_quota_window_size_seconds)
+        self._keys = {
+            PRODUCER_BYTE_RATE: Enforcement(lambda: Rate(self._window)),
+            CONSUMER_BYTE_RATE: Enforcement(lambda: Rate(self._window)),
+            REQUEST_PERCENTAGE: Enforcement(lambda: Rate(self._window)),
+            CONTROLLER_MUTATION_RATE: Enforcement(lambda: TokenBucket(mutations)),
+        }
+
+    async def run(self) -> None:
+        """Follow the stored quotas until cancelled."""
+        try:
+            await self.stored.run()
+        finally:
+            self._measure_times(is_needed=False)
 
     def _changed(self, quotas: Quotas) -> None:
-        pass
+        for key, enforcement in self._keys.items():
+            enforcement.limits = {entity: values[key] for entity, values in quotas.items() if key in values}
+        self.is_enforced = any(enforcement.limits for enforcement in self._keys.values())
+        self._measure_times(is_needed=bool(self._keys[REQUEST_PERCENTAGE].limits))
+
+    def _measure_times(self, *, is_needed: bool) -> None:
+        if is_needed and self._times is None:
+            self._times = TaskTimes()
+            trio.lowlevel.add_instrument(self._times)
+        elif not is_needed and self._times is not None:
+            trio.lowlevel.remove_instrument(self._times)
+            self._times = None
+
+    # --- For handlers -----------------------------------------------------------------------------------
+
+    def produced(self, context: RequestContext, *, is_time_exempt: bool) -> None:
+        """Charge the bytes of a Produce, and the time of one that has a response."""
+        self._throttle(context, self._keys[PRODUCER_BYTE_RATE].charge(context, context.request_bytes))
+        if is_time_exempt:
+            self.exempt(context)
+
+    def most_fetched(self, context: RequestContext) -> float:
+        """Return how many bytes the client may fetch without being throttled for them alone."""
+        found = self._keys[CONSUMER_BYTE_RATE].limit(context)
+        return float("inf") if found is None else max(found[0] * self._window.complete_s, 1)
+
+    def fetched(self, context: RequestContext, size: Callable[[], int]) -> bool:
+        """Charge the bytes and the time of a Fetch. Return False if the client must get no records.
+
+        `size` returns the bytes of the response; it is called only if the client has a quota.
+        """
+        fetches = self._keys[CONSUMER_BYTE_RATE]
+        charged = size() if fetches.limit(context) else 0
+        self._throttle(context, fetches.charge(context, charged))
+        self._charge_time(context)
+        if context.throttle_ms:
+            fetches.charge(context, -charged)
+        return not context.throttle_ms
+
+    def mutated(self, context: RequestContext, partitions: int, *, is_strict: bool) -> None:
+        """Charge partitions that are about to be created or deleted.
+
+        If the quota is strict and exhausted, raise ThrottlingQuotaExceeded. If it is not strict, it only throttles the
+        client, as in versions whose clients do not know that error.
+        """
+        mutations = self._keys[CONTROLLER_MUTATION_RATE]
+        if not is_strict:
+            self._throttle(context, mutations.charge(context, partitions))
+        elif excess_s := mutations.charge_if_kept(context, partitions):
+            self._throttle(context, excess_s)
+            raise ThrottlingQuotaExceeded
+
+    def exempt(self, context: RequestContext) -> None:
+        """Charge no time for a request."""
+        if self._times is not None:
+            self._times.take()
+        context.is_time_charged = True
+
+    # --- For the server ---------------------------------------------------------------------------------
+
+    def settle(self, context: RequestContext) -> int:
+        """Charge the time of a request, unless that was done, and return for how many ms to throttle the client."""
+        self._charge_time(context)
+        return context.throttle_ms
+
+    def worked(self, context: RequestContext) -> None:
+        """Charge the time that the current task has worked for a client, without throttling it."""
+        if self._times is not None:
+            self._keys[REQUEST_PERCENTAGE].charge(context, self._times.take() * 100)
+
+    def _charge_time(self, context: RequestContext) -> None:
+        if self._times is None or context.is_time_charged:
+            return
+        context.is_time_charged = True
+        excess_s = self._keys[REQUEST_PERCENTAGE].charge(context, self._times.take() * 100)
+        self._throttle(context, min(excess_s, self._window.sample_s))
+
+    def _throttle(self, context: RequestContext, throttle_s: float) -> None:
+        context.throttle_ms = max(context.throttle_ms, round(throttle_s * 1000))

@@ -335,6 +335,20 @@ class Config:
         integer(at_least=1), 1024, "maximum number of connections that wait to be accepted"
     )
 
+    # Quotas
+    quota_window_num: int = _setting(
+        integer(at_least=1), 11, "samples over which rates are measured for client quotas"
+    )
+    quota_window_size_seconds: int = _setting(
+        integer(at_least=1), 1, "time of each sample, and the longest throttling by request_percentage"
+    )
+    controller_quota_window_num: int = _setting(
+        integer(at_least=1), 11, "samples whose time times the quota is the burst of controller_mutation_rate"
+    )
+    controller_quota_window_size_seconds: int = _setting(
+        integer(at_least=1), 1, "time of each of these samples"
+    )
+
     # Security
     sasl_enabled_mechanisms: tuple[str, ...] = _setting(
         list_of(one_of(*SASL_MECHANISMS)),

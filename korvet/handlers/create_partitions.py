@@ -7,7 +7,8 @@ POLICY_VIOLATION if the request, up to this topic, adds more than 10,000 partiti
 that is larger), or if they would exceed `max.broker.partitions`. With `validate_only`, the response is the same and no
 partitions are added.
 
-Versions: they differ only in encoding. Requests are never throttled.
+Versions: partitions above the client's quota are THROTTLING_QUOTA_EXCEEDED from v3; before, the client is only
+throttled.
 
 Declined: `timeout_ms`. The partitions exist when the broker responds.
 """
@@ -67,6 +68,7 @@ async def _create(
     additional = altered(there).partitions - there.partitions
     validate_request(before + additional, broker.config)
     await broker.check_partitions(additional)
+    broker.quotas.mutated(context, additional, is_strict=context.version >= 3)
     await alter_topic(broker, topic.name, altered, validate_only=validate_only)
     if not validate_only:
         broker.added_partitions(additional)

@@ -4,12 +4,14 @@ Behaviour: the broker creates each topic with a new random id, or returns an err
 name that differs from another only in '.' and '_'), TOPIC_ALREADY_EXISTS, INVALID_CONFIG with every invalid setting and
 the accepted values, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, or INVALID_REQUEST for
 a topic that appears twice in the request. It returns POLICY_VIOLATION for all topics of a request with more than 10,000
-partitions (or `max.partitions`, if that is larger), and for a topic that would exceed `max.broker.partitions`. -1
-means the broker's default. With `validate_only`, the response is the same and nothing is created. The broker accepts
+partitions (or `max.partitions`, if that is larger), and for a topic that would exceed `max.broker.partitions`. It
+returns THROTTLING_QUOTA_EXCEEDED for topics above the client's quota, to which topics count also with `validate_only`.
+-1 means the broker's default. With `validate_only`, the response is the same and nothing is created. The broker accepts
 every replication factor and reports 1, unless `replication.factor.policy=strict`. Manual assignments may only contain
 this broker.
 
-Versions: settings, partitions and replication factor are in the response from v5, the topic's id from v7.
+Versions: settings, partitions and replication factor are in the response from v5, the topic's id from v7. Before v6, a
+client over its quota is only throttled.
 
 Declined: `timeout_ms`. The topics exist when the broker responds.
 """
@@ -88,6 +90,7 @@ async def _create(
         if topic.name == CLUSTER_METADATA_TOPIC:
             raise InvalidRequest(f"Creation of internal topic {topic.name} is prohibited.")
         planned = await broker.plan_topic(_wanted(topic))
+        broker.quotas.mutated(context, planned.partitions, is_strict=context.version >= 6)
         if validate_only:
             return _created(broker, context, planned, ZERO_UUID)
         created = await broker.create_topic(planned)

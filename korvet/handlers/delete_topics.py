@@ -5,7 +5,8 @@ Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, and INVALID_REQU
 both a name and an id, or neither. With `delete.topic.enable=false`, the error is TOPIC_DELETION_DISABLED for all topics
 (INVALID_REQUEST before v3).
 
-Versions: by name or by id (KIP-516) from v6. Messages from v5.
+Versions: by name or by id (KIP-516) from v6. Messages from v5, and THROTTLING_QUOTA_EXCEEDED for topics whose
+partitions exceed the client's quota; before, the client is only throttled.
 
 Declined: `timeout_ms`, as in CreateTopics.
 """
@@ -60,6 +61,7 @@ async def _delete(
         _check(broker, context, asked, times)
         topic = await _found(broker, asked) if may_all else await _authorized(broker, context, asked)
         name, topic_id = topic.name, topic.topic_id
+        broker.quotas.mutated(context, topic.partitions, is_strict=context.version >= 5)
         await broker.delete_topic(topic)
     except DescribedTopicDenied as error:
         return DeletableTopicResult(

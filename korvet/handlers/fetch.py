@@ -6,6 +6,9 @@ regardless of its size, so that consumers make progress. If there are fewer byte
 to `max_wait_ms` for the partitions to grow; it returns errors immediately. It watches the partitions before it reads
 them, so that it misses no append in between and does not poll. Records are never null in the response, only empty.
 
+A client over its quota of bytes, or of time, gets an empty response, and no records are charged. The response has at
+most the bytes that the quota allows in its window.
+
 Responses that are being read and sent share `queued.max.response.bytes`; if little of it is left, they are smaller.
 
 Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, detection
@@ -22,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
+from korvet.protocol.buffers import Buffer
+from korvet.protocol.codec import encode
 from korvet.protocol.errors import (
     ErrorCode,
     InvalidRequest,
@@ -103,11 +108,20 @@ class _Fetch:
         # Replicas need a permission on the cluster, and none on topics.
         self.is_denied = self.is_replica and not broker.may_on_cluster(context, Operation.CLUSTER_ACTION)
         self.max_bytes = max(min(request.max_bytes, broker.config.fetch_max_bytes), 0)
+        if broker.quotas.is_enforced:
+            self._obey_quotas()
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.names: list[str] = []  # of the request's topics, in order; the id if the name is unknown
         self.wanted: dict[TopicPartition, FetchPartition] = {}
         self.outcomes: dict[TopicPartition, Outcome] = {}
         self.size = 0  # of the records read, in bytes
+
+    def _obey_quotas(self) -> None:
+        quotas = self.broker.quotas
+        if self.is_replica:
+            quotas.exempt(self.context)
+        else:
+            self.max_bytes = int(min(self.max_bytes, quotas.most_fetched(self.context)))
 
     # --- Topics -----------------------------------------------------------------------------------------
 
@@ -265,7 +279,14 @@ class _Fetch:
             for name, topic in zip(self.names, self.request.topics, strict=True)
             if topic.partitions
         ]
-        return FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
+        response = FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
+        if not self.broker.quotas.is_enforced or self.is_replica:
+            return response
+        if self.broker.quotas.fetched(self.context, lambda: encoded_bytes(response, self.context.version)):
+            return response
+        self.broker.answers.change(-self.context.answer_bytes)
+        self.context.answer_bytes = 0
+        return FetchResponse(session_id=0, responses=[])
 
     def _partition(self, tp: TopicPartition) -> PartitionData:
         # If the request contains a partition twice, send its records only once.
@@ -324,3 +345,15 @@ class _Fetch:
             for node in self.broker.nodes(self.context)
             if node.node_id in leaders
         ]
+
+
+def encoded_bytes(response: FetchResponse, version: int) -> int:
+    """Return the size of a response without its header, as Kafka charges it."""
+    size = 4
+
+    def add(part: Buffer) -> None:
+        nonlocal size
+        size += len(part)
+
+    encode(response, version, add)
+    return size

@@ -87,13 +87,14 @@ class PendingProduce(PendingResponse):
 
     broker: Broker
     request: ProduceRequest
+    context: RequestContext
     batches: Batches
     outcomes: AppendResults
     appending: PendingAppend
 
     async def wait(self) -> ProduceResponse | None:
         results = await self.appending.wait()
-        return _respond(self.broker, self.request, self.batches, self.outcomes | results)
+        return _respond(self.broker, self.request, self.context, self.batches, self.outcomes | results)
 
     def abandon(self) -> None:
         self.appending.abandon()
@@ -111,16 +112,22 @@ async def handle(
         timeout_s = max(request.timeout_ms, 0) / 1000
         appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
         if not isinstance(appending, dict):
-            return PendingProduce(broker, request, batches, outcomes, appending)
+            return PendingProduce(broker, request, context, batches, outcomes, appending)
         outcomes |= appending
-    return _respond(broker, request, batches, outcomes)
+    return _respond(broker, request, context, batches, outcomes)
 
 
 def _respond(
-    broker: Broker, request: ProduceRequest, batches: Batches, outcomes: AppendResults
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> ProduceResponse | None:
     """Return the response once all outcomes are known."""
     _count(broker, batches, outcomes)
+    if broker.quotas.is_enforced:
+        broker.quotas.produced(context, is_time_exempt=request.acks == 0)
     if request.acks == 0:
         _disconnect_on_errors(outcomes)
         return None

@@ -103,6 +103,8 @@ class ServedConnection:
     # The responder waits here while no response is pending, and the first task while too many are.
     _other_task: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _principal: str = ANONYMOUS
+    _throttled_until: float = 0.0  # on Trio's clock; no request is read before
+    _throttled: trio.CancelScope | None = None  # of the first task, while it waits for that
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
 
@@ -151,8 +153,8 @@ class ServedConnection:
 
     @property
     def parked(self) -> trio.CancelScope | None:
-        """The cancel scope of a current request that waits for records, or None."""
-        return None if self._current is None else self._current.context.parked
+        """The cancel scope of a wait that ends if the client disconnects: for records, or for a quota. Or None."""
+        return self._throttled if self._current is None else self._current.context.parked
 
     def overdue(self, now: float, patience: Patience) -> str:
         """Return why the client has kept the broker waiting for too long, or ""."""
@@ -197,6 +199,8 @@ class ServedConnection:
         """Return the next request, or None if there is none because the client has disconnected, or a drain began."""
         try:
             while not self._is_ending:
+                if self._throttled_until:
+                    await self._wait_until_unthrottled()
                 request = self.incoming.next_request()
                 if request is not NEED_DATA:
                     return request
@@ -209,6 +213,27 @@ class ServedConnection:
         except (ProtocolError, OSError) as error:
             self._log(error)
         return None
+
+    async def _wait_until_unthrottled(self) -> None:
+        """Wait until the client may send again, or has disconnected.
+
+        A large request that has arrived in part is received before, since it holds memory that other requests need.
+        """
+        while not self._is_ending and not self.receiver.is_amid_large:
+            left_s = self._throttled_until - trio.current_time()
+            if left_s <= 0 or await self._has_disconnected_within(left_s):
+                self._throttled_until = 0.0
+                return
+
+    async def _has_disconnected_within(self, seconds: float) -> bool:
+        """Wait for that time, or until the client has disconnected. Return True if it has."""
+        self._is_receiving = True
+        with trio.move_on_after(seconds) as self._throttled:
+            await trio.sleep_forever()
+        is_early = trio.current_time() < self._throttled.deadline
+        self._is_receiving, self._throttled = False, None
+        self.progress.resumed()
+        return is_early
 
     async def _serve(self, request: Request) -> None:
         """Handle one request; send its response, or leave that to the responder."""
@@ -257,6 +282,7 @@ class ServedConnection:
             self.session,
             self.peer,
             request.api.name,
+            request.frame_size,
         )
         share = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
@@ -279,6 +305,8 @@ class ServedConnection:
         """Pass an exchange to the responder, and wait until another request may be in flight."""
         self._pending.append(exchange)
         self._current = None
+        if (quotas := self.shared.broker.quotas).is_enforced:
+            quotas.worked(exchange.context)
         if not self._has_responder:
             self._has_responder = True
             assert self._nursery is not None  # noqa: S101  it is there while requests are served
@@ -320,6 +348,8 @@ class ServedConnection:
         if exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
         counters.handled(name)
+        if self.shared.broker.quotas.is_enforced and self.incoming.accepted is None:
+            self._throttle(exchange)
         buffers = self.incoming.send(exchange.request, exchange.response)
         exchange.response = None  # it would keep the buffers that are sent already
         counters.sent(name, await self._send(buffers))
@@ -327,6 +357,15 @@ class ServedConnection:
         self._release(exchange)
         has_waited = exchange.pending is not None or exchange.context.has_parked
         self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+
+    def _throttle(self, exchange: Exchange) -> None:
+        """Tell a client over its quota how long it has to wait, and read no further request in that time."""
+        throttle_ms = self.shared.broker.quotas.settle(exchange.context)
+        if not throttle_ms:
+            return
+        self._throttled_until = max(self._throttled_until, trio.current_time() + throttle_ms / 1000)
+        if hasattr(exchange.response, "throttle_time_ms"):
+            exchange.response.throttle_time_ms = throttle_ms
 
     async def _send(self, buffers: list[Buffer]) -> int:
         """Send the buffers without copying them, and release each when it is sent. Return the number of bytes.

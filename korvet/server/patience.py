@@ -69,6 +69,10 @@ class Progress:
             return ""
         return self._too_slow(now, patience, incoming.arrived)
 
+    def resumed(self) -> None:
+        """Count time from now on, after the broker did not read from the client."""
+        self.active, self._arrival = monotonic(), None
+
     def _too_slow(self, now: float, patience: Patience, arrived: int) -> str:
         seen = self._arrival
         if seen is None or seen.number != self.taken:

@@ -35,6 +35,12 @@ class Receiver:
     share: Share | None = None  # the share of the budget of a request that has arrived in part
     queued_s: float = 0.0  # seconds for which that request has waited for memory
 
+    @property
+    def is_amid_large(self) -> bool:
+        """True if a large request has arrived in part. Raises ProtocolError."""
+        size = self.incoming.pending_frame_size
+        return size is not None and size > LARGE_FRAME
+
     async def receive(self) -> bool:
         """Receive bytes of a request when there are any. Return False if the client has closed the connection.
 

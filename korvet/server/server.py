@@ -146,7 +146,7 @@ class Server:
                 await accepting.start(supervise, "archived", self.broker.log.run)
                 if (authorization := self.broker.authorization) is not None:
                     await accepting.start(supervise, "ACLs", authorization.acls.run)
-                await accepting.start(supervise, "quotas", self.broker.quotas.stored.run)
+                await accepting.start(supervise, "quotas", self.broker.quotas.run)
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)

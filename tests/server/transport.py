@@ -36,8 +36,11 @@ class FakeTransport(Transport):
         if not self._arrived:
             raise BlockingIOError
         data = self._arrived.popleft()
-        buffer[: len(data)] = data
-        return len(data)
+        if rest := data[len(buffer) :]:
+            self._arrived.appendleft(rest)
+        count = min(len(data), len(buffer))
+        buffer[:count] = data[:count]
+        return count
 
     def has_arrived(self) -> bool:
         return bool(self._arrived)
