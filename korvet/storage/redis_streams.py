@@ -10,7 +10,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
     watch, groups                     watches for growth; committed offsets
-    guard                             servers that evict records, or were emptied
+    monitor, guard                    servers that evict records, were emptied, or are not the address's any more
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from korvet.storage.redis.append import Appender
 from korvet.storage.redis.append_queue import AppendContext
 from korvet.storage.redis.catalogue import Catalogue, partitions_of
 from korvet.storage.redis.client.address import RedisAddress
-from korvet.storage.redis.client.address_follower import AddressFollower
 from korvet.storage.redis.client.bulk import BulkConnection
 from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
@@ -63,6 +62,7 @@ from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.monitor import ServerMonitor
 from korvet.storage.redis.opening import Server, connected, prepare, refused
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.read import Reader
@@ -100,8 +100,7 @@ async def open_redis_storage(
             storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery, guard)
             with refused(connection):
                 await nursery.start(storage.run)
-            nursery.start_soon(storage.run_guard)
-            nursery.start_soon(storage.run_follower)
+            nursery.start_soon(storage.monitor.run)
             yield storage
 
 
@@ -139,13 +138,16 @@ class RedisStreamsStorage(Storage):
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
         bulk = BulkConnection(connection.address, nursery)
         self._redis = redis = RedisCaller(connection, bulk)
-        self._guard = guard
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
-        self._follower = AddressFollower(
-            connection.address, lambda: (connection, watching, *bulk.opened(), *waiting.opened())
+        self.monitor = ServerMonitor(
+            connection.address,
+            lambda: (connection, watching, *bulk.opened(), *waiting.opened()),
+            guard,
+            keyspace,
+            partial(self._changed, None),
         )
         self._appender = Appender(
             AppendContext(
@@ -161,14 +163,6 @@ class RedisStreamsStorage(Storage):
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Watch the streams that other brokers write, until cancelled."""
         await self._watcher.run(task_status=task_status)
-
-    async def run_guard(self) -> None:
-        """Watch the server's own state, until cancelled."""
-        await self._guard.run(self._redis, self._keyspace, partial(self._changed, None))
-
-    async def run_follower(self) -> None:
-        """Follow the address to another server, until cancelled."""
-        await self._follower.run()
 
     def _changed(self, change: Change | None) -> None:
         """Invalidate the topic that a change of the catalogue names; all topics if changes may have been missed."""

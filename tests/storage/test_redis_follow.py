@@ -44,7 +44,7 @@ async def test_broker_reconnects_when_its_address_points_to_another_primary(
     async with open_redis_storage(f"unix://{tmp_path}/redis") as storage:
         await storage.create_topic(TP.topic, 1, {})
         await write(storage)
-        await storage._follower.check()
+        await storage.monitor.check()
         await write(storage)
         with old.client() as client:
             client.wait(1, 30_000)
@@ -54,7 +54,7 @@ async def test_broker_reconnects_when_its_address_points_to_another_primary(
         await write(storage)  # to the old one
         with caplog.at_level(logging.ERROR):
             for _ in range(3):
-                await storage._follower.check()
+                await storage.monitor.check()
                 await write(storage)
 
     assert (6, 10) == (entries(old), entries(new))

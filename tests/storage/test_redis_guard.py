@@ -56,7 +56,7 @@ def configure(client: redis.Redis, settings: dict[str, str]) -> None:
 
 async def check(storage: RedisStreamsStorage) -> None:
     """Run the check that is due every few seconds."""
-    await storage._guard.check(storage._redis, storage._keyspace, lambda: storage._changed(None))
+    await storage.monitor.check()
 
 
 @pytest.mark.servers
@@ -130,3 +130,15 @@ async def test_flushed_server_is_logged(
     assert 1 == len([each for each in caplog.records if "was emptied" in each.getMessage()])
     assert b"1" == client.get("korvet:$format")
     assert {} == topics
+
+
+@pytest.mark.servers
+async def test_one_connection_looks_at_the_server(redis_server: RedisServer, client: redis.Redis) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        before = client.info("stats")["total_connections_received"]
+        asked = [each.run_id for each in storage.monitor.connections()]
+        await check(storage)
+        after = client.info("stats")["total_connections_received"]
+
+    assert 1 == after - before
+    assert [client.info("server")["run_id"].encode()] * 2 == asked

@@ -1,4 +1,4 @@
-"""Detect that the server loses acknowledged records: eviction, a failing append-only file, FLUSHALL.
+"""Detect that the server loses acknowledged records: eviction, a failing append-only file.
 
 Redis evicts keys without notice if `maxmemory` is set and its policy covers all keys. korvet's keys have no expiry, so
 the `volatile-` policies do not evict them. The broker refuses to start on a server that may evict. If a server is
@@ -9,23 +9,19 @@ cannot check the server.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-import trio
 from attrs import define
 
-from korvet.protocol.errors import KafkaError, KafkaStorageError
+from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.errors import NoPermissionError
 from korvet.storage.redis.client.replies import Command, Reply
-from korvet.storage.redis.keys import FORMAT, Keyspace
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY_S = 5.0
 INFO: tuple[Command, ...] = ((b"INFO", b"memory"), (b"INFO", b"stats"), (b"INFO", b"persistence"))
 
 Info = Mapping[bytes, bytes]
@@ -51,44 +47,14 @@ class Guard:
                 " set maxmemory-policy to noeviction, or redis.allow.eviction=true if records may vanish"
             )
 
-    async def run(self, redis: RedisCaller, keyspace: Keyspace, emptied: Callable[[], None]) -> None:
-        """Check the server every few seconds, until cancelled. Call `emptied` after FLUSHALL."""
-        while True:
-            await trio.sleep(CHECK_EVERY_S)
-            try:
-                await self.check(redis, keyspace, emptied)
-            except KafkaError as error:
-                logger.debug("the server's state is unknown: %s", error.message)
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands whose replies `judge` reads; none without permission for INFO."""
+        return INFO if self.can_ask else ()
 
-    async def check(self, redis: RedisCaller, keyspace: Keyspace, emptied: Callable[[], None]) -> None:
-        """Check the server once."""
-        where = redis.connection.address.description
-        infos = INFO if self.can_ask else ()
-        *replies, stored = await redis.pipeline([*infos, (b"GET", keyspace.format)], repeatable=True)
-        if stored is None:
-            logger.error(
-                "Redis at %s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
-                " all topics, records and committed offsets are lost",
-                where,
-            )
-            await redis.execute(b"SET", keyspace.format, FORMAT, b"NX", repeatable=True)
-            emptied()
-        self._judge(self._info(replies), where)
-
-    def _info(self, replies: list[Reply]) -> Info:
-        """Return all fields of the replies to INFO; none if the Redis user has no permission for INFO."""
-        fields: dict[bytes, bytes] = {}
-        for reply in replies:
-            if isinstance(reply, NoPermissionError) and self.can_ask:
-                self.can_ask = False
-                logger.info("without the right to INFO (ACL SETUSER … +info), eviction goes unnoticed")
-            elif isinstance(reply, bytes):
-                pairs = (line.split(b":", 1) for line in reply.splitlines() if b":" in line)
-                fields.update(cast(list[tuple[bytes, bytes]], pairs))
-        return fields
-
-    def _judge(self, info: Info, where: str) -> None:
+    def judge(self, replies: Iterable[Reply], where: str) -> None:
         """Refuse or accept produces, and log each change once."""
+        info = self._info(replies)
         danger = failing_file(info) or (None if self.allows_eviction else eviction(info))
         if danger is not None and self.refusal is None:
             logger.error(
@@ -102,6 +68,18 @@ class Guard:
         if evicted > self.evicted_keys and not is_volatile(info):
             logger.error("Redis at %s has evicted %d keys; records may be among them", where, evicted)
         self.evicted_keys = evicted
+
+    def _info(self, replies: Iterable[Reply]) -> Info:
+        """Return all fields of the replies to INFO; none if the Redis user has no permission for INFO."""
+        fields: dict[bytes, bytes] = {}
+        for reply in replies:
+            if isinstance(reply, NoPermissionError) and self.can_ask:
+                self.can_ask = False
+                logger.info("without the right to INFO (ACL SETUSER … +info), eviction goes unnoticed")
+            elif isinstance(reply, bytes):
+                pairs = (line.split(b":", 1) for line in reply.splitlines() if b":" in line)
+                fields.update(cast(list[tuple[bytes, bytes]], pairs))
+        return fields
 
 
 def is_volatile(info: Info) -> bool:

@@ -1,0 +1,96 @@
+"""Look at the server every few seconds, over a new connection to its address.
+
+The new connection shows where the address leads. After a failover the address (a name, a virtual address, a link to a
+socket) leads to the promoted replica. The old primary may keep running, cut off from the system that promoted the
+replica. It still answers a broker that stays connected to it, and records that the broker writes there are lost. The
+monitor therefore compares the `run_id` of the server at the address with the `run_id` of each open connection.
+
+Over the same connection it notices that the server was emptied, and asks for what `Guard` judges.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import trio
+from attrs import define
+
+from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.errors import RedisError
+from korvet.storage.redis.client.link import Link, LinkEnded, explain, open_link
+from korvet.storage.redis.guard import Guard
+from korvet.storage.redis.keys import FORMAT, Keyspace
+
+logger = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 5.0
+IS_PRIMARY = b"role:master"
+
+
+@define(eq=False)
+class ServerMonitor:
+    """Task that checks the server at an address. It calls `emptied` after FLUSHALL."""
+
+    address: RedisAddress
+    connections: Callable[[], Iterable[RedisConnection]]
+    guard: Guard
+    keyspace: Keyspace
+    emptied: Callable[[], None]
+
+    async def run(self) -> None:
+        """Check the server every few seconds, until cancelled."""
+        while True:
+            await trio.sleep(CHECK_EVERY_S)
+            await self.check()
+
+    async def check(self) -> None:
+        """Check the server once. Without an answer, wait for the next time."""
+        try:
+            with trio.move_on_after(self.address.answer_limit_s):
+                link = await open_link(self.address)
+                try:
+                    await self._check(link)
+                finally:
+                    await link.transport.aclose()
+        except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
+            logger.debug("cannot check the server at %s: %s", self.address.description, explain(error))
+
+    async def _check(self, link: Link) -> None:
+        role, stored, *infos = await link.ask(
+            [
+                (b"INFO", b"replication"),
+                (b"GET", self.keyspace.format),
+                *self.guard.commands,
+            ]
+        )
+        # A replica may not be promoted yet. Connections to it would be closed again because it is read-only.
+        if isinstance(role, bytes) and IS_PRIMARY not in role:
+            return
+        self._leave_other_servers(link.peer.run_id)
+        if stored is None:
+            await self._restore_format(link)
+        self.guard.judge(infos, self.address.description)
+
+    def _leave_other_servers(self, run_id: bytes) -> None:
+        """End the connections to servers with another `run_id`, if the Redis user may send INFO."""
+        if not run_id:
+            return
+        cause = "its address leads to another server"
+        left = [each for each in self.connections() if each.leave_other_servers(run_id, cause)]
+        if left:
+            logger.error(
+                "%s leads to another server than before; records that this broker wrote to the old one since then"
+                " are lost, unless min.insync.replicas is above 1",
+                self.address.description,
+            )
+
+    async def _restore_format(self, link: Link) -> None:
+        logger.error(
+            "Redis at %s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
+            " all topics, records and committed offsets are lost",
+            self.address.description,
+        )
+        await link.ask([(b"SET", self.keyspace.format, FORMAT, b"NX")])
+        self.emptied()
