@@ -1,8 +1,9 @@
-"""A value that all brokers of a store share: one document, altered by compare-and-set, and read again twice a second.
+"""A value that all brokers of a store share: one document, altered by compare-and-set, and announced to the others.
 
 The document is compressed JSON, so that ten thousand ACLs take some 100 kB. A change is one write, so an alteration
-takes effect completely or not at all. If the store is unavailable, or the document is damaged, a broker keeps the value
-that it read last.
+takes effect completely or not at all. A version may repeat if the store has lost writes, so a broker also compares the
+document that it has read with the one before. If the store is unavailable, or the document is damaged, a broker keeps
+the value that it read last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 import trio
@@ -25,7 +27,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=Collection[Any])
 
 KEY = "all"
-REFRESH_INTERVAL_S = 0.5
 # Limit of successive conflicts. Each one means that another broker altered the document.
 ATTEMPTS = 100
 
@@ -39,9 +40,9 @@ class SharedDocument(ABC, Generic[T]):
 
     storage: Storage
     changed: Callable[[T], None]
-    refresh_interval_s: float = REFRESH_INTERVAL_S
     value: T = field(init=False)
     _version: int = 0
+    _document: bytes | None = field(default=None, repr=False)
     _reported: str = ""  # the last error of `run`, so that it is logged once
     # Replies to concurrent reads could arrive in any order.
     _lock: trio.Lock = field(factory=trio.Lock)
@@ -60,10 +61,11 @@ class SharedDocument(ABC, Generic[T]):
         """Return the value of these elements. Raises ValueError, TypeError or KeyError if they are damaged."""
 
     async def run(self) -> None:
-        """Read the document again, twice a second, until cancelled."""
-        while True:
-            await trio.sleep(self.refresh_interval_s)
-            await self.refresh_or_report()
+        """Read the document again whenever it may have changed, until cancelled."""
+        with self.storage.watch_documents(self.kind) as changes:
+            while True:
+                await self.refresh_or_report()
+                await changes.wait()
 
     async def refresh_or_report(self) -> None:
         """Read the document. If that fails, log it once, and keep the value."""
@@ -90,27 +92,30 @@ class SharedDocument(ABC, Generic[T]):
                 after = change(before)
                 if after == before:
                     return
+                document = self.encoded(after)
                 try:
                     version = await self.storage.save(
-                        self.kind, KEY, self.encoded(after), expected_version=self._version
+                        self.kind, KEY, document, expected_version=self._version
                     )
                 except DocumentConflict:
                     continue
-                self._use(after, version)
+                self._use(after, version, document)
+                with suppress(KafkaError):  # without the announcement, the other brokers notice it later
+                    await self.storage.announce(self.kind)
                 return
         raise KafkaStorageError(
             f"{ATTEMPTS} attempts to alter the {self.noun} conflicted with other alterations"
         )
 
     async def _read(self) -> T:
-        document = await self.storage.load(self.kind, KEY)
-        version = 0 if document is None else document.version
-        if version != self._version:
-            self._use(self.from_json([]) if document is None else self.decoded(document.value), version)
+        stored = await self.storage.load(self.kind, KEY)
+        version, document = (0, None) if stored is None else (stored.version, stored.value)
+        if (version, document) != (self._version, self._document):
+            self._use(self.from_json([]) if document is None else self.decoded(document), version, document)
         return self.value
 
-    def _use(self, value: T, version: int) -> None:
-        self.value, self._version = value, version
+    def _use(self, value: T, version: int, document: bytes | None) -> None:
+        self.value, self._version, self._document = value, version, document
         self.changed(value)
 
     @classmethod

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Protocol
 from uuid import UUID
+
+import trio
 
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import RecordBatch
@@ -91,6 +93,9 @@ class StorageUsageError(Exception):
     """
 
 
+DOCUMENTS_POLLED_EVERY_S = 0.5
+
+
 class Watch(Protocol):
     """A watch for growth of topic-partitions. `Storage.watch` creates it; it ends with its `with` block."""
 
@@ -103,6 +108,20 @@ class Watch(Protocol):
 
     def grown(self) -> Collection[TopicPartition]:
         """Return what `wait` would return immediately; nothing if it would wait."""
+
+
+class DocumentWatch(Protocol):
+    """A watch for changes of documents. `Storage.watch_documents` creates it; it ends with its `with` block."""
+
+    async def wait(self) -> None:
+        """Wait until documents may have changed since the block was entered or the last return; for seconds at most."""
+
+
+class PolledDocuments:
+    """The watch of a store without notifications."""
+
+    async def wait(self) -> None:
+        await trio.sleep(DOCUMENTS_POLLED_EVERY_S)
 
 
 AppendResults = dict[TopicPartition, AppendResult | KafkaError]
@@ -332,6 +351,13 @@ class Documents(ABC):
     @abstractmethod
     async def documents(self, kind: str) -> Collection[str]:
         """Return the keys of all documents of that kind, and possibly of some that were just deleted."""
+
+    async def announce(self, kind: str) -> None:  # noqa: B027  a store may have no notifications
+        """Notify the brokers that watch documents of that kind. A store without notifications does nothing."""
+
+    def watch_documents(self, kind: str) -> AbstractContextManager[DocumentWatch]:  # noqa: ARG002  as above
+        """Watch documents of that kind until the block ends. A store without notifications lets callers poll."""
+        return nullcontext(PolledDocuments())
 
 
 class StorageInfo:

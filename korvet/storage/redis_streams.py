@@ -9,6 +9,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     read, seek                        read, latest; earliest and by time
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
+    document_watches                  announced changes of documents
     watch, groups                     watches for growth; committed offsets
     monitor, guard                    servers that evict records, were emptied, or are not the address's any more
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
 
@@ -57,6 +58,7 @@ from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.compaction import Compactor
+from korvet.storage.redis.document_watches import AnnouncedDocuments, DocumentWatches
 from korvet.storage.redis.documents import Documents
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
@@ -159,15 +161,20 @@ class RedisStreamsStorage(Storage):
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions)
         self._documents = Documents(redis, keyspace)
+        self._document_watches = DocumentWatches()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Watch the streams that other brokers write, until cancelled."""
         await self._watcher.run(task_status=task_status)
 
     def _changed(self, change: Change | None) -> None:
-        """Invalidate the topic that a change of the catalogue names; all topics if changes may have been missed."""
+        """Invalidate the topic, or the documents, that a change names; all if changes may have been missed."""
         if change is None:
             self._catalogue.forget()
+            self._document_watches.wake_all()
+            return
+        if (kind := change.get(b"documents")) is not None:
+            self._document_watches.wake(kind.decode(errors="replace"))
             return
         name = change.get(b"topic", b"").decode(errors="replace")
         self._catalogue.forget_topic(name)
@@ -327,3 +334,9 @@ class RedisStreamsStorage(Storage):
 
     async def documents(self, kind: str) -> Collection[str]:
         return await self._documents.keys(kind)
+
+    async def announce(self, kind: str) -> None:
+        await self._documents.announce(kind)
+
+    def watch_documents(self, kind: str) -> AbstractContextManager[AnnouncedDocuments]:
+        return self._document_watches.watch(kind)

@@ -45,6 +45,26 @@ async def test_change_by_another_broker_takes_effect_within_a_second(autojump_cl
     assert [{acl("a")}] == used
 
 
+async def test_change_with_a_repeated_version_is_noticed() -> None:
+    """A store that lost the last writes gives their versions to other ones."""
+    storage, promoted = MemoryStorage(), MemoryStorage()
+    reader = AclStore(storage, ignore)
+    await AclStore(storage, ignore).alter(adding("lost"))
+    before = await reader.refresh()
+    await AclStore(promoted, ignore).alter(adding("stored instead"))
+    reader.storage = promoted
+
+    assert {acl("lost")} == before
+    assert {acl("stored instead")} == await reader.refresh()
+
+
+async def test_change_that_cannot_be_announced_is_stored() -> None:
+    storage = MemoryStorage()
+    await AclStore(Shim(storage, announce=away), ignore).alter(adding("a"))
+
+    assert {acl("a")} == await AclStore(storage, ignore).refresh()
+
+
 async def test_concurrent_changes_are_not_lost() -> None:
     storage = MemoryStorage()
     stores = [AclStore(storage, ignore) for _ in range(10)]

@@ -15,6 +15,7 @@ from attrs import define
 
 from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import Document, DocumentConflict
+from korvet.storage.redis.catalogue import CHANGES_KEPT
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.scripts import SAVE
@@ -68,3 +69,17 @@ class Documents:
         """See `Storage.documents`."""
         keys = await self.redis.execute(b"SMEMBERS", self.keyspace.documents(kind), repeatable=True)
         return [key.decode(errors="replace") for key in cast(Collection[bytes], keys)]
+
+    async def announce(self, kind: str) -> None:
+        """See `Storage.announce`. Add an entry to the stream of changes, which every broker reads."""
+        announcement = (
+            b"XADD",
+            self.keyspace.changes,
+            b"MAXLEN",
+            b"~",
+            CHANGES_KEPT,
+            b"*",
+            b"documents",
+            kind,
+        )
+        await self.redis.execute(*announcement, repeatable=True)

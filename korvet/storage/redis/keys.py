@@ -10,7 +10,7 @@
 
     korvet:$format                  string: the version of the storage format
     korvet:$topics                  hash: topic name -> JSON
-    korvet:$changes                 stream: notifies the other brokers of changes in $topics
+    korvet:$changes                 stream: notifies the other brokers of changes in $topics, and of documents
     korvet:$group:billing           hash: a group's committed offsets
     korvet:$groups                  set: the ids of groups that committed
     korvet:$document:users:alice    hash: a small document (version, value)

@@ -21,6 +21,11 @@ class DocumentContract(Contract):
     async def test_missing_document_is_none(self, storage: Storage) -> None:
         assert await storage.load("credentials", "alice") is None
 
+    async def test_announcement_ends_the_wait_of_a_watch(self, storage: Storage) -> None:
+        with storage.watch_documents("credentials") as changes, trio.fail_after(30):
+            await storage.announce("credentials")
+            await changes.wait()
+
     async def test_versions_count_writes(self, storage: Storage) -> None:
         versions = [await storage.save("k", "x", b"%d" % n, expected_version=n) for n in range(12)]
 

@@ -1,0 +1,71 @@
+"""Announcements of changed documents to the other brokers on a Redis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from time import monotonic
+
+import pytest
+import redis
+import trio
+import trio.testing
+
+from korvet.security.acl_store import AclStore
+from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.storage.redis import document_watches
+from korvet.storage.redis_streams import open_redis_storage
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+DENIED = Acl(ResourceType.TOPIC, PatternType.LITERAL, "t", "User:*", "*", Operation.ALL, Permission.DENY)
+
+
+async def test_announcement_lets_another_broker_read_the_acls(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, report: Callable[[str], None]
+) -> None:
+    monkeypatch.setattr(document_watches, "CHECK_EVERY_S", math.inf)
+    used: list[Collection[Acl]] = []
+    has_changed = trio.Event()
+
+    def changed(acls: Collection[Acl]) -> None:
+        used.append(acls)
+        has_changed.set()
+
+    async with (
+        open_redis_storage(redis_server.url) as one,
+        open_redis_storage(redis_server.url) as other,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(AclStore(other, changed).run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        began = monotonic()
+        await AclStore(one, changed=lambda _: None).alter(lambda acls: acls | {DENIED})
+        with trio.fail_after(10):
+            await has_changed.wait()
+        took_ms = 1000 * (monotonic() - began)
+        nursery.cancel_scope.cancel()
+    report(f"another broker had the ACL {took_ms:.1f} ms after the alteration began")
+
+    assert [{DENIED}] == used
+
+
+async def test_lost_announcement_delays_a_change_by_some_seconds(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_watches, "CHECK_EVERY_S", 0.05)
+    async with open_redis_storage(redis_server.url) as storage:
+        with storage.watch_documents("acls") as changes, trio.fail_after(10):
+            await changes.wait()
+
+
+async def test_reconnection_wakes_the_watches(
+    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Announcements may have been missed meanwhile."""
+    monkeypatch.setattr(document_watches, "CHECK_EVERY_S", math.inf)
+    async with open_redis_storage(redis_server.url) as storage:
+        with storage.watch_documents("acls") as changes, trio.fail_after(10):
+            client.client_kill_filter(_type="normal", skipme=True)
+            await changes.wait()
