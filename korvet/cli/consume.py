@@ -1,116 +1,277 @@
-"""`korvet consume`: print the records of a topic as lines."""
+"""`korvet consume`: print the records of topics."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import frozen
 
 from korvet.cli.options import bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import Progress
 from korvet.cli.times import EXAMPLES, parse_time
 
 if TYPE_CHECKING:
-    from korvet.client import Client, ConsumedRecord, Consumer, TopicPartition
+    import trio
+
+    from korvet.client import Client, ConsumedRecord, Consumer, Topic, TopicPartition
 
 # A part of the log may have no records any more. This number of consecutive empty polls means the end of the log.
 EMPTY_POLLS_AT_THE_END = 2
+# Factor by which the part of a log that is searched for the last records grows.
+GROWTH = 16
+# Time after which the user is notified that the broker does not answer. A poll usually takes half a second at most.
+AWAY_S = 3.0
 
 Format = Callable[["ConsumedRecord"], bytes]
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
 @click.option(
     "--from", "start", metavar="WHERE", default="start", show_default=True, help="start, end, or an offset."
 )
 @click.option("--time", "time_text", metavar="TIME", help=f"From the first record at or after {EXAMPLES}.")
+@click.option(
+    "--last",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="Only the last COUNT records of all partitions.",
+)
+@click.option(
+    "--until", metavar="OFFSET", type=click.IntRange(min=0), help="To the record before this offset."
+)
+@click.option("--until-time", metavar="TIME", help="To the record before the first one at or after a time.")
 @partition_numbers
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option(
     "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="Maximum number of records."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    default="text",
+    show_default=True,
+    help="text, json, or a format string.",
+)
 @click.option(
     "--key-separator",
     metavar="TEXT",
     help="In text: separator between key and value, which are both printed.",
 )
+@click.option(
+    "--null",
+    metavar="TEXT",
+    help="Stands for a key or value that is null. [nothing in text, NULL in a format string]",
+)
 @bootstrap_servers
 def command(
-    topic: str,
-    start: str,
-    time_text: str | None,
+    topics: tuple[str, ...],
     numbers: tuple[int, ...],
+    last: int | None,
     follow: bool,
     limit: int | None,
     form: str,
     key_separator: str | None,
+    null: str | None,
     servers: str,
+    **where: Any,
 ) -> None:
-    """Read the records of a topic.
+    r"""Read the records of topics.
 
-    Prints the records of the topic and ends; with --follow it waits for more. In text a line is a record's value. In
-    JSON it is an object with topic, partition, offset, timestamp, key, value and headers; bytes that are not UTF-8
-    are {"base64": "…"}.
+    Prints the records and ends; with --follow it waits for more. A TOPIC that begins with ^ is a regular expression.
+
+    In text a line is a record's value. In JSON it is an object with topic, partition, offset, timestamp, key, value
+    and headers; bytes that are not UTF-8 are {"base64": "…"}. A format string has kcat's tokens: %t topic, %p
+    partition, %o offset, %T timestamp, %k key, %s value, %h headers, %K and %S lengths, and \n for a line end.
     """
-    if time_text is not None and start != "start":
-        raise click.UsageError("--from and --time exclude each other.")
-    if start not in ("start", "end") and not start.isdecimal():
-        raise click.BadParameter(f"{start!r} is neither start, end nor an offset.", param_hint="--from")
-    timestamp = None if time_text is None else parse_time(time_text)
-    line_of = formatter(form, key_separator)
+    bounds = bounds_of(**where)
+    if last is not None and (follow or where["start"] != "start" or where["time_text"] is not None):
+        raise click.UsageError("--last excludes --from, --time and --follow.")
+    if follow and bounds.has_end:
+        raise click.UsageError("--follow excludes --until and --until-time.")
+    output = formatter(form, key_separator, null)
 
     async def consume(client: Client) -> None:
-        tps = chosen(await client.topic(topic), numbers)
-        positions, ends = await bounds(client, tps, start, timestamp)
-        until = None if follow else ends
-        await print_records(client.consume(positions, until=until), line_of, limit)
+        tps = [tp for topic in await matching(client, topics) for tp in chosen(topic, numbers)]
+        ends = await bounds.ends(client, tps)
+        if last is not None:
+            write_all(output.data(await last_records(client, tps, ends, min(last, limit or last))))
+            return
+        starts = await bounds.starts(client, tps, ends)
+        await print_records(client.consume(starts, until=None if follow else ends), output, limit)
 
     with_client(servers, consume)
 
 
-def formatter(form: str, key_separator: str | None) -> Format:
-    """Return the function that formats a record as a line."""
+async def matching(client: Client, names: tuple[str, ...]) -> list[Topic]:
+    """Return the topics of these names and regular expressions. Raises BadParameter if an expression has none."""
+    found: dict[str, Topic] = {}
+    for name in names:
+        if not name.startswith("^"):
+            found[name] = await client.topic(name)
+            continue
+        try:
+            pattern = re.compile(name)
+        except re.error as error:
+            raise click.BadParameter(
+                f"{name!r} is not a regular expression: {error}.", param_hint="TOPIC"
+            ) from None
+        matches = {each: topic for each, topic in (await client.topics()).items() if pattern.match(each)}
+        if not matches:
+            raise click.BadParameter(f"No topic matches {name!r}.", param_hint="TOPIC")
+        found |= matches
+    return list(found.values())
+
+
+@frozen
+class Output:
+    """Formats records, with `end` after each of them."""
+
+    line_of: Format
+    end: bytes = b"\n"
+
+    def data(self, records: Iterable[ConsumedRecord]) -> bytes:
+        return b"".join(self.line_of(record) + self.end for record in records)
+
+
+def formatter(form: str, key_separator: str | None, null: str | None) -> Output:
+    """Return the output for the options."""
+    from korvet.cli.record_format import NULL, compiled
     from korvet.cli.records import to_json, to_text
 
+    if form != "text" and key_separator is not None:
+        raise click.UsageError("--key-separator is for text; other formats have the key where they name it.")
     if form == "json":
-        if key_separator is not None:
-            raise click.UsageError("--key-separator is for text; in JSON the key is a field of its own.")
-        return to_json
+        if null is not None:
+            raise click.UsageError("--null is for text and format strings; JSON has null.")
+        return Output(to_json)
+    if form != "text":
+        if "%" not in form:
+            raise click.BadParameter(
+                f"{form!r} is neither text, json nor a format string.", param_hint="--format"
+            )
+        return Output(compiled(form, NULL if null is None else null.encode()), end=b"")
     separator = None if key_separator is None else key_separator.encode()
-    return lambda record: to_text(record, separator)
+    text = b"" if null is None else null.encode()
+    return Output(lambda record: to_text(record, separator, text))
 
 
-async def bounds(
-    client: Client, tps: list[TopicPartition], start: str, timestamp: int | None
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the start offset of each partition, and its current end offset."""
-    from korvet.client import EARLIEST, LATEST
-
-    ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
-    if timestamp is not None:
-        found = await client.list_offsets(dict.fromkeys(tps, timestamp))
-        return {tp: at.offset if at.offset >= 0 else ends[tp] for tp, at in found.items()}, ends
-    if start == "end":
-        return ends, ends
-    if start == "start":
-        firsts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
-        return {tp: at.offset for tp, at in firsts.items()}, ends
-    return dict.fromkeys(tps, int(start)), ends
+def bounds_of(start: str, time_text: str | None, until: int | None, until_time: str | None) -> Bounds:
+    """Return the bounds for the options."""
+    if time_text is not None and start != "start":
+        raise click.UsageError("--from and --time exclude each other.")
+    if until is not None and until_time is not None:
+        raise click.UsageError("--until and --until-time exclude each other.")
+    if start not in ("start", "end") and not start.isdecimal():
+        raise click.BadParameter(f"{start!r} is neither start, end nor an offset.", param_hint="--from")
+    return Bounds(
+        start,
+        None if time_text is None else parse_time(time_text),
+        until,
+        None if until_time is None else parse_time(until_time),
+    )
 
 
-async def print_records(consumer: Consumer, line_of: Format, limit: int | None) -> None:
+@frozen
+class Bounds:
+    """Where to begin and to end in each partition."""
+
+    start: str  # start, end or an offset
+    time: int | None
+    until: int | None
+    until_time: int | None
+
+    @property
+    def has_end(self) -> bool:
+        """True if the user has named an end."""
+        return self.until is not None or self.until_time is not None
+
+    async def ends(self, client: Client, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end offset of each partition."""
+        from korvet.client import LATEST
+
+        ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
+        if self.until_time is not None:
+            return ends | await self._at(client, tps, self.until_time)
+        return {tp: end if self.until is None else min(end, self.until) for tp, end in ends.items()}
+
+    async def starts(
+        self, client: Client, tps: list[TopicPartition], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return the start offset of each partition."""
+        from korvet.client import EARLIEST, LATEST
+
+        if self.time is not None:
+            return ends | await self._at(client, tps, self.time)
+        if self.start in ("start", "end"):
+            bound = EARLIEST if self.start == "start" else LATEST
+            return {
+                tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, bound))).items()
+            }
+        return dict.fromkeys(tps, int(self.start))
+
+    @staticmethod
+    async def _at(client: Client, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time, of the partitions that have one."""
+        found = await client.list_offsets(dict.fromkeys(tps, time))
+        return {tp: at.offset for tp, at in found.items() if at.offset >= 0}
+
+
+async def last_records(
+    client: Client, tps: list[TopicPartition], ends: dict[TopicPartition, int], count: int
+) -> list[ConsumedRecord]:
+    """Return the last records of all partitions together, in the order of their timestamps."""
+    found: list[ConsumedRecord] = []
+    for tp, start in (await Bounds("start", None, None, None).starts(client, tps, ends)).items():
+        found += await last_of_partition(client, tp, start, ends[tp], count)
+    return sorted(found, key=lambda record: record.timestamp)[-count:]
+
+
+async def last_of_partition(
+    client: Client, tp: TopicPartition, start: int, end: int, count: int
+) -> deque[ConsumedRecord]:
+    """Return the last records of a partition.
+
+    Offsets may have gaps, after compaction or because they follow the clock. So the part of the log that is read grows
+    until it has enough records.
+    """
+    offsets = count
+    while True:
+        first = max(start, end - offsets)
+        records: deque[ConsumedRecord] = deque(maxlen=count)
+        consumer = client.consume({tp: first}, until={tp: end}, max_wait_ms=0)
+        async for record in to_the_end(consumer):
+            records.append(record)
+        if len(records) == count or first == start:
+            return records
+        offsets *= GROWTH
+
+
+async def to_the_end(consumer: Consumer) -> AsyncIterator[ConsumedRecord]:
+    """Yield all records up to the end of the log, which may have none any more."""
+    empty_polls = 0
+    while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
+        records = await consumer.poll()
+        empty_polls = 0 if records else empty_polls + 1
+        for record in records:
+            yield record
+
+
+async def print_records(consumer: Consumer, output: Output, limit: int | None) -> None:
     """Write records to stdout as they arrive, until all are read or the limit is reached."""
     count = empty_polls = 0
     with Progress("consumed") as progress:
         while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
-            records = await consumer.poll()
+            records = await patient_poll(consumer)
             if limit is not None:
                 records = records[: limit - count]
-            write_all(b"".join(line_of(record) + b"\n" for record in records))
+            write_all(output.data(records))
             count += len(records)
             if count == limit:
                 return
@@ -118,6 +279,38 @@ async def print_records(consumer: Consumer, line_of: Format, limit: int | None) 
                 empty_polls = 0 if records else empty_polls + 1
             if not sys.stdout.isatty():
                 progress.show(count)
+
+
+async def patient_poll(consumer: Consumer) -> list[ConsumedRecord]:
+    """Poll, and notify the user if the broker does not answer. With --follow, wait until it does."""
+    import trio
+
+    from korvet.protocol.errors import KafkaError
+
+    notified = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notify_of_waiting, notified)
+        while True:
+            try:
+                records = await consumer.poll()
+            except KafkaError as error:
+                if consumer.until is not None or not error.retriable:
+                    raise
+            else:
+                break
+        nursery.cancel_scope.cancel()
+    if notified.is_set():
+        click.echo("korvet: the broker answers again", err=True)
+    return records
+
+
+async def notify_of_waiting(notified: trio.Event) -> None:
+    """Write to stderr unless this is cancelled soon."""
+    import trio
+
+    await trio.sleep(AWAY_S)
+    click.echo("korvet: the broker does not answer; waiting for it", err=True)
+    notified.set()
 
 
 def write_all(data: bytes) -> None:

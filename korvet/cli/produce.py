@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -35,6 +35,23 @@ Parse = Callable[[bytes], "Record"]
 @click.argument("file", type=click.File("rb"), default="-", required=False)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--key-separator", metavar="TEXT", help="In text: separator between key and value.")
+@click.option("-k", "--key", metavar="TEXT", help="In text: the key of all records.")
+@click.option(
+    "-H", "--header", "headers", metavar="NAME=VALUE", multiple=True,
+    help="In text: a header of all records; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "-p",
+    "--partition",
+    metavar="NUMBER",
+    type=click.IntRange(min=0),
+    help="In text: the partition of all records.",
+)
+@click.option(
+    "--null",
+    metavar="TEXT",
+    help="In text: a value that is TEXT is null, a tombstone for its key. May be empty.",
+)
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True)
 @click.option(
     "--compression",
@@ -47,10 +64,10 @@ def command(
     topic: str,
     file: BinaryIO,
     form: str,
-    key_separator: str | None,
     acks: str,
     compression: str,
     servers: str,
+    **of_text: Any,
 ) -> None:
     """Write records to a topic, from lines or JSON lines.
 
@@ -67,6 +84,7 @@ def command(
     """  # noqa: D301  click does not rewrap a paragraph after a backspace
     from korvet.protocol.compression import Codec
 
+    parse = parser(form, **of_text)
     descriptor = file.fileno()
     if os.isatty(descriptor) and sys.stderr.isatty():
         click.echo("One record a line; Ctrl-D ends.", err=True)
@@ -76,7 +94,7 @@ def command(
             client,
             topic,
             descriptor,
-            parser(form, key_separator),
+            parse,
             acks=ACKS[acks],
             codec=Codec[compression.upper()],
         )
@@ -86,16 +104,40 @@ def command(
         click.echo(f"{count:,} record{'' if count == 1 else 's'} written to {topic}.", err=True)
 
 
-def parser(form: str, key_separator: str | None) -> Parse:
+def parser(
+    form: str,
+    key_separator: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    null: str | None,
+) -> Parse:
     """Return the function that parses a line into a record."""
-    from korvet.cli.records import from_json, from_text
+    from korvet.cli.options import assignments
+    from korvet.cli.records import TextLines, from_json
 
     if form == "json":
-        if key_separator is not None:
-            raise click.UsageError("--key-separator is for text; in JSON the key is a field of its own.")
+        if (
+            key_separator is not None
+            or key is not None
+            or headers
+            or partition is not None
+            or null is not None
+        ):
+            raise click.UsageError(
+                "--key-separator, --key, --header, --partition and --null are for text; JSON has fields for them."
+            )
         return from_json
-    separator = None if key_separator is None else key_separator.encode()
-    return lambda line: from_text(line, separator)
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other.")
+    pairs = [assignments((header,), "--header") for header in headers]
+    return TextLines(
+        None if key_separator is None else key_separator.encode(),
+        None if key is None else key.encode(),
+        tuple((name, value.encode()) for pair in pairs for name, value in pair.items()),
+        partition,
+        None if null is None else null.encode(),
+    ).record
 
 
 async def produce_lines(

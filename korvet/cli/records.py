@@ -17,6 +17,7 @@ import json
 from typing import Any
 
 import click
+from attrs import frozen
 
 from korvet.cli.times import parse_time
 from korvet.client.model import ConsumedRecord, Record
@@ -31,12 +32,24 @@ class BadLine(click.ClickException):
     """A line of the input is not a record. The message contains the line's number and the reason."""
 
 
-def from_text(line: bytes, key_separator: bytes | None = None) -> Record:
-    """Parse a record from a text line without its line end. A line without the separator has no key."""
-    if key_separator is None:
-        return Record(line)
-    key, found, value = line.partition(key_separator)
-    return Record(value, key) if found else Record(line)
+@frozen
+class TextLines:
+    """Parses text lines, without their line ends, into records."""
+
+    key_separator: bytes | None = None  # between key and value; a line without it has no key
+    key: bytes | None = None  # of all records
+    headers: Headers = ()
+    partition: int | None = None
+    null: bytes | None = None  # a value that stands for null
+
+    def record(self, line: bytes) -> Record:
+        key, value = self.key, line
+        if self.key_separator is not None:
+            before, found, after = line.partition(self.key_separator)
+            if found:
+                key, value = before, after
+        null = value == self.null
+        return Record(None if null else value, key, self.headers, partition=self.partition)
 
 
 def from_json(line: bytes) -> Record:
@@ -106,11 +119,12 @@ def to_partition(value: object) -> int | None:
     raise BadLine(f"partition: a number from 0 on expected, not {shorten(value)}")
 
 
-def to_text(record: ConsumedRecord, key_separator: bytes | None = None) -> bytes:
-    """Return the text line for a record, without its line end. Null is empty."""
+def to_text(record: ConsumedRecord, key_separator: bytes | None = None, null: bytes = b"") -> bytes:
+    """Return the text line for a record, without its line end."""
+    value = null if record.value is None else record.value
     if key_separator is None:
-        return record.value or b""
-    return (record.key or b"") + key_separator + (record.value or b"")
+        return value
+    return (null if record.key is None else record.key) + key_separator + value
 
 
 def to_json(record: ConsumedRecord) -> bytes:

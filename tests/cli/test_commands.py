@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -232,10 +233,19 @@ def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, t
         (["--time", "2026-01-08"], "7 8 9"),
         (["--time", "1767830400001"], "8 9"),
         (["--time", "2027-01-01"], ""),
+        (["--until", "3"], "0 1 2"),
+        (["--from", "2", "--until", "4"], "2 3"),
+        (["--from", "5", "--until", "4"], ""),
+        (["--until-time", "2026-01-03"], "0 1"),
+        (["--time", "2026-01-02", "--until-time", "2026-01-04"], "1 2"),
+        (["--until-time", "2027-01-01", "--from", "8"], "8 9"),
+        (["--last", "3"], "7 8 9"),
+        (["--last", "3", "--until", "5"], "2 3 4"),
+        (["--last", "30"], "0 1 2 3 4 5 6 7 8 9"),
     ],
     ids=" ".join,
 )
-def test_consume_starts_at_the_given_offset_or_time(
+def test_consume_prints_the_given_part_of_the_log(
     piped: Korvet, korvet: Korvet, topic: str, arguments: list[str], expected: str
 ) -> None:
     lines = "".join(f'{{"value": "{day}", "timestamp": "2026-01-{day + 1:02}"}}\n' for day in range(10))
@@ -251,6 +261,14 @@ def test_consume_starts_at_the_given_offset_or_time(
         (["--time", "soon"], "'soon' is not a time."),
         (["--from", "3", "--time", "2026-01-01"], "--from and --time exclude each other."),
         (["--format", "json", "--key-separator", ":"], "--key-separator is for text"),
+        (["--format", "json", "--null", "-"], "--null is for text and format strings; JSON has null."),
+        (["--format", "xml"], "'xml' is neither text, json nor a format string."),
+        (["--format", "%s %x"], "there is no %x; accepted: %t %p "),
+        (["--format", "%s\\q"], "there is no \\q; accepted: "),
+        (["--last", "3", "--follow"], "--last excludes --from, --time and --follow."),
+        (["--last", "3", "--from", "1"], "--last excludes --from, --time and --follow."),
+        (["--until", "3", "--until-time", "2026-01-01"], "--until and --until-time exclude each other."),
+        (["--until", "3", "--follow"], "--follow excludes --until and --until-time."),
     ],
     ids=" ".join,
 )
@@ -262,6 +280,135 @@ def test_invalid_consume_options_are_refused(
     assert 2 == refused.status
     assert complaint in refused.err
     assert 1 == refused.err.count("\n")
+
+
+def test_format_string_has_the_tokens_of_kcat(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    lines = [
+        '{"key": "k", "value": "v\\u00e4", "headers": [["a", "1"], ["b", null]], "timestamp": 17, "partition": 0}',
+        '{"value": null, "timestamp": 18, "partition": 0}',
+        '{"key": "", "value": "", "timestamp": 19, "partition": 0}',
+    ]
+    piped("produce", topic, "--format", "json", stdin="\n".join(lines))
+
+    printed = korvet("consume", topic, "--format", r"%t/%p/%o %T %K:%k %S:%s [%h] 100%%\x21\n").out
+    with_dashes = korvet("consume", topic, "--format", r"%k=%s\t", "--null", "-").out
+
+    assert [
+        f"{topic}/0/0 17 1:k 3:vä [a=1,b=NULL] 100%!",
+        f"{topic}/0/1 18 -1:NULL -1:NULL [] 100%!",
+        f"{topic}/0/2 19 0: 0: [] 100%!",
+    ] == printed.splitlines()
+    assert "k=vä\t-=-\t=\t" == with_dashes
+
+
+def test_null_and_empty_values_differ_in_text_if_requested(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    piped("produce", topic, "--key-separator", ":", "--null", "-", stdin="a:\nb:-\nc\n")
+
+    assert ["a:", "b:null", "null:c"] == korvet(
+        "consume", topic, "--key-separator", ":", "--null", "null"
+    ).out.split()
+
+
+def test_several_topics_and_patterns_are_consumed(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    for number in range(3):
+        piped("produce", f"{topic}.{number}", stdin=f"{number}\n")
+
+    several = korvet("consume", f"{topic}.0", f"{topic}.2").out.split()
+    matching = korvet("consume", f"^{topic}\\.[01]$", "--format", "%t ").out.split()
+
+    assert ["0", "2"] == sorted(several)
+    assert [f"{topic}.0", f"{topic}.1"] == sorted(matching)
+
+
+def test_last_records_are_those_of_all_partitions(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic, "--partitions", "3")
+    lines = "".join(
+        f'{{"value": "{number}", "timestamp": {number}, "partition": {number % 3}}}\n'
+        for number in range(100)
+    )
+    piped("produce", topic, "--format", "json", stdin=lines)
+
+    assert ["95", "96", "97", "98", "99"] == korvet("consume", topic, "--last", "5").out.split()
+
+
+def test_last_records_are_found_across_gaps_of_offsets(piped: Korvet, korvet: Korvet, topic: str) -> None:
+    korvet("topics", "create", topic, "--set", "offset.mapping=timestamp")
+    for value in "abc":
+        piped("produce", topic, stdin=f"{value}\n")
+
+    assert ["b", "c"] == korvet("consume", topic, "--last", "2").out.split()
+
+
+def test_text_lines_are_produced_with_key_headers_and_partition(
+    piped: Korvet, korvet: Korvet, topic: str
+) -> None:
+    korvet("topics", "create", topic, "--partitions", "3")
+    options = ("--key", "k", "--header", "a=1", "--header", "b=x=y", "--partition", "2")
+    piped("produce", topic, *options, stdin="v\n")
+
+    printed = korvet("consume", topic, "--format", r"%p %k %s %h\n").out
+
+    assert "2 k v a=1,b=x=y\n" == printed
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--key", "a", "--key-separator", ":"], "--key and --key-separator exclude each other."),
+        (["--format", "json", "--key", "a"], "are for text; JSON has fields for them."),
+        (["--header", "a"], "'a' is not NAME=VALUE."),
+    ],
+    ids=" ".join,
+)
+def test_invalid_produce_options_are_refused(
+    korvet: Korvet, topic: str, arguments: list[str], complaint: str
+) -> None:
+    refused = korvet("produce", topic, *arguments)
+
+    assert 2 == refused.status
+    assert complaint in refused.err
+
+
+@pytest.mark.parametrize(
+    "pattern, complaint",
+    [
+        ("^no-such-topic", "No topic matches '^no-such-topic'."),
+        ("^(", "'^(' is not a regular expression: "),
+    ],
+)
+def test_pattern_without_a_topic_is_refused(korvet: Korvet, pattern: str, complaint: str) -> None:
+    refused = korvet("consume", pattern)
+
+    assert 2 == refused.status
+    assert complaint in refused.err
+
+
+def test_follow_waits_for_a_broker_that_is_away(short_folder: Path) -> None:
+    with KorvetProcess(f"embedded:{short_folder}") as broker:
+        program = [sys.executable, "-m", "korvet"]
+        servers = ["-b", broker.bootstrap_servers]
+        produce = [*program, "produce", "orders", *servers]
+        subprocess.run(produce, input=b"early\n", check=True, timeout=30)
+        with started(
+            [*program, "consume", "orders", "--follow", "--timeout", "1", *servers],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as consumer:
+            assert b"early\n" == consumer.stdout.readline()
+            broker.kill()
+            assert b"korvet: the broker does not answer; waiting for it\n" == consumer.stderr.readline()
+            broker.start()
+            subprocess.run(produce, input=b"late\n", check=True, timeout=30)
+            assert b"late\n" == consumer.stdout.readline()
+            assert b"korvet: the broker answers again\n" == consumer.stderr.readline()
+            consumer.kill()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for embedded storage. A Unix socket's path may have 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="kf-") as folder:
+        yield Path(folder)
 
 
 def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.cli.records import BadLine, from_json, from_text, to_json, to_text
+from korvet.cli.records import BadLine, TextLines, from_json, to_json, to_text
 from korvet.client import ConsumedRecord, Record
 
 TEXT_OR_BYTES = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
@@ -16,15 +16,28 @@ HEADERS = st.lists(st.tuples(st.text(max_size=10), TEXT_OR_BYTES), max_size=4).m
 
 
 def test_text_line_is_the_value() -> None:
-    assert Record(b"a:b") == from_text(b"a:b")
+    assert Record(b"a:b") == TextLines().record(b"a:b")
 
 
 def test_key_separator_splits_at_its_first_occurrence() -> None:
-    assert Record(b"b:c", key=b"a") == from_text(b"a:b:c", b":")
+    assert Record(b"b:c", key=b"a") == TextLines(b":").record(b"a:b:c")
 
 
 def test_line_without_the_separator_has_no_key() -> None:
-    assert Record(b"abc") == from_text(b"abc", b":")
+    assert Record(b"abc") == TextLines(b":").record(b"abc")
+
+
+def test_text_lines_may_share_key_headers_and_partition() -> None:
+    lines = TextLines(key=b"k", headers=(("a", b"1"),), partition=3)
+
+    assert Record(b"v", b"k", (("a", b"1"),), partition=3) == lines.record(b"v")
+
+
+def test_value_that_stands_for_null_is_a_tombstone() -> None:
+    lines = TextLines(b":", null=b"")
+
+    assert Record(None, key=b"a") == lines.record(b"a:")
+    assert Record(b"-", key=b"a") == lines.record(b"a:-")
 
 
 def test_json_line_sets_every_part_of_a_record() -> None:
