@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 from attrs import frozen
 
+from korvet.cli.bounds import EMPTY_POLLS_AT_THE_END, bounds_of, last_records
 from korvet.cli.options import bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import Progress
-from korvet.cli.times import EXAMPLES, parse_time
+from korvet.cli.times import EXAMPLES
 
 if TYPE_CHECKING:
     import trio
 
-    from korvet.client import Client, ConsumedRecord, Consumer, Topic, TopicPartition
+    from korvet.client import Client, ConsumedRecord, Consumer, Topic
 
-# A part of the log may have no records any more. This number of consecutive empty polls means the end of the log.
-EMPTY_POLLS_AT_THE_END = 2
-# Factor by which the part of a log that is searched for the last records grows.
-GROWTH = 16
 # Time after which the user is notified that the broker does not answer. A poll usually takes half a second at most.
 AWAY_S = 3.0
 
@@ -160,107 +156,6 @@ def formatter(form: str, key_separator: str | None, null: str | None) -> Output:
     separator = None if key_separator is None else key_separator.encode()
     text = b"" if null is None else null.encode()
     return Output(lambda record: to_text(record, separator, text))
-
-
-def bounds_of(start: str, time_text: str | None, until: int | None, until_time: str | None) -> Bounds:
-    """Return the bounds for the options."""
-    if time_text is not None and start != "start":
-        raise click.UsageError("--from and --time exclude each other.")
-    if until is not None and until_time is not None:
-        raise click.UsageError("--until and --until-time exclude each other.")
-    if start not in ("start", "end") and not start.isdecimal():
-        raise click.BadParameter(f"{start!r} is neither start, end nor an offset.", param_hint="--from")
-    return Bounds(
-        start,
-        None if time_text is None else parse_time(time_text),
-        until,
-        None if until_time is None else parse_time(until_time),
-    )
-
-
-@frozen
-class Bounds:
-    """Where to begin and to end in each partition."""
-
-    start: str  # start, end or an offset
-    time: int | None
-    until: int | None
-    until_time: int | None
-
-    @property
-    def has_end(self) -> bool:
-        """True if the user has named an end."""
-        return self.until is not None or self.until_time is not None
-
-    async def ends(self, client: Client, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition."""
-        from korvet.client import LATEST
-
-        ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
-        if self.until_time is not None:
-            return ends | await self._at(client, tps, self.until_time)
-        return {tp: end if self.until is None else min(end, self.until) for tp, end in ends.items()}
-
-    async def starts(
-        self, client: Client, tps: list[TopicPartition], ends: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        """Return the start offset of each partition."""
-        from korvet.client import EARLIEST, LATEST
-
-        if self.time is not None:
-            return ends | await self._at(client, tps, self.time)
-        if self.start in ("start", "end"):
-            bound = EARLIEST if self.start == "start" else LATEST
-            return {
-                tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, bound))).items()
-            }
-        return dict.fromkeys(tps, int(self.start))
-
-    @staticmethod
-    async def _at(client: Client, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """Return the offset of the first record at or after a time, of the partitions that have one."""
-        found = await client.list_offsets(dict.fromkeys(tps, time))
-        return {tp: at.offset for tp, at in found.items() if at.offset >= 0}
-
-
-async def last_records(
-    client: Client, tps: list[TopicPartition], ends: dict[TopicPartition, int], count: int
-) -> list[ConsumedRecord]:
-    """Return the last records of all partitions together, in the order of their timestamps."""
-    found: list[ConsumedRecord] = []
-    for tp, start in (await Bounds("start", None, None, None).starts(client, tps, ends)).items():
-        found += await last_of_partition(client, tp, start, ends[tp], count)
-    return sorted(found, key=lambda record: record.timestamp)[-count:]
-
-
-async def last_of_partition(
-    client: Client, tp: TopicPartition, start: int, end: int, count: int
-) -> deque[ConsumedRecord]:
-    """Return the last records of a partition.
-
-    Offsets may have gaps, after compaction or because they follow the clock. So the part of the log that is read grows
-    until it has enough records.
-    """
-    offsets = count
-    while True:
-        first = max(start, end - offsets)
-        records: deque[ConsumedRecord] = deque(maxlen=count)
-        consumer = client.consume({tp: first}, until={tp: end}, max_wait_ms=0)
-        async for record in to_the_end(consumer):
-            records.append(record)
-        if len(records) == count or first == start:
-            return records
-        offsets *= GROWTH
-
-
-async def to_the_end(consumer: Consumer) -> AsyncIterator[ConsumedRecord]:
-    """Yield all records up to the end of the log, which may have none any more."""
-    empty_polls = 0
-    while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
-        records = await consumer.poll()
-        empty_polls = 0 if records else empty_polls + 1
-        for record in records:
-            yield record
 
 
 async def print_records(consumer: Consumer, output: Output, limit: int | None) -> None:
