@@ -12,9 +12,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import hypothesis
 import pytest
 
 from tests.certificates import Authority
+
+# The time that an example takes depends on the other work of the machine.
+hypothesis.settings.register_profile("korvet", deadline=None)
+hypothesis.settings.load_profile("korvet")
 
 
 class Skips:

@@ -15,7 +15,7 @@ texts = st.one_of(
 header_lists = st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=5), texts), max_size=3))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(texts, texts, header_lists), min_size=1, max_size=30),
     st.sampled_from(Codec),

@@ -67,7 +67,7 @@ def on_the_wire(rows: list[Row]) -> list[Row]:
     return [(*row[:5], row[5] or []) for row in rows]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(tables(), st.sampled_from([1, 300, 1_000_000]))
 def test_batches_contain_all_rows_in_order(rows: list[Row], max_bytes: int) -> None:
     found: list[Row] = []

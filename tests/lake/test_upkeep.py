@@ -179,7 +179,6 @@ def test_table_matches_the_model_after_any_sequence_of_maintenance() -> None:
         settings=settings(
             max_examples=12,
             stateful_step_count=15,
-            deadline=None,
             phases=[Phase.explicit, Phase.generate],  # shrinking a failure would take minutes
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

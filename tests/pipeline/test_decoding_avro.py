@@ -306,7 +306,7 @@ def test_schema_without_a_column_equivalent_is_refused(schema: str, error: str) 
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_bytes_decode_to_a_row_or_a_fault(value: bytes) -> None:
     faults = Faults()
     (row,) = AvroValues(EVERYTHING).objects([value], faults)

@@ -108,7 +108,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.dictionaries(st.sampled_from("abcdB"), VALUES, max_size=4), max_size=8),
     st.integers(0, 8),

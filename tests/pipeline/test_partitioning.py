@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from korvet.client.partitioner import partition_of_key
@@ -14,7 +14,6 @@ texts = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(texts, max_size=50), st.integers(1, 100))
 def test_keys_are_partitioned_as_by_the_client(keys: list[bytes | None], count: int) -> None:
     expected = [partition_of_key(key or b"", count) for key in keys]
@@ -22,7 +21,6 @@ def test_keys_are_partitioned_as_by_the_client(keys: list[bytes | None], count: 
     assert expected == partitions_of(pa.array(keys, pa.binary()), count).tolist()
 
 
-@settings(deadline=None)
 @given(st.lists(texts, min_size=3, max_size=20))
 def test_sliced_keys_are_partitioned_as_by_the_client(keys: list[bytes | None]) -> None:
     expected = [partition_of_key(key or b"", 7) for key in keys[2:]]

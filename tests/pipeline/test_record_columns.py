@@ -93,7 +93,7 @@ def decoded(
     return found
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(records_of(), st.sampled_from(Codec), st.sampled_from(TimestampType)),
@@ -112,7 +112,7 @@ def test_decoded_columns_match_the_plain_decoder(
     assert expected_of(batches) == decoded(batches)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of(), st.integers(0, 200), st.integers(0, 200))
 def test_only_records_of_the_range_are_decoded(records: list[RawRecord], start: int, length: int) -> None:
     batches = [batch_of(records, 50)]

@@ -93,7 +93,7 @@ def test_random_bytes_decode_or_raise_a_protocol_error(cls: type[Any], version: 
     @example(data=b"\xff" * 300)
     @example(data=b"\x7f" * 300)
     @example(data=b"\x00" * 300)
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     def read(data: bytes) -> None:
         try:
             _, end = decode(cls, version, memoryview(data))

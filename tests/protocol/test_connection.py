@@ -252,7 +252,7 @@ def test_requests_before_a_malformed_one_are_read_and_none_after_it(data: bytes,
             connection.next_request()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20))
 def test_random_bytes_in_random_pieces_decode_or_raise_a_protocol_error(
     data: bytes, sizes: list[int]
@@ -269,7 +269,7 @@ def test_random_bytes_in_random_pieces_decode_or_raise_a_protocol_error(
         return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     key=st.sampled_from(sorted(APIS)),
     version=st.integers(-1, 20),
@@ -485,7 +485,7 @@ def test_connection_is_idle_between_requests_only() -> None:
     pieces=st.lists(st.integers(1, 90_000), min_size=1, max_size=8),
     allow=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_frames_are_read_from_a_stream_cut_into_random_pieces(
     contents: list[int], pieces: list[int], allow: bool
 ) -> None:

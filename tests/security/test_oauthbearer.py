@@ -87,7 +87,7 @@ async def test_malformed_messages_are_rejected(message: bytes) -> None:
 
 
 @given(st.integers(min_value=0, max_value=30), st.integers(min_value=0, max_value=3), st.binary(max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_mutated_messages_do_not_crash(position: int, removed: int, added: bytes) -> None:
     mutated = FIRST[:position] + added + FIRST[position + removed :]
     sasl = server()

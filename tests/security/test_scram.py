@@ -211,7 +211,7 @@ def test_repr_hides_secrets() -> None:
     st.integers(min_value=0, max_value=3),
     st.binary(max_size=3),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_mutated_messages_neither_authenticate_nor_crash(
     original: bytes, position: int, removed: int, added: bytes
 ) -> None:

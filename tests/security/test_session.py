@@ -75,7 +75,7 @@ async def log_in(session: Session, mechanism: str = "PLAIN", message: bytes = b"
         max_size=12,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_requests_are_accepted_only_after_a_valid_message(steps: list[str | bytes | float]) -> None:
     async def converse() -> None:
         clock = Clock()

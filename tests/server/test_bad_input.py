@@ -401,7 +401,7 @@ def run(data: bytes) -> list[Any]:
 API_AND_VERSION = [
     (api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)
 ]
-EXAMPLES = settings(max_examples=400, deadline=None)
+EXAMPLES = settings(max_examples=400)
 
 
 def sensible(message: object, version: int, random: Random, batches: Iterator[bytes]) -> None:
@@ -479,7 +479,7 @@ def test_random_bytes_after_a_header_are_answered_or_end_their_connection(
 
 
 @given(st.lists(st.tuples(st.sampled_from(API_AND_VERSION), st.integers(0, 2**32)), min_size=2, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_consecutive_requests_are_answered_in_turn(asked: list[tuple[tuple[Api, int], int]]) -> None:
     """None of them is lost, whatever the ones before did, as long as none ends the connection."""
 

@@ -36,7 +36,7 @@ sizes = st.sampled_from([0, 10, 3_000, 30_000, 70_000])
 appends = st.lists(st.tuples(st.lists(times, min_size=1, max_size=12), sizes), min_size=1, max_size=12)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(appends, st.data())
 @pytest.mark.parametrize("mapping", ["timestamp", "dense"])
 @pytest.mark.parametrize("layout", ["record", "batch"])
