@@ -64,6 +64,14 @@ class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not a
     """Close the connection instead of sending a response, for example after an error of a Produce with acks=0."""
 
 
+class CutShort(Disconnect):
+    """Send the first half of the response, and then close the connection. Only injected faults raise it."""
+
+    def __init__(self, message: str, response: object) -> None:
+        super().__init__(message)
+        self.response = response
+
+
 class PendingResponse(ABC):
     """The response to a request whose order relative to later requests is fixed, and whose result is not known yet.
 

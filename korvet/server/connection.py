@@ -21,7 +21,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext
+from korvet.broker.broker import Broker, CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Share
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
@@ -248,7 +248,11 @@ class ServedConnection:
         self.receiver.queued_s = 0.0
         exchange.response = request.refusal
         if exchange.response is None:
-            exchange.response = await request.api.handle(broker, request.body, exchange.context)
+            try:
+                exchange.response = await request.api.handle(broker, request.body, exchange.context)
+            except CutShort as cut:
+                await self._send_first_half(request, cut.response)
+                raise
         if exchange.is_produce and isinstance(exchange.response, PendingResponse):
             exchange.pending = exchange.response
             if self._pending or self._has_more(request):
@@ -387,6 +391,11 @@ class ServedConnection:
                 await self.transport.wait_writable()
                 self.progress.is_sending = False
         return size
+
+    async def _send_first_half(self, request: Request, response: object) -> None:
+        await self._until_nothing_is_pending()
+        data = b"".join(self.incoming.send(request, response))
+        await self._send([data[: len(data) // 2]])
 
     # --- Ends -------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from korvet.concurrency.tasks import supervise
 from korvet.config import Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
+from korvet.protocol.connection import Api
 from korvet.server.authentication import Authentication, authentication
 from korvet.server.connection import ServedConnection, Shared
 from korvet.server.keystores import ListenerTls, listeners_tls, refresh
@@ -88,6 +89,7 @@ class Server:
     broker: Broker
     listeners: Sequence[BoundListener]
     sweep_interval_s: float = SWEEP_INTERVAL_S
+    apis: Mapping[int, Api] = field(default=APIS, kw_only=True)
     _authentication: Authentication = field(init=False)
     _tls: Mapping[str, ListenerTls] = field(init=False)  # by the name of a listener that has TLS
     _connections: set[ServedConnection] = field(factory=set)
@@ -135,7 +137,7 @@ class Server:
     async def _accept_until_stopped(
         self, connections: trio.Nursery, task_status: trio.TaskStatus[Self]
     ) -> None:
-        shared = Shared(self.broker, APIS, RequestMemory(self._budget))
+        shared = Shared(self.broker, self.apis, RequestMemory(self._budget))
         try:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
@@ -268,6 +270,7 @@ async def run(
     config: Config,
     *,
     counters: Counters | None = None,
+    apis: Mapping[int, Api] = APIS,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen, open the storage, and serve until a signal ends the broker. Report the server once it serves.
@@ -279,7 +282,10 @@ async def run(
         # Listen first: a port in use is an immediate error, while opening storage may take long. Clients that connect
         # in the meantime wait in the backlog.
         listeners = open_listeners(config)
-        async with opened(config, listeners, counters=counters) as server, trio.open_nursery() as nursery:
+        async with (
+            opened(config, listeners, counters=counters, apis=apis) as server,
+            trio.open_nursery() as nursery,
+        ):
 
             async def stop() -> None:
                 server.stop()
@@ -292,13 +298,13 @@ async def run(
 
 @asynccontextmanager
 async def open_server(
-    config: Config | None = None, *, storage: Storage | None = None
+    config: Config | None = None, *, storage: Storage | None = None, apis: Mapping[int, Api] = APIS
 ) -> AsyncIterator[Server]:
     """Run a broker inside another Trio program. It serves until the block ends, and then drains.
 
     Without `config` the broker has the default settings and listens on a free loopback port. Port 0 in `listeners`
-    means a free port as well. A `storage` replaces the one that `config` names, and stays open after the block.
-    Several brokers may run concurrently, in any thread. No signal handlers are installed.
+    means a free port as well. A `storage` replaces the one that `config` names, and stays open after the block. `apis`
+    is the table of APIs to serve. Several brokers may run concurrently, in any thread, and install no signal handlers.
 
     Raises ListenError and StorageUsageError. An error in the broker itself cancels the block.
     """
@@ -312,7 +318,10 @@ async def open_server(
             ended.set()
 
     listeners = open_listeners(config)
-    async with opened(config, listeners, storage=storage) as server, background_nursery() as nursery:
+    async with (
+        opened(config, listeners, storage=storage, apis=apis) as server,
+        background_nursery() as nursery,
+    ):
         await nursery.start(serve, server)
         yield server
         server.stop()
@@ -339,6 +348,7 @@ async def opened(
     storage: Storage | None = None,
     counters: Counters | None = None,
     make_groups: MakeGroups = GroupCoordinator,
+    apis: Mapping[int, Api] = APIS,
 ) -> AsyncIterator[Server]:
     """Yield a server that is ready to `serve`, and close its listeners at the end of the block.
 
@@ -357,7 +367,7 @@ async def opened(
                 remote=remote,
                 make_groups=make_groups,
             )
-            yield Server(broker, listeners)
+            yield Server(broker, listeners, apis=apis)
     finally:
         for bound in listeners:
             bound.close()

@@ -30,6 +30,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from korvet.faults.kinds import Delay as Delay
+    from korvet.faults.kinds import Drop as Drop
+    from korvet.faults.kinds import Error as Error
+    from korvet.faults.kinds import Fault as Fault
+    from korvet.faults.kinds import Freeze as Freeze
+    from korvet.faults.kinds import MoveCoordinator as MoveCoordinator
+    from korvet.faults.kinds import RaiseLeaderEpoch as RaiseLeaderEpoch
+    from korvet.faults.kinds import Throttle as Throttle
+    from korvet.faults.kinds import Truncate as Truncate
     from korvet.testing.broker import ReceivedRecord as ReceivedRecord
     from korvet.testing.broker import ServedBroker as ServedBroker
     from korvet.testing.broker import serving as serving
@@ -38,14 +47,26 @@ if TYPE_CHECKING:
     from korvet.testing.threads import RunningBroker as RunningBroker
     from korvet.testing.threads import running_broker as running_broker
 
+FAULTS = (
+    "Delay",
+    "Drop",
+    "Error",
+    "Fault",
+    "Freeze",
+    "MoveCoordinator",
+    "RaiseLeaderEpoch",
+    "Throttle",
+    "Truncate",
+)
 MODULES = {
-    "ClientMissing": "clients",
-    "ReceivedRecord": "broker",
-    "ServedBroker": "broker",
-    "serving": "broker",
-    "BrokerEnded": "threads",
-    "RunningBroker": "threads",
-    "running_broker": "threads",
+    **dict.fromkeys(FAULTS, "korvet.faults.kinds"),
+    "ClientMissing": "korvet.testing.clients",
+    "ReceivedRecord": "korvet.testing.broker",
+    "ServedBroker": "korvet.testing.broker",
+    "serving": "korvet.testing.broker",
+    "BrokerEnded": "korvet.testing.threads",
+    "RunningBroker": "korvet.testing.threads",
+    "running_broker": "korvet.testing.threads",
 }
 
 if "pytest" in sys.modules:
@@ -59,5 +80,5 @@ if "pytest" in sys.modules:
 def __getattr__(name: str) -> object:
     # pytest imports this package at every start, so nothing here may import the broker.
     if name in MODULES:
-        return getattr(import_module(f"korvet.testing.{MODULES[name]}"), name)
+        return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,8 @@ from attrs import define, field, frozen
 from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.broker.topics import NewTopic
 from korvet.config import Config, load_config
+from korvet.faults.injection import Faults, expire
+from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import Headers
 from korvet.server.server import Server, open_server
@@ -54,6 +56,7 @@ class ServedBroker:
     """A broker that serves until its block ends."""
 
     server: Server
+    faults: Faults
     _numbers: Iterator[int] = field(factory=count, repr=False)
 
     @property
@@ -117,6 +120,10 @@ class ServedBroker:
         found = await self._broker.groups.committed(group_id, None)
         return {tp.partition: each.offset for tp, each in sorted(found.items()) if tp.topic == topic}
 
+    async def expire_member(self, group_id: str, member_id: str | None = None) -> None:
+        """Remove a member of a group, or all, as if its session had timed out. Raises GroupIdNotFound."""
+        await expire(self._broker, group_id, member_id)
+
     async def wait_until(self, condition: Callable[[], Awaitable[T]], *, timeout_s: float = LIMIT_S) -> T:
         """Await `condition()` repeatedly until its result is true, and return the result. Raises TimeoutError."""
         with trio.move_on_after(timeout_s):
@@ -166,5 +173,6 @@ async def serving(
     Raises ConfigError, ListenError and StorageUsageError.
     """
     with config_for(storage, settings) as config:
-        async with open_server(config) as server:
-            yield ServedBroker(server)
+        faults = Faults()
+        async with open_server(config, apis=faults.apis(APIS)) as server:
+            yield ServedBroker(server, faults)

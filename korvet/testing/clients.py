@@ -30,7 +30,7 @@ def library(module: str, package: str) -> Any:
 
 @frozen
 class Clients:
-    """What clients of one library need. `closing` closes those that were made, when the broker ends."""
+    """The base of the libraries. `closing` closes the clients that were made, when the broker ends."""
 
     bootstrap_servers: str
     new_name: Callable[[str], str]

@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 from attrs import define, field
 
+from korvet.faults.injection import Faults
 from korvet.testing.broker import LIMIT_S, PAUSE_S, Data, ReceivedRecord, ServedBroker, not_in_time, serving
 from korvet.testing.clients import AioKafka, Confluent, KafkaPython
 
@@ -114,6 +115,15 @@ class RunningBroker:
                 raise not_in_time(condition, timeout_s)
             time.sleep(PAUSE_S)
         return result
+
+    @property
+    def faults(self) -> Faults:
+        """The faults that the broker applies to requests."""
+        return self._broker.faults
+
+    def expire_member(self, group_id: str, member_id: str | None = None) -> None:
+        """Remove a member of a group, or all, as if its session had timed out. Raises GroupIdNotFound."""
+        self._portal.call(lambda: self._broker.expire_member(group_id, member_id))
 
     @property
     def confluent(self) -> Confluent:

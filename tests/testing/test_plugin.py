@@ -9,7 +9,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-# What pytest imports of korvet when it starts.
+# Prints the modules that the plugin adds to those of pytest.
 IMPORTED = """
 import sys
 import pytest
