@@ -33,6 +33,7 @@ COMMANDS = {
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of topics.",
+    "fault": "Inject faults into the answers of a broker, for tests of its clients.",
     "lake": "Archive topics to lake tables, and maintain the tables.",
     "users": "Add, remove and list users, who log in with a password.",
     "offsets": "Print the offsets of a topic's partitions: first, next, or at a time.",

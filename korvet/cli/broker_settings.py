@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 # Environment variables of the other commands, which the broker would report as misspelt settings.
-NOT_OF_THE_BROKER = ("KORVET_BOOTSTRAP_SERVERS", "KORVET_COMMAND_CONFIG", "KORVET_TRACEBACK")
+NOT_OF_THE_BROKER = (
+    "KORVET_BOOTSTRAP_SERVERS",
+    "KORVET_COMMAND_CONFIG",
+    "KORVET_FAULT_PORT",
+    "KORVET_TRACEBACK",
+)
 OPTIONS = (
     click.option("--storage", metavar="URL", help="Storage backend. [memory://]"),
     click.option(

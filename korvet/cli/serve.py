@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.config import Config, Setting
+    from korvet.server.server import Server
     from korvet.workers.forking import Forker
 
 USED_MOST = (
@@ -92,10 +93,14 @@ def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     help="Write the bootstrap address to FILE once the broker serves, and remove FILE at the end.",
 )  # fmt: skip
 @click.option(
+    "--fault-port", metavar="PORT", type=click.IntRange(0, 65535),
+    help="Let tests inject faults through this port on 127.0.0.1; see korvet fault. 0 is a free port.",
+)  # fmt: skip
+@click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
-def command(ready_file: Path | None, **given: Any) -> None:
+def command(ready_file: Path | None, fault_port: int | None, **given: Any) -> None:
     """Start a broker.
 
     Without options the broker stores records in memory, listens on port 9092 of this machine, and loses all records
@@ -107,9 +112,11 @@ def command(ready_file: Path | None, **given: Any) -> None:
     config = read_config(**given)
     hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if fault_port is not None and config.processes > 1:
+        raise click.UsageError("--fault-port needs a broker of one process.")
     forker = None if config.processes == 1 else new_forker()
     with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
-        trio.run(serve, config, forker, announce)
+        trio.run(serve, config, forker, announce, fault_port)
 
 
 def hide_passwords(command: Sequence[str]) -> None:
@@ -162,7 +169,12 @@ def announced_in(path: Path) -> Iterator[Callable[[str], None]]:
             each.unlink(missing_ok=True)
 
 
-async def serve(config: Config, forker: Forker | None, announce: Callable[[str], None] | None = None) -> None:
+async def serve(
+    config: Config,
+    forker: Forker | None,
+    announce: Callable[[str], None] | None = None,
+    fault_port: int | None = None,
+) -> None:
     """Serve from processes of the forker, or from this one, until a signal ends the broker.
 
     Print what was started, and call `announce` with the address for clients.
@@ -171,7 +183,7 @@ async def serve(config: Config, forker: Forker | None, announce: Callable[[str],
 
     async with trio.open_nursery() as nursery:
         if forker is None:
-            lines, address = await started_server(config, nursery)
+            lines, address = await started_server(config, nursery, fault_port)
         else:
             lines, address = await started_parent(config, forker, nursery)
         for line in lines:
@@ -185,13 +197,47 @@ async def serve(config: Config, forker: Forker | None, announce: Callable[[str],
             click.echo("\nCtrl-C ends it.\n")
 
 
-async def started_server(config: Config, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
+async def started_server(
+    config: Config, nursery: trio.Nursery, fault_port: int | None
+) -> tuple[Sequence[str], str]:
     """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
-    from korvet.server.server import Server, keep_what_is_there, run, start_lines
+    from korvet.server.server import keep_what_is_there, run, start_lines
 
-    server: Server = await nursery.start(run, config)
+    if fault_port is None:
+        server: Server = await nursery.start(run, config)
+        lines = start_lines(server)
+    else:
+        server, port = await nursery.start(run_with_faults, config, fault_port)
+        lines = [*start_lines(server), f"tests inject faults through port {port}: korvet fault --help"]
     keep_what_is_there()
-    return start_lines(server), server.listeners[0].advertised.address
+    return lines, server.listeners[0].advertised.address
+
+
+async def run_with_faults(
+    config: Config, port: int, *, task_status: trio.TaskStatus[tuple[Server, int]]
+) -> None:
+    """Run a server with a port for faults. Report the server and the port once both serve."""
+    import trio
+
+    from korvet.faults.control import fault_port
+    from korvet.faults.injection import Faults
+    from korvet.handlers import APIS
+    from korvet.server.server import run
+
+    faults = Faults()
+    ended = trio.Event()
+
+    async def serve(*, task_status: trio.TaskStatus[Server]) -> None:
+        try:
+            await run(config, apis=faults.apis(APIS), task_status=task_status)
+        finally:
+            ended.set()
+
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(serve)
+        async with fault_port(port, faults, server.broker) as bound:
+            task_status.started((server, bound))
+            await ended.wait()
 
 
 async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
