@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
@@ -23,6 +25,16 @@ def examples() -> dict[str, str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = [each[1] for text in (readme, TESTING) for each in EXAMPLE.finditer(text)]
     return {name[1]: text for text in found if (name := FILE_NAME.match(text))}
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    """Let examples with Hypothesis take as long as they need on a machine that is busy."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
+    yield
+    settings.load_profile(before)
 
 
 @pytest.mark.parametrize("name", examples())
