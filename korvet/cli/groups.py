@@ -9,7 +9,7 @@ import click
 
 from korvet.cli.options import as_json, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
-from korvet.cli.times import EXAMPLES, parse_time
+from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from korvet.cli.positions import Position, Target
@@ -252,6 +252,10 @@ def dashed(row: dict[str, Any]) -> dict[str, Any]:
     "--to-datetime", "--to-time", "time_text", metavar="TIME",
     help=f"To the first record at or after a time, such as {EXAMPLES}.",
 )  # fmt: skip
+@click.option(
+    "--by-duration", "duration_text", metavar="DURATION",
+    help="To the first record of the last PT1H30M, P7D, 90s or 1h30m.",
+)  # fmt: skip
 @click.option("--execute", is_flag=True, help="Commit the new offsets; default: only show them.")
 @bootstrap_servers
 @as_json
@@ -265,6 +269,7 @@ def reset_offsets(
     to_offset: int | None,
     shift_by: int | None,
     time_text: str | None,
+    duration_text: str | None,
     execute: bool,
     servers: str,
     as_json: bool,
@@ -277,14 +282,14 @@ def reset_offsets(
 
     if bool(topics) == all_topics:
         raise click.UsageError("Name --topic, or --all-topics.")
-    timestamp = None if time_text is None else parse_time(time_text)
     target = only_one(
         Target("earliest") if to_earliest else None,
         Target("latest") if to_latest else None,
         Target("current") if to_current else None,
         None if to_offset is None else Target("offset", to_offset),
         None if shift_by is None else Target("shift", shift_by),
-        None if timestamp is None else Target("time", timestamp),
+        None if time_text is None else Target("time", parse_time(time_text)),
+        None if duration_text is None else Target("time", now_ms() - parse_duration(duration_text)),
     )
     done = with_client(servers, lambda client: reset(client, group, topics, target, execute=execute))
     for warning in done.warnings:
@@ -311,7 +316,8 @@ def only_one(*targets: Target | None) -> Target:
     given = [target for target in targets if target is not None]
     if len(given) != 1:
         raise click.UsageError(
-            "Name one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime and --shift-by."
+            "Name one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration and"
+            " --shift-by."
         )
     return given[0]
 

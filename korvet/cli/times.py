@@ -1,7 +1,9 @@
-"""Points in time as users write them: an ISO 8601 time, or milliseconds since 1970 as on the wire."""
+"""Points in time and durations as users write them: an ISO 8601 time, or milliseconds since 1970 as on the wire."""
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import UTC, datetime
 
 import click
@@ -15,6 +17,7 @@ NAMED = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
+DURATION = re.compile(r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE)
 EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 1767225600000"
 
 
@@ -29,6 +32,20 @@ def parse_time(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the current time in milliseconds since 1970."""
+    return round(time.time() * 1000)
+
+
+def parse_duration(text: str) -> int:
+    """Parse a duration in days, hours, minutes and seconds, in ISO 8601 (P1DT2H) or short (1d2h), to milliseconds."""
+    match = DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise click.BadParameter(f"{text!r} is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m.")
+    days, hours, minutes, seconds = (float(number or 0) for number in match.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def parse_named_time(text: str) -> int:

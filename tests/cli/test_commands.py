@@ -528,6 +528,7 @@ def test_unreachable_broker_is_reported_in_one_line(korvet: Korvet) -> None:
     "arguments, complaint",
     [
         (["nonsense"], "No such command 'nonsense'."),
+        (["topic", "list"], "No such command 'topic'. Did you mean 'topics'?"),
         (["topics", "create"], "Missing argument 'TOPIC'."),
         (["topics", "list", "--nonsense"], "No such option"),
         (["topics", "create", "x", "--set", "y"], "'y' is not NAME=VALUE."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from korvet.cli.times import format_time, parse_named_time, parse_time
+from korvet.cli.times import format_time, parse_duration, parse_named_time, parse_time
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,24 @@ def test_unknown_named_time_is_refused_with_the_accepted_names() -> None:
 )
 def test_timestamp_is_printed_in_utc(timestamp: int, expected: str) -> None:
     assert expected == format_time(timestamp)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("PT1H30M", 5_400_000),
+        ("P7D", 604_800_000),
+        ("P1DT0.5S", 86_400_500),
+        ("90s", 90_000),
+        ("1d2h", 93_600_000),
+        ("PT0S", 0),
+    ],
+)
+def test_duration_is_iso_or_short(text: str, expected: int) -> None:
+    assert expected == parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "soon", "1w", "-1h", "1h30"])
+def test_invalid_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a duration. Accepted: PT1H30M"):
+        parse_duration(text)
