@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 import trio
 
-from korvet.config import Config, Listener
+from korvet.config import Config, ConfigError, Listener
 from korvet.doctor.findings import Finding, error, ok, warning
+from korvet.server.keystores import listeners_tls
 from korvet.server.listeners import BoundListener, ListenError, PortInUse, is_loopback, open_listeners
 
 CONNECT_LIMIT_S = 3.0
@@ -17,6 +18,8 @@ CONNECT_LIMIT_S = 3.0
 
 async def listener_findings(config: Config) -> AsyncIterator[Finding]:
     """Yield the findings about the listeners. They are bound for the time of the checks, unless a port is in use."""
+    for found in certificate_findings(config):
+        yield found
     try:
         bound = open_listeners(config)
     except PortInUse as refusal:
@@ -42,15 +45,26 @@ async def listener_findings(config: Config) -> AsyncIterator[Finding]:
             each.close()
 
 
+def certificate_findings(config: Config) -> Iterator[Finding]:
+    """Yield the findings about the certificates of listeners with TLS."""
+    try:
+        for name in listeners_tls(config):
+            yield ok("certificate", f"{name} has a certificate, and the key that belongs to it")
+    except ConfigError as refusal:
+        for line in refusal.errors:
+            yield error("certificate", line, "docs/security.md describes the files")
+
+
 def encryption(config: Config, listener: Listener) -> Finding:
     """Judge the protocol of a listener that other machines reach."""
     protocol = config.protocol(listener)
-    if is_loopback(listener.host) or protocol == "SASL_SSL":
+    is_mutual = protocol == "SSL" and config.of_listener(listener, "ssl_client_auth") == "required"
+    if is_loopback(listener.host) or protocol == "SASL_SSL" or is_mutual:
         return ok("security", f"{listener} is {protocol}")
     missing = {
         "PLAINTEXT": "neither encryption nor authentication",
         "SASL_PLAINTEXT": "no encryption: who sees the network sees passwords and records",
-        "SSL": "no authentication, unless ssl.client.auth=required",
+        "SSL": "no authentication without ssl.client.auth=required",
     }[protocol]
     return warning(
         "security",

@@ -115,7 +115,7 @@ class TlsTransport(Transport):
 
     def receive_into(self, buffer: bytearray | memoryview) -> int:
         view, count = memoryview(buffer)[:BYTES_AT_ONCE], 0
-        received = RECORD_BYTES
+        received, self._is_over = RECORD_BYTES, False
         try:
             while received >= SHORT_RECORD_BYTES and count < len(view):
                 received = self._sock.recv_into(view[count:])
@@ -127,8 +127,8 @@ class TlsTransport(Transport):
         except OSError:
             if not count:
                 raise
-            self._is_over = True  # the next call raises it again
-        self._is_over = self._is_over or not received
+            received = 0  # the next call raises it again
+        self._is_over = not received
         return count
 
     def has_arrived(self) -> bool:

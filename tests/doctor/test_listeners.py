@@ -8,6 +8,7 @@ import trio
 from korvet.config import Config, load_config
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.listeners import listener_findings
+from tests.certificates import Authority
 from tests.servers import free_port
 
 
@@ -97,3 +98,22 @@ def test_checked_ports_are_free_afterwards() -> None:
 
     for _ in range(2):
         assert Verdict.OK == found(config(f"127.0.0.1:{port}"))["listeners"].verdict
+
+
+def test_listener_with_a_certificate_and_required_client_certificates_is_fine(authority: Authority) -> None:
+    tls = {"ssl_keystore_location": str(authority.broker), "ssl_truststore_location": str(authority.ca)}
+    findings = found(config("SSL://:0", ssl_client_auth="required", **tls))
+
+    assert Verdict.OK == findings["security"].verdict
+    assert (
+        Finding("certificate", Verdict.OK, "SSL has a certificate, and the key that belongs to it")
+        == (findings["certificate"])
+    )
+    assert Verdict.WARNING == found(config("SSL://:0", **tls))["security"].verdict
+
+
+def test_missing_certificate_is_an_error() -> None:
+    finding = found(config("SSL://127.0.0.1:0", ssl_keystore_location="/missing"))["certificate"]
+
+    assert Verdict.ERROR == finding.verdict
+    assert "$.ssl.keystore.location: /missing: No such file or directory" == finding.reason
