@@ -413,7 +413,9 @@ class Config:
         tls.CERTIFICATES, None, "certificates of these authorities as text, instead of a file"
     )
     ssl_client_auth: str = _setting(
-        tls.CLIENT_AUTH, "none", "whether listeners with TLS request or require a certificate of the client"
+        tls.CLIENT_AUTH,
+        "none",
+        "whether SSL listeners ask for a client certificate; SASL_SSL listeners have settings of their own",
     )
     ssl_enabled_protocols: tuple[str, ...] = _setting(
         tls.VERSIONS, tls.PROTOCOLS, "versions of TLS that listeners accept"
@@ -498,6 +500,15 @@ class Config:
     def has_tls(self, listener: Listener) -> bool:
         """Return True if the listener encrypts connections with TLS."""
         return self.protocol(listener).endswith("SSL")
+
+    def client_auth(self, listener: Listener) -> str:
+        """Return "requested" or "required" if the listener asks clients for certificates, otherwise "none".
+
+        As in Kafka, a listener with SASL obeys its own setting only, not the one of all listeners.
+        """
+        default = "none" if self.has_sasl(listener) else self.ssl_client_auth
+        found: str = self._overrides.get((listener.name, "ssl_client_auth"), default)
+        return found if self.has_tls(listener) else "none"
 
     def mechanisms(self, listener: Listener) -> tuple[str, ...]:
         """Return the SASL mechanisms of a listener."""
@@ -595,7 +606,7 @@ def _tls_contradictions(config: Config, listener: Listener) -> Iterator[str]:
     if value("ssl_truststore_location") and value("ssl_truststore_certificates"):
         yield fault("ssl_truststore_location", "ssl.truststore.certificates is set as well")
     trusts = value("ssl_truststore_location") or value("ssl_truststore_certificates")
-    if value("ssl_client_auth") != "none" and not trusts:
+    if config.client_auth(listener) != "none" and not trusts:
         yield fault("ssl_client_auth", "it requires ssl.truststore.location or ssl.truststore.certificates")
     if not value("ssl_enabled_protocols"):
         yield fault("ssl_enabled_protocols", f"the list is empty; accepted: {', '.join(tls.PROTOCOLS)}")

@@ -58,8 +58,8 @@ def certificate_findings(config: Config) -> Iterator[Finding]:
 def encryption(config: Config, listener: Listener) -> Finding:
     """Judge the protocol of a listener that other machines reach."""
     protocol = config.protocol(listener)
-    is_mutual = protocol == "SSL" and config.of_listener(listener, "ssl_client_auth") == "required"
-    if is_loopback(listener.host) or protocol == "SASL_SSL" or is_mutual:
+    is_authenticated = config.has_sasl(listener) or config.client_auth(listener) == "required"
+    if is_loopback(listener.host) or (config.has_tls(listener) and is_authenticated):
         return ok("security", f"{listener} is {protocol}")
     missing = {
         "PLAINTEXT": "neither encryption nor authentication",

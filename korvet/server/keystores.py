@@ -147,7 +147,7 @@ def context_of(settings: ListenerSettings, contents: Contents) -> ssl.SSLContext
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _choose_algorithms(context, settings)
     _load_key(context, settings, contents.keystore)
-    context.verify_mode = CLIENT_AUTH[settings["client_auth"]]
+    context.verify_mode = CLIENT_AUTH[settings.config.client_auth(settings.listener)]
     # As in Java, any certificate in the file is trusted, not only those of root authorities.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if context.verify_mode != ssl.CERT_NONE:

@@ -448,10 +448,7 @@ def _warnings(bound: BoundListener, config: Config) -> Iterator[str]:
 
 def _risk(listener: Listener, config: Config) -> str:
     """Return what the listener lacks if other machines can reach it, or ""."""
-    requires_certificate = (
-        config.has_tls(listener) and config.of_listener(listener, "ssl_client_auth") == "required"
-    )
-    if not config.has_sasl(listener) and not requires_certificate:
+    if not config.has_sasl(listener) and config.client_auth(listener) != "required":
         return "without authentication: any client may read, write and delete everything"
     if not config.has_tls(listener):
         return "without encryption: passwords of PLAIN, tokens and records can be read on the way"

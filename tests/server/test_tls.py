@@ -412,14 +412,36 @@ async def test_acls_apply_to_the_principal_of_a_certificate(authority: Authority
                 assert expected == (await client.ask(creation, 7)).topics[0].error_code
 
 
-async def test_principal_with_sasl_is_the_one_of_sasl(authority: Authority) -> None:
+@pytest.mark.parametrize("override, certificate", [({}, False), ({"SASL_SSL": "required"}, True)])
+async def test_principal_with_sasl_is_the_one_of_sasl(
+    authority: Authority, override: dict[str, str], *, certificate: bool
+) -> None:
+    settings = {
+        "listeners": (Listener("SASL_SSL", "localhost", 0),),
+        "ssl_client_auth": "required",  # of listeners without SASL
+        "overrides": {(name, "ssl_client_auth"): value for name, value in override.items()},
+        "storage": await storage_with_alice(),
+    }
+    security = authority.security(authority.client if certificate else None)
+    security = evolve(security, sasl=Sasl("SCRAM-SHA-256", "alice", "hush"))
+    async with (
+        secured(authority, **settings) as server,
+        open_client(server.bootstrap_servers, security=security) as client,
+    ):
+        assert server.broker.cluster_id == client.cluster_id
+        assert {"User:alice"} == {each._principal for each in server._connections}
+
+
+async def test_listener_with_sasl_requires_a_certificate_by_its_own_setting(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     listeners = (Listener("SASL_SSL", "localhost", 0),)
-    storage = await storage_with_alice()
-    async with secured(authority, listeners=listeners, ssl_client_auth="required", storage=storage) as server:
-        security = evolve(authority.security(authority.client), sasl=Sasl("SCRAM-SHA-256", "alice", "hush"))
-        async with open_client(server.bootstrap_servers, security=security) as client:
-            assert server.broker.cluster_id == client.cluster_id
-            assert {"User:alice"} == {each._principal for each in server._connections}
+    overrides = {("SASL_SSL", "ssl_client_auth"): "required"}
+    async with secured(authority, listeners=listeners, overrides=overrides) as server:
+        await attempt(server, authority.context())
+        await until_none_is_open(server)
+    (line,) = complaints(caplog)
+    assert line.endswith("TLS handshake: the client has no certificate, and ssl.client.auth requires one")
 
 
 # --- New certificates ---------------------------------------------------------------------------------------
