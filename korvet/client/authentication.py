@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+import trio
+
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl
 from korvet.client.tls import TlsRefused
@@ -47,12 +49,27 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
     if sasl.mechanism == "PLAIN":
         # RFC 4616: authorization identity (empty: the same as the user name), user name, and password.
         answer = await _step(f"\0{sasl.username}\0{sasl.password}".encode(), sasl, ask, broker)
+    elif sasl.mechanism == "OAUTHBEARER":
+        answer = await _present_token(sasl, ask, broker)
     else:
         scram = ScramClient(sasl.mechanism, sasl.username, sasl.password)
         answer = await _step(scram.first(), sasl, ask, broker)
         answer = await _step(scram.final(bytes(answer.auth_bytes)), sasl, ask, broker)
         scram.verify(bytes(answer.auth_bytes))
     return answer.session_lifetime_ms / 1000
+
+
+async def _present_token(sasl: Sasl, ask: Ask, broker: object) -> SaslAuthenticateResponse:
+    """Send the token (RFC 7628). The broker answers a bad one with JSON, and then with an error to one more byte."""
+    try:
+        token = (await trio.Path(sasl.token_file).read_text()).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAuthenticated(f"the token cannot be read from {sasl.token_file}: {error}.") from None
+    answer = await _step(f"n,,\x01auth=Bearer {token}\x01\x01".encode(), sasl, ask, broker)
+    if answer.auth_bytes:
+        await _step(b"\x01", sasl, ask, broker)
+        raise NotAuthenticated(f"{broker} does not accept the token.")
+    return answer
 
 
 async def _choose(sasl: Sasl, ask: Ask, broker: object) -> None:

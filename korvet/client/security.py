@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import unquote, urlsplit
 
 from attrs import field, frozen
 
@@ -28,12 +29,15 @@ MECHANISMS = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105  the name of a setting
 #: The settings that have an effect: names of Kafka's Java clients, then those that only librdkafka has.
 SETTINGS = (
     "security.protocol",
     "sasl.mechanism",
     "sasl.jaas.config",
+    TOKEN_URL,
     "ssl.truststore.location",
     "ssl.truststore.certificates",
     "ssl.truststore.type",
@@ -69,7 +73,7 @@ IGNORED = (
     "sasl.login.retry.backoff.max.ms",
     "sasl.login.retry.backoff.ms",
 )
-#: Settings of unsupported mechanisms: without the mechanism they have no effect in Kafka's clients either.
+#: Settings of unsupported mechanisms, and of ways to get a token that are not supported.
 OF_OTHER_MECHANISMS = ("sasl.kerberos.", "sasl.oauthbearer.")
 KEYS = ("ssl.key.location", "ssl.keystore.key")
 
@@ -79,8 +83,10 @@ class Sasl:
     """The credentials of a client."""
 
     mechanism: str
-    username: str = field(repr=False)
-    password: str = field(repr=False)
+    username: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    #: For OAUTHBEARER, the file with the token, which is read for each authentication.
+    token_file: str = ""
 
 
 @frozen
@@ -101,8 +107,11 @@ class Security:
         settings = {"security.protocol": self.protocol}
         if self.sasl is not None:
             settings["sasl.mechanism"] = self.sasl.mechanism
-            settings["sasl.username"] = self.sasl.username
-            settings["sasl.password"] = self.sasl.password
+            if self.sasl.token_file:
+                settings[TOKEN_URL] = Path(self.sasl.token_file).as_uri()
+            else:
+                settings["sasl.username"] = self.sasl.username
+                settings["sasl.password"] = self.sasl.password
         if self.tls is not None:
             pem = {
                 "ssl.truststore.certificates": self.tls.trusted,
@@ -126,7 +135,7 @@ def is_about_security(name: str) -> bool:
 
 def is_without_effect(name: str) -> bool:
     """Return True if a security setting is accepted and ignored."""
-    return name in IGNORED or name.startswith(OF_OTHER_MECHANISMS)
+    return name in IGNORED or (name.startswith(OF_OTHER_MECHANISMS) and name != TOKEN_URL)
 
 
 def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
@@ -265,6 +274,8 @@ def _sasl(given: _Settings) -> Sasl:
     if mechanism not in MECHANISMS:
         fault = f"is {mechanism!r}" if mechanism else "is missing"
         given.fail("sasl.mechanism", f"{fault}; accepted are {', '.join(MECHANISMS)}")
+    if mechanism == "OAUTHBEARER":
+        return Sasl(mechanism, token_file=_token_file(given))
     if given.one_of("sasl.jaas.config", "sasl.username") == "sasl.username":
         username, password = given.get("sasl.username"), given.get("sasl.password")
     else:
@@ -276,6 +287,16 @@ def _sasl(given: _Settings) -> Sasl:
             f"or {given.prefix}sasl.username and {given.prefix}sasl.password",
         )
     return Sasl(mechanism, username, password)
+
+
+def _token_file(given: _Settings) -> str:
+    """Return the file of the token. As in Kafka's clients, a file: URL names it instead of a token endpoint."""
+    _login(given, "OAUTHBEARER")
+    url = urlsplit(given.get(TOKEN_URL))
+    if url.scheme != "file" or not url.path.startswith("/"):
+        fault = f"is a URL of {url.scheme!r}" if url.scheme else "names no file"
+        given.fail(TOKEN_URL, f"{fault}; accepted is file:///PATH of a file with a token")
+    return unquote(url.path)
 
 
 def _login(given: _Settings, mechanism: str) -> tuple[str, str]:

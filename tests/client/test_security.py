@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from korvet.client.security import PLAINTEXT, Sasl, Security, security_of
+from korvet.client.security import PLAINTEXT, TOKEN_URL, Sasl, Security, security_of
 
 PLAIN_LOGIN = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hush";'
 )
+OAUTH = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_LOGIN}
 JKS = b"\xfe\xed\xfe\xed\x00\x00\x00\x02"
 PKCS12 = b"\x30\x82\x0a\x10\x02\x01\x03"
@@ -131,6 +132,12 @@ def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
         ({"security.protocol": "TLS"}, "security.protocol is 'TLS'; accepted are PLAINTEXT, SSL, SASL_"),
         ({"sasl.mechanisms": "PLAIN"}, "sasl.mechanisms is not supported; accepted are .*sasl.mechanism,"),
         ({**PLAIN, "sasl.mechanism": ""}, "sasl.mechanism is missing; accepted are PLAIN, SCRAM-SHA-256"),
+        ({**PLAIN, "sasl.mechanism": "OAUTHBEARER"}, "names PlainLoginModule; OAUTHBEARER takes OAuthB"),
+        (OAUTH, "sasl.oauthbearer.token.endpoint.url names no file; accepted is file:///PATH"),
+        (
+            {**OAUTH, TOKEN_URL: "https://x/token"},
+            "endpoint.url is a URL of 'https'; accepted is file:///PATH",
+        ),
         ({**PLAIN, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM"),
         ({**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}, "names PlainLoginModule; SCRAM-SHA-256 takes Scram"),
         ({**PLAIN, "sasl.jaas.config": "alice hush"}, "sasl.jaas.config is not a login module; accepted:"),

@@ -17,7 +17,7 @@ from joserfc.jwk import ECKey, KeySet
 
 from korvet.client import open_client
 from korvet.client.scram import ScramClient
-from korvet.client.security import Sasl, Security
+from korvet.client.security import Sasl, Security, security_of
 from korvet.config import Listener, load_config
 from korvet.protocol.errors import ErrorCode, SaslAuthenticationFailed
 from korvet.protocol.frames import SIZE
@@ -36,6 +36,7 @@ LISTENERS = (Listener("SASL_PLAINTEXT", "localhost", 0),)
 ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 METADATA = MetadataRequest(topics=[])
 PLAIN = b"\0alice\0hush"
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 KEY = ECKey.generate_key("P-256", {"kid": "key"})
 
 
@@ -142,6 +143,33 @@ async def test_client_with_a_token_is_served_for_its_lifetime(tokens: dict[str, 
         assert 0 == response.error_code
         assert 200_000 < response.session_lifetime_ms <= 300_000
         assert 0 == (await client.ask(METADATA, 12)).controller_id - 1
+
+
+def bearer(path: Path, expires_s: float) -> Security:
+    """Write a token to a file, and return the security of a client that reads it."""
+    text = token(expires_s).decode().split()[1].rstrip("\x01")
+    (path / "token").write_text(text + "\n")
+    return security_of(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": f"{OAUTH_MODULE} required;",
+            "sasl.oauthbearer.token.endpoint.url": (path / "token").as_uri(),
+        }
+    )
+
+
+async def test_client_reads_its_token_from_a_file(tokens: dict[str, Any], tmp_path: Path) -> None:
+    async with secured(**tokens) as server:
+        security = security_of(bearer(tmp_path, 300).settings())
+        async with open_client(server.bootstrap_servers, security=security) as client:
+            assert server.broker.cluster_id == client.cluster_id
+
+        for write in (lambda: bearer(tmp_path, -300), (tmp_path / "token").unlink):
+            write()
+            with pytest.raises(SaslAuthenticationFailed, match=r"invalid_token|the token cannot be read"):
+                async with open_client(server.bootstrap_servers, security=security):
+                    pass
 
 
 async def test_expired_token_is_answered_with_json_and_then_fails(
