@@ -116,3 +116,20 @@ async def test_partitions_of_an_unresponsive_server_get_storage_errors(
     assert all(isinstance(result, KafkaStorageError) for result in read.values())
     assert list(sizes) == tps
     assert all(isinstance(size, KafkaStorageError) for size in sizes.values())
+
+
+async def test_sizes_of_unused_partitions_are_read_without_creating_states(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    """A client that asks for all log directories asks for every partition of the broker."""
+    async with open_redis_storage(redis_server.url) as storage:
+        await storage.create_topic("unused", 200, {})
+        tps = [TopicPartition("unused", number) for number in range(200)]
+        keys = client.dbsize()
+        client.config_resetstat()
+        sizes = await storage.sizes(tps)
+        commands = client.info("commandstats")
+
+    assert dict.fromkeys(tps, 0) == sizes
+    assert keys == client.dbsize()
+    assert "cmdstat_evalsha" not in commands

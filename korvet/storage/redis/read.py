@@ -392,11 +392,21 @@ class Reader:
         return results
 
     async def _size(self, read: PartitionRead, executed: Reply) -> int | KafkaError:
+        if is_unused(executed):
+            return 0
         try:
             state, _ = await self._checked(read, executed)
         except KafkaError as error:
             return error
         return state.size
+
+
+def is_unused(executed: Reply) -> bool:
+    """Return True if the partition has neither a state nor entries."""
+    if not isinstance(executed, list):
+        return False
+    fields, length, *_ = executed
+    return length == 0 and isinstance(fields, list) and not any(fields)
 
 
 def id_of(entry_id: bytes) -> tuple[int, int]:
