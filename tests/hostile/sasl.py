@@ -142,7 +142,9 @@ class Conversation:
         if steps > 1:
             await self.exchange(ScramClient(SCRAM[0], USERNAME, PASSWORD).first())
         key, version = self.dice.choice(list(APIS)), self.dice.randrange(-1, 20)
-        header = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\1\0\1a\0"
+        self.client.correlation_id += 1
+        number = self.client.correlation_id.to_bytes(4, "big")
+        header = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + number + b"\0\1a\0"
         body = header + self.dice.randbytes(self.dice.randrange(100))
         await self.client.send(len(body).to_bytes(4, "big") + body)
 
