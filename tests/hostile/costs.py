@@ -1,6 +1,7 @@
-"""Measure the cost of each kind of request: `python -m tests.hostile.costs [STORAGE]` prints a table.
+"""Measure the cost of each kind of request: `python -m tests.hostile.costs [memory]` prints a table.
 
-Every request names much with few bytes. Processor time is the broker's own, without that of Redis.
+Every request names much with few bytes. The store is a Valkey, or with `memory` the broker's memory. Processor time is
+the broker's own; the Valkey's is beside it, with the bytes that the request adds to the broker's log and to the store.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import redis
 import trio
+from attrs import define
 
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -30,7 +34,9 @@ from korvet.protocol.messages.offset_commit import (
 )
 from korvet.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.hostile.measuring import API_VERSIONS, client_of, highest_bytes, neighbour, reset_highest
+from tests.hostile.test_decompression import bomb, produce
 from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
 
 TOPICS, PARTITIONS = 20, 5_000
 COUNT = 5_000  # elements of a request
@@ -45,12 +51,18 @@ class Cost(NamedTuple):
     cpu_s: float
     took: int
     longest_s: float
+    redis_s: float
+    logged: int
+    stored: int
 
 
 def requests() -> Iterator[tuple[str, object, int]]:
     """Yield name, message and version."""
     yield "ApiVersions", API_VERSIONS, 3
     yield "Metadata, all topics", MetadataRequest(topics=None), 12
+    large = CreatableTopic(name="large", num_partitions=10_000, replication_factor=1)
+    yield "CreateTopics, 10,000 partitions", CreateTopicsRequest(topics=[large], timeout_ms=30_000), 5
+    yield "Produce, 60 partitions, compressed 1:30,000", produce(bomb(), range(60)), 9
     names = [MetadataRequestTopic(name=f"n{number}") for number in range(COUNT)]
     yield "Metadata, unknown topics", MetadataRequest(topics=names, allow_auto_topic_creation=False), 12
     yield "Metadata, new topics", MetadataRequest(topics=names), 12
@@ -60,9 +72,9 @@ def requests() -> Iterator[tuple[str, object, int]]:
     once = DescribeConfigsRequest(resources=[resource], include_documentation=True, include_synonyms=True)
     yield "DescribeConfigs, the broker", once, 4
     often = DescribeConfigsRequest(
-        resources=[resource] * 1000, include_documentation=True, include_synonyms=True
+        resources=[resource] * 3000, include_documentation=True, include_synonyms=True
     )
-    yield "DescribeConfigs, the broker 1,000 times", often, 4
+    yield "DescribeConfigs, the broker 3,000 times", often, 4
     yield "FindCoordinator", FindCoordinatorRequest(key_type=0, coordinator_keys=["g"] * COUNT), 4
     yield "DescribeGroups", DescribeGroupsRequest(groups=["g"] * COUNT), 5
     yield "ListGroups", ListGroupsRequest(), 4
@@ -91,39 +103,81 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(storage: str) -> list[Cost]:
-    """Send every request once to a broker with 100,000 partitions."""
-    costs = []
-    with KorvetProcess(storage=storage) as broker:
+@define
+class Store:
+    """The Valkey of the measurement, or none."""
+
+    client: redis.Redis | None
+
+    def cpu_s(self) -> float:
+        if self.client is None:
+            return 0.0
+        info = self.client.info("cpu")
+        return float(info["used_cpu_sys"] + info["used_cpu_user"])
+
+    def size(self) -> int:
+        if self.client is None:
+            return 0
+        return int(self.client.info("memory")["used_memory_dataset"])
+
+
+async def measure(url: str, store: Store) -> None:
+    """Send every request once to a broker with 100,000 partitions, and print a row for each."""
+    with KorvetProcess(storage=url) as broker:
         async with client_of(broker) as client, client_of(broker) as other:
-            for number in range(TOPICS):
-                topic = CreatableTopic(name=f"t{number}", num_partitions=PARTITIONS, replication_factor=1)
+            sizes = {f"t{number}": PARTITIONS for number in range(TOPICS)} | {"t": 60}
+            for name, partitions in sizes.items():
+                topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
                 await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
             for name, message, version in requests():
                 reset_highest(broker.pid)
                 before, began = highest_bytes(broker.pid), cpu_s(broker.pid)
+                redis_began, size, lines = store.cpu_s(), store.size(), len(broker.log)
                 frame = client.frame_of(message, version)
                 async with neighbour(other) as waits:
                     await client.send(frame)
                     answer = await client.receive()
-                took = highest_bytes(broker.pid) - before
-                costs.append(
-                    Cost(name, len(frame), len(answer), cpu_s(broker.pid) - began, took, waits.longest_s)
+                cost = Cost(
+                    name,
+                    len(frame),
+                    len(answer),
+                    cpu_s(broker.pid) - began,
+                    highest_bytes(broker.pid) - before,
+                    waits.longest_s,
+                    store.cpu_s() - redis_began,
+                    sum(len(line) + 1 for line in broker.log[lines:]),
+                    store.size() - size,
                 )
-    return costs
+                sys.stdout.write(row(cost))
+                sys.stdout.flush()
+
+
+def row(cost: Cost) -> str:
+    """Return a row of the table."""
+    milliseconds = [f"{each * 1000:.0f}" for each in (cost.cpu_s, cost.longest_s, cost.redis_s)]
+    cpu, longest, redis_cpu = milliseconds
+    cells = [
+        *(cost.name, f"{cost.sent:,}", f"{cost.answered:,}", cpu, f"{cost.took / 2**20:.0f}", longest),
+        *(redis_cpu, f"{cost.logged:,}", f"{cost.stored / 1000:.0f}"),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+COLUMNS = (
+    *("request", "bytes", "answer", "processor ms", "memory MB", "another client's wait, ms"),
+    *("Redis ms", "log bytes", "stored kB"),
+)
 
 
 def main() -> None:
-    storage = sys.argv[1] if len(sys.argv) > 1 else "memory://"
-    lines = [
-        "| request | bytes | answer | processor ms | memory MB | a neighbour's wait, ms |",
-        "|---|---|---|---|---|---|",
-    ]
-    for cost in trio.run(measure, storage):
-        cells = (cost.name, f"{cost.sent:,}", f"{cost.answered:,}")
-        numbers = (cost.cpu_s * 1000, cost.took / 2**20, cost.longest_s * 1000)
-        lines.append(f"| {' | '.join([*cells, *(f'{number:.0f}' for number in numbers)])} |")
-    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
+    with ExitStack() as stack:
+        url, store = "memory://", Store(None)
+        if sys.argv[1:] != ["memory"]:
+            server = start_server(VALKEY)
+            stack.callback(server.remove)
+            url, store = server.url, Store(stack.enter_context(server.client()))
+        trio.run(measure, url, store)
 
 
 if __name__ == "__main__":
