@@ -138,15 +138,19 @@ class AnswerBudget:
 
 @define(eq=False)
 class ConnectionLimit:
-    """`max.connections`: further clients wait in the listen backlog."""
+    """`max.connections`, of the broker or of a listener: further clients wait in the listen backlog."""
 
     limit: int
     open: int = 0
     _below: trio.Event = field(factory=trio.Event)
 
+    @property
+    def is_reached(self) -> bool:
+        return self.open >= self.limit
+
     async def wait_below(self) -> None:
         """Wait until one more connection may be accepted."""
-        while self.open >= self.limit:
+        while self.is_reached:
             await self._below.wait()
 
     def opened(self) -> None:

@@ -10,7 +10,7 @@ The server charges the time that each request took (`settle`). Without any quota
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -23,13 +23,16 @@ from korvet.protocol.errors import ThrottlingQuotaExceeded
 from korvet.security.quota_store import QuotaStore
 from korvet.security.quotas import (
     CLIENT_ID,
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
+    IP,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
     Entity,
     Quotas,
+    address_of,
 )
 from korvet.storage.interface import Storage
 
@@ -41,6 +44,8 @@ MOST_METERS = 10_000
 
 #: The user and the client id that share a meter, "" if it does not depend on one of them.
 MeterKey = tuple[str, str]
+#: A limit, and the key of the meter that measures it.
+Found = tuple[float, MeterKey]
 
 
 def applicable(user: str, client_id: str) -> Iterator[tuple[Entity, MeterKey]]:
@@ -66,12 +71,15 @@ class Enforcement:
     limits: Mapping[Entity, float] = field(factory=dict)
     _meters: dict[MeterKey, Meter] = field(factory=dict)  # the last used one is the last
 
-    def limit(self, context: RequestContext) -> tuple[float, MeterKey] | None:
+    def limit(self, context: RequestContext) -> Found | None:
         """Return the client's limit and the key of its meter, or None without a limit."""
         if not self.limits:
             return None
-        user = context.principal.partition(":")[2]
-        for entity, key in applicable(user, context.client_id or ""):
+        return self.first_of(applicable(context.principal.partition(":")[2], context.client_id or ""))
+
+    def first_of(self, entities: Iterable[tuple[Entity, MeterKey]]) -> Found | None:
+        """Return the limit and the key of the first entity that has a quota."""
+        for entity, key in entities:
             if (limit := self.limits.get(entity)) is not None:
                 return limit, key
         return None
@@ -94,7 +102,11 @@ class Enforcement:
 
     def charge(self, context: RequestContext, amount: float) -> float:
         """Record an amount, and return for how many seconds the client has to wait."""
-        if (found := self.limit(context)) is None:
+        return self.add(self.limit(context), amount)
+
+    def add(self, found: Found | None, amount: float) -> float:
+        """Record an amount at the meter that was found, and return for how many seconds to wait."""
+        if found is None:
             return 0.0
         limit, key = found
         now = trio.current_time()
@@ -125,6 +137,7 @@ class ClientQuotas:
     is_enforced: bool = False  # a user or client id has a quota
     _window: Window = field(init=False)
     _keys: Mapping[str, Enforcement] = field(init=False)
+    _connections: Enforcement = field(init=False)  # of addresses
     _times: TaskTimes | None = None  # while a client's time is limited
 
     def __attrs_post_init__(self) -> None:
@@ -139,6 +152,8 @@ class ClientQuotas:
             CONTROLLER_MUTATION_RATE: Enforcement(lambda: TokenBucket(mutations)),
         }
 
+        self._connections = Enforcement(lambda: Rate(self._window))
+
     async def run(self) -> None:
         """Follow the stored quotas until cancelled."""
         try:
@@ -149,6 +164,11 @@ class ClientQuotas:
     def _changed(self, quotas: Quotas) -> None:
         for key, enforcement in self._keys.items():
             enforcement.limits = {entity: values[key] for entity, values in quotas.items() if key in values}
+        self._connections.limits = {
+            ((IP, address_of(entity)),): values[CONNECTION_CREATION_RATE]
+            for entity, values in quotas.items()
+            if CONNECTION_CREATION_RATE in values
+        }
         self.is_enforced = any(enforcement.limits for enforcement in self._keys.values())
         self._measure_times(is_needed=bool(self._keys[REQUEST_PERCENTAGE].limits))
 
@@ -189,8 +209,8 @@ class ClientQuotas:
     def mutated(self, context: RequestContext, partitions: int, *, is_strict: bool) -> None:
         """Charge partitions that are about to be created or deleted.
 
-        If the quota is strict and exhausted, raise ThrottlingQuotaExceeded. If it is not strict, it only throttles the
-        client, as in versions whose clients do not know that error.
+        If the quota is strict and exhausted, raise ThrottlingQuotaExceeded. Otherwise throttle the client, as versions
+        without that error require.
         """
         mutations = self._keys[CONTROLLER_MUTATION_RATE]
         if not is_strict:
@@ -211,6 +231,18 @@ class ClientQuotas:
         """Charge the time of a request, unless that was done, and return for how many ms to throttle the client."""
         self._charge_time(context)
         return context.throttle_ms
+
+    def connected(self, address: str) -> float:
+        """Charge a connection from an address and return 0. If it is above its quota, return when to close it instead.
+
+        The time is in seconds.
+        """
+        key = address, ""
+        found = self._connections.first_of(((((IP, address),), key), (((IP, None),), key)))
+        excess_s = self._connections.add(found, 1)
+        if excess_s:
+            self._connections.add(found, -1)
+        return min(excess_s, self._window.sample_s)
 
     def worked(self, context: RequestContext) -> None:
         """Charge the time that the current task has worked for a client, without throttling it."""

@@ -29,7 +29,7 @@ class Window:
 
 
 class Meter(ABC):
-    """What a client has used of a limit."""
+    """The usage of a limit by one client."""
 
     @abstractmethod
     def record(self, amount: float, limit: float, now: float) -> None:

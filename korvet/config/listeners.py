@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Any
 
 import attrs
 from attrs import frozen
 
-from korvet.config.kinds import Kind, list_of
+from korvet.config.kinds import Kind, integer, list_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104  recognised, not bound
@@ -94,4 +95,28 @@ PROTOCOL_MAP: Kind[tuple[ListenerProtocol, ...]] = attrs.evolve(
 )
 LISTENERS: Kind[tuple[Listener, ...]] = Kind(
     "list", "HOST:PORT, HOST, :PORT, [IPV6]:PORT or NAME://HOST:PORT, separated by commas", _parse_listeners
+)
+
+
+@frozen
+class AddressLimit:
+    """The limit of connections from an address, which is in the notation of `ipaddress`."""
+
+    address: str
+    limit: int
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.limit}"
+
+
+def _parse_address_limit(value: Any) -> AddressLimit:
+    text, _, limit = str(value).rpartition(":")
+    address = ip_address(text.strip("[]"))
+    return AddressLimit(
+        str(getattr(address, "ipv4_mapped", None) or address), integer(at_least=0).parse(limit)
+    )
+
+
+ADDRESS_LIMITS: Kind[tuple[AddressLimit, ...]] = attrs.evolve(
+    list_of(Kind("", "ADDRESS:NUMBER", _parse_address_limit)), type="string"
 )

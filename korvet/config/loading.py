@@ -24,6 +24,8 @@ ENVIRONMENT_PREFIX = "KORVET_"
 NO_SETTINGS = re.compile(r"KORVET_(CONFIG|PASSWORD|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 #: The settings that `listener.name.NAME.SETTING` sets for one listener.
 OF_LISTENERS = (
+    "max.connections",
+    "max.connection.creation.rate",
     *("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size"),
     *(name for name in settings() if name.startswith("ssl.")),
 )

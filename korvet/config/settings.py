@@ -23,7 +23,15 @@ from korvet.config.kinds import (
     secret,
     text,
 )
-from korvet.config.listeners import LISTENERS, PROTOCOL_MAP, PROTOCOLS, Listener, ListenerProtocol
+from korvet.config.listeners import (
+    ADDRESS_LIMITS,
+    LISTENERS,
+    PROTOCOL_MAP,
+    PROTOCOLS,
+    AddressLimit,
+    Listener,
+    ListenerProtocol,
+)
 
 T = TypeVar("T")
 
@@ -312,6 +320,15 @@ class Config:
     max_connections: int = _setting(
         integer(at_least=1), 10_000, "maximum number of connections; further ones wait to be accepted"
     )
+    max_connections_per_ip: int = _setting(
+        integer(at_least=0), MAX_INT, "maximum number of connections from an address; further ones are closed"
+    )
+    max_connections_per_ip_overrides: tuple[AddressLimit, ...] = _setting(
+        ADDRESS_LIMITS, (), "maximum number of connections from particular addresses"
+    )
+    max_connection_creation_rate: int = _setting(
+        integer(at_least=1), MAX_INT, "maximum number of new connections in a second; further ones wait"
+    )
     connections_max_idle_ms: int = _ms(
         600_000, "time after which a connection without requests is closed", at_least=1
     )
@@ -515,6 +532,12 @@ class Config:
         mechanisms: tuple[str, ...] = self.of_listener(listener, "sasl_enabled_mechanisms")
         return mechanisms if self.has_sasl(listener) else ()
 
+    def max_connections_of(self, address: str) -> int:
+        """Return the maximum number of connections from an address, in the notation of `ipaddress`."""
+        overrides = self.max_connections_per_ip_overrides
+        most = (each.limit for each in overrides if each.address == address)
+        return next(most, self.max_connections_per_ip)
+
     def of_listener(self, listener: Listener, attribute: str) -> Any:
         """Return the value of a setting on a listener."""
         return self._overrides.get((listener.name, attribute), getattr(self, attribute))
@@ -563,6 +586,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         )
     if config.replication_factor_policy == "strict" and config.default_replication_factor != 1:
         yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
+    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
+        yield "$.max.connections.per.ip: 0 requires max.connections.per.ip.overrides; accepted: at least 1"
     if config.processes > 1 and config.storage.startswith("memory:"):
         yield (
             f"$.processes: {config.processes} processes cannot share the memory of one of them; accepted: 1, or shared"

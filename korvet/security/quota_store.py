@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from korvet.security.quotas import Quotas, entity_of
+from korvet.security.quotas import Quotas, entity_of, validate_alteration
 from korvet.security.shared_document import SharedDocument
 
 
@@ -20,9 +20,12 @@ class QuotaStore(SharedDocument[Quotas]):
 
     @staticmethod
     def from_json(elements: list[Any]) -> Quotas:
-        return {
+        quotas = {
             entity_of({str(kind): None if name is None else str(name) for kind, name in names.items()}): {
                 str(key): float(value) for key, value in values.items()
             }
             for names, values in elements
         }
+        for entity, values in quotas.items():
+            validate_alteration(entity, values)
+        return quotas

@@ -129,7 +129,15 @@ class SharedDocument(ABC, Generic[T]):
         """Return the value of a document. Raises KafkaStorageError if it is damaged."""
         try:
             return cls.from_json(json.loads(zlib.decompress(document))[cls.kind])
-        except (ValueError, TypeError, KeyError, AttributeError, zlib.error, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            zlib.error,
+            RecursionError,
+            KafkaError,
+        ) as error:
             raise KafkaStorageError(
                 f"the document of {cls.noun} is damaged: {type(error).__name__}: {error}"
             ) from error

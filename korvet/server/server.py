@@ -26,7 +26,7 @@ from attrs import define, field
 import korvet
 from korvet.broker.broker import Broker, MakeGroups, open_broker
 from korvet.broker.counters import Counters
-from korvet.broker.limits import ByteBudget, ConnectionLimit, share_of
+from korvet.broker.limits import ByteBudget, share_of
 from korvet.concurrency.background import background_nursery
 from korvet.concurrency.decoded_budget import DECODED
 from korvet.concurrency.tasks import supervise
@@ -34,6 +34,7 @@ from korvet.config import Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
 from korvet.protocol.connection import Api
+from korvet.server.admission import Admission
 from korvet.server.authentication import Authentication, authentication
 from korvet.server.connection import ServedConnection, Shared
 from korvet.server.keystores import ListenerTls, listeners_tls, refresh
@@ -76,6 +77,8 @@ ROOM_PAUSE_S = 0.1
 # Thresholds of the garbage collector: new container objects before generation 0 is collected, then collections of
 # each generation before the next older one is collected.
 COLLECT_AFTER = (20_000, 20, 50)
+# Limit of connections that are closed after a delay. Further ones are closed immediately.
+MOST_REFUSED = 1000
 SWEEP_INTERVAL_S = 1.0
 RESOLVE_LIMIT_S = 5.0
 # The events of poll(2) that report a closed peer. Only Linux has POLLRDHUP, which is set even if bytes are unread.
@@ -93,7 +96,8 @@ class Server:
     _authentication: Authentication = field(init=False)
     _tls: Mapping[str, ListenerTls] = field(init=False)  # by the name of a listener that has TLS
     _connections: set[ServedConnection] = field(factory=set)
-    _limit: ConnectionLimit = field(init=False)
+    _admission: Admission = field(init=False)
+    _refused: int = 0  # connections that are closed after a delay
     _budget: ByteBudget = field(init=False)
     _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
@@ -103,7 +107,7 @@ class Server:
         config = self.broker.config
         self._authentication = authentication(self.broker)
         self._tls = listeners_tls(config)
-        self._limit = ConnectionLimit(share_of(config.max_connections, config.processes))
+        self._admission = Admission(config, self.broker.quotas)
         self._budget = ByteBudget(share_of(config.queued_max_request_bytes, config.processes))
 
     @property
@@ -182,7 +186,7 @@ class Server:
         the server, since a socket that no longer accepts does not recover.
         """
         while True:
-            await self._limit.wait_below()
+            await self._admission.wait_for_place(listener)
             try:
                 sock, address = listening.accept()
             except BlockingIOError:
@@ -196,9 +200,36 @@ class Server:
                 else:
                     raise
             else:
-                connection = self._begin(sock, peer_name(address), listener, shared)
-                connections.start_soon(connection.serve, name=f"connection {connection.peer}")
+                await self._admit(sock, peer_name(address), listener, shared, connections)
                 await trio.lowlevel.checkpoint()
+
+    async def _admit(
+        self, sock: socket.socket, peer: str, listener: Listener, shared: Shared, connections: trio.Nursery
+    ) -> None:
+        """Serve a connection once the rate of new ones allows it, or close it because of its address."""
+        try:
+            await self._admission.wait_for_rate(listener)
+            refused_for_s = self._admission.refused_for_s(listener, peer)
+        except BaseException:
+            sock.close()
+            raise
+        if refused_for_s is None:
+            connection = self._begin(sock, peer, listener, shared)
+            connections.start_soon(connection.serve, name=f"connection {peer}")
+        elif refused_for_s and self._refused < MOST_REFUSED:
+            connections.start_soon(self._close_later, sock, refused_for_s)
+        else:
+            sock.close()
+
+    async def _close_later(self, sock: socket.socket, delay_s: float) -> None:
+        """Close a connection after a delay, or when the broker stops."""
+        self._refused += 1
+        try:
+            with trio.move_on_after(delay_s):
+                await self._stopping.wait()
+        finally:
+            self._refused -= 1
+            sock.close()
 
     def _begin(self, sock: socket.socket, peer: str, listener: Listener, shared: Shared) -> ServedConnection:
         sock.settimeout(0)
@@ -209,14 +240,14 @@ class Server:
         session = self._authentication.session(listener.name, peer)
         connection = ServedConnection(transport, peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)
-        self._limit.opened()
-        self.broker.counters.connected(self._limit.open)
+        self._admission.opened(listener.name, peer)
+        self.broker.counters.connected(self._admission.open)
         return connection
 
     def _ended(self, connection: ServedConnection) -> None:
         self._connections.discard(connection)
-        self._limit.closed()
-        self.broker.counters.connected(self._limit.open)
+        self._admission.closed(connection.listener_name, connection.peer)
+        self.broker.counters.connected(self._admission.open)
 
     # --- Clients that keep us waiting -------------------------------------------------------------------
 

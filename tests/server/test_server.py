@@ -589,7 +589,7 @@ async def test_accept_continues_after_errors(
     listening: Any = Listening(troubles, bound.sockets[0])
     async with trio.open_nursery() as connections:
         with trio.move_on_after(5) as scope:
-            await server._accept(listening, "X", shared, connections)
+            await server._accept(listening, config.listeners[0], shared, connections)
     bound.close()
 
     assert scope.cancelled_caught

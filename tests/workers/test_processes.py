@@ -209,7 +209,7 @@ async def test_limits_are_divided_among_processes(limit: int, expected: int) -> 
     config = Config(storage="unix:///nowhere", processes=3, max_connections=limit)
     server = Server(await open_broker(MemoryStorage(), config), [])
 
-    assert expected == server._limit.limit
+    assert expected == server._admission._all.number.limit
     assert -1 == share_of(-1, 3)
 
 
