@@ -140,6 +140,31 @@ CONFIG_STEPS = (
     ),
 )
 
+_USER = "--entity-type users --entity-name {topic}-user"
+_CLIENT = "--entity-type clients --entity-name {topic}-client"
+_ADDRESS = "--entity-type ips --entity-name 10.11.12.13"
+
+QUOTA_STEPS = (
+    Step(_CONFIGS, f"{_USER} --alter --add-config producer_byte_rate=1000000"),
+    Step(_CONFIGS, f"{_USER} {_CLIENT} --alter --add-config consumer_byte_rate=2000000"),
+    Step(_CONFIGS, f"{_CLIENT} --alter --add-config request_percentage=12.5"),
+    Step(_CONFIGS, f"{_ADDRESS} --alter --add-config connection_creation_rate=50"),
+    Step(_CONFIGS, "--entity-type users --entity-default --alter --add-config consumer_byte_rate=1e9"),
+    Step(_CONFIGS, f"{_USER} --describe"),
+    Step(_CONFIGS, f"{_USER} {_CLIENT} --describe"),
+    Step(_CONFIGS, f"{_CLIENT} --describe"),
+    Step(_CONFIGS, f"{_ADDRESS} --describe"),
+    Step(_CONFIGS, "--entity-type users --entity-default --describe"),
+    Step(_CONFIGS, f"{_USER} --alter --add-config speed=1", status=1),
+    Step(_CONFIGS, f"{_USER} --alter --add-config producer_byte_rate=-1", status=1),
+    Step(_CONFIGS, f"{_USER} --alter --delete-config producer_byte_rate"),
+    Step(_CONFIGS, f"{_USER} {_CLIENT} --alter --delete-config consumer_byte_rate"),
+    Step(_CONFIGS, f"{_CLIENT} --alter --delete-config request_percentage"),
+    Step(_CONFIGS, f"{_ADDRESS} --alter --delete-config connection_creation_rate"),
+    Step(_CONFIGS, "--entity-type users --entity-default --alter --delete-config consumer_byte_rate"),
+    Step(_CONFIGS, f"{_USER} --describe"),
+)
+
 CONSOLE_STEPS = (
     Step(
         "kafka-console-producer",
@@ -259,7 +284,7 @@ OTHER_STEPS = (
     Step("kafka-topics", "--delete --topic {topic} --if-exists"),
 )
 
-STEPS = (*TOPIC_STEPS, *CONFIG_STEPS, *CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS)
+STEPS = (*TOPIC_STEPS, *CONFIG_STEPS, *QUOTA_STEPS, *CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS)
 
 #: Steps that run while the group has a member.
 MEMBER_STEPS = (
