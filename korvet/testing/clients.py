@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ class Confluent(Clients):
     def producer(self, settings: Mapping[str, Any] | None = None) -> confluent_kafka.Producer:
         """Return a producer. Flush it before records are expected."""
         made: confluent_kafka.Producer = self._library().Producer(self._settings(settings))
+        self.closing.callback(end_producer, made)
         return made
 
     def consumer(self, *topics: str, settings: Mapping[str, Any] | None = None) -> confluent_kafka.Consumer:
@@ -69,6 +70,16 @@ class Confluent(Clients):
         for each in given:
             settings |= each or {}
         return settings
+
+
+def end_producer(producer: confluent_kafka.Producer) -> None:
+    """Discard the records that are not delivered, and end the producer's threads."""
+    # Older versions than 2.13 have no `close`, and end the threads when the object is deleted.
+    close = getattr(producer, "close", None)
+    if close is not None:
+        with suppress(RuntimeError):  # the test has closed it
+            producer.purge()
+        close()
 
 
 @frozen

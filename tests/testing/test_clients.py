@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from korvet.testing import RunningBroker, running_broker
+from korvet.testing import Freeze, RunningBroker, running_broker
 
 pytestmark = pytest.mark.clients
 
@@ -51,6 +51,20 @@ def test_aiokafka_produces_and_consumes(broker: RunningBroker) -> None:
             return value
 
     assert b"a" == asyncio.run(run())
+
+
+def test_producer_ends_with_its_broker_and_discards_undelivered_records() -> None:
+    errors: list[object] = []
+    with running_broker() as broker:
+        broker.faults.add(Freeze(api="Produce"))
+        producer = broker.confluent.producer()
+        producer.produce("orders", "a", on_delivery=lambda error, _: errors.append(error.name()))
+        closed = broker.confluent.producer()
+        closed.close()
+
+    assert errors in (["_PURGE_QUEUE"], ["_PURGE_INFLIGHT"])
+    with pytest.raises(RuntimeError):
+        producer.produce("orders", "b")
 
 
 def test_clients_are_closed_with_their_broker() -> None:
