@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 # The broker is imported in the fixtures: pytest imports this module at every start, also in projects without Kafka.
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Exclude the broker from the rewriting of assertions, which pytest applies to every package with a plugin."""
+    # Rewriting parses a module when it is imported. A broker imports modules in several threads, and Python 3.11 raises
+    # SystemError if two threads parse at the same time.
+    hook = early_config.pluginmanager.rewrite_hook
+    getattr(hook, "_must_rewrite", set[str]()).discard("korvet")
+
+
 @pytest.fixture(scope="session")
 def korvet_storage() -> str:
     """The storage of korvet's brokers: memory, embedded (a private Valkey), or any storage URL."""

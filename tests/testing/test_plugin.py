@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -109,6 +110,13 @@ def test_plugin_imports_neither_the_broker_nor_trio() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
 
     assert "korvet korvet.testing korvet.testing.plugin\n" == done.stdout
+
+
+def test_assertions_are_rewritten_in_the_contract_and_not_in_the_broker() -> None:
+    names = ["korvet.server.server", "korvet.handlers.fetch", "korvet.testing.contract.appending"]
+    loaders = [type(import_module(name).__loader__).__name__ for name in names]
+
+    assert ["SourceFileLoader", "SourceFileLoader", "AssertionRewritingHook"] == loaders
 
 
 def test_importing_korvet_imports_no_tools_for_tests() -> None:
