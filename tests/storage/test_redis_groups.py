@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import pytest
@@ -15,7 +15,7 @@ from korvet.storage.interface import OffsetAndMetadata, StorageDefaults, Topic, 
 from korvet.storage.redis.catalogue import Catalogue
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
-from korvet.storage.redis.client.replies import Reply, as_map
+from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.partitions import Partitions
@@ -436,3 +436,25 @@ async def test_commits_survive_a_script_flush_and_many_tasks(store: Store) -> No
     for number in range(5):
         positions = await store.groups.committed(f"group {number}", tps)
         assert dict.fromkeys(tps, OffsetAndMetadata(4)) == positions
+
+
+async def test_groups_of_many_partitions_are_read_some_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group without a committed offset asks for every partition of the broker; other requests come in between."""
+    await store.create(partitions=1_000)
+    await store.add(0, 1)
+    await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", store.entry_id(0))
+    together: list[int] = []
+    pipeline = RedisCaller.pipeline
+
+    async def counted(self: RedisCaller, commands: Sequence[Command], **options: bool) -> list[Reply]:
+        together.append(len(commands))
+        return await pipeline(self, commands, **options)
+
+    monkeypatch.setattr(RedisCaller, "pipeline", counted)
+    found = await store.groups.committed("billing")
+
+    assert {TP: store.offset(1)} == {tp: each.offset for tp, each in found.items()}
+    assert 2_000 <= sum(together)
+    assert 400 == max(together)

@@ -24,6 +24,7 @@ from typing import cast
 import trio
 from attrs import define
 
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
@@ -46,6 +47,7 @@ SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
+DERIVED_AT_ONCE = 200  # partitions whose Redis consumer groups are read in one write
 
 
 @define(eq=False)
@@ -168,12 +170,23 @@ class Groups:
     async def _find(self, tps: Collection[TopicPartition]) -> list[Partition]:
         """Return the partitions that exist."""
         found = []
+        time_slices = TimeSlices()
         for tp in tps:
+            await time_slices.next()
             with suppress(UnknownTopicOrPartition):
                 found.append(self.partitions.known(tp) or await self.partitions.find(tp))
         return found
 
     async def _derived(
+        self, group: bytes, partitions: Sequence[Partition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that the Redis consumer group has, some partitions at a time."""
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for first in range(0, len(partitions), DERIVED_AT_ONCE):
+            offsets |= await self._derived_together(group, partitions[first : first + DERIVED_AT_ONCE])
+        return offsets
+
+    async def _derived_together(
         self, group: bytes, partitions: Sequence[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offset of the Redis consumer group's lowest pending entry, else the one after its last delivered.
