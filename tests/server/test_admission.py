@@ -179,8 +179,9 @@ async def test_connection_above_the_quota_of_its_address_is_closed_later() -> No
     async with serving(quota_window_num=2) as server:
         await set_quotas(server.broker, {"ip": "127.0.0.1"}, connection_creation_rate=1)
         async with await connect(server), await connect(server) as second:
-            while not server._refused:
-                await trio.lowlevel.checkpoint()
+            with trio.fail_after(LIMIT_S):
+                while not server._refused:
+                    await trio.lowlevel.checkpoint()
             assert await is_closed(second)
             assert (0, 1) == (server._refused, server._admission.open)
 
