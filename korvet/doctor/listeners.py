@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import trio
 
 from korvet.config import Config, ConfigError, Listener
 from korvet.doctor.findings import Finding, error, ok, warning
-from korvet.server.keystores import listeners_tls
+from korvet.security.certificates import valid_until
+from korvet.server.keystores import certificate_of, listeners_tls
 from korvet.server.listeners import BoundListener, ListenError, PortInUse, is_loopback, open_listeners
 
 CONNECT_LIMIT_S = 3.0
+EXPIRES_SOON_DAYS = 30
 
 
 async def listener_findings(config: Config) -> AsyncIterator[Finding]:
@@ -48,11 +51,26 @@ async def listener_findings(config: Config) -> AsyncIterator[Finding]:
 def certificate_findings(config: Config) -> Iterator[Finding]:
     """Yield the findings about the certificates of listeners with TLS."""
     try:
-        for name in listeners_tls(config):
-            yield ok("certificate", f"{name} has a certificate, and the key that belongs to it")
+        found = listeners_tls(config)
     except ConfigError as refusal:
         for line in refusal.errors:
             yield error("certificate", line, "docs/security.md describes the files")
+        return
+    for name, tls in found.items():
+        yield validity(name, valid_until(certificate_of(tls.settings)), datetime.now(UTC))
+
+
+def validity(listener: str, end: datetime, now: datetime) -> Finding:
+    """Judge the time for which a listener's certificate is still valid."""
+    days = (end - now) / timedelta(days=1)
+    found = f"that of {listener} is valid until {end:%Y-%m-%d}"
+    if days < 0:
+        return error("certificate", f"that of {listener} has expired at {end:%Y-%m-%d}", "a new certificate")
+    if days < EXPIRES_SOON_DAYS:
+        return warning(
+            "certificate", f"{found}, {days:.0f} days", "a new certificate; brokers read it from the file"
+        )
+    return ok("certificate", f"{found}, and its key belongs to it")
 
 
 def encryption(config: Config, listener: Listener) -> Finding:

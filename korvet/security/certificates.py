@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from attrs import frozen
@@ -23,6 +24,11 @@ KEYWORDS: Final = {
 #: The tags of Java's strings: UTF8, Printable, T61, IA5, General, Universal, BMP. Java decodes all as UTF-8.
 STRINGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
 VERSION: Final = 0xA0
+#: Positions among the signed elements: serial number, algorithm, issuer, validity, subject.
+VALIDITY: Final = 3
+SUBJECT: Final = 4
+#: UTCTime and GeneralizedTime, as RFC 5280 limits them.
+TIMES: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 OUTER_SPACES: Final = re.compile(r"^ +| +$")
 #: As Kafka splits rules.
@@ -33,10 +39,20 @@ REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 
 def subject_name(certificate: bytes) -> str:
     """Return the distinguished name of the subject of a valid certificate in DER, as X500Principal.getName does."""
-    ((_, body, _),) = _elements(certificate)
-    signed = [element for element in _elements(next(_elements(body))[1]) if element[0] != VERSION]
-    subject = signed[4][1]  # after serial number, algorithm, issuer, validity
+    subject = _signed(certificate)[SUBJECT]
     return ",".join(reversed([_relative_name(content) for _, content, _ in _elements(subject)]))
+
+
+def valid_until(certificate: bytes) -> datetime:
+    """Return the end of the validity of a certificate in DER."""
+    _, (tag, text, _) = _elements(_signed(certificate)[VALIDITY])
+    return datetime.strptime(text.decode(), TIMES[tag]).replace(tzinfo=UTC)
+
+
+def _signed(certificate: bytes) -> list[bytes]:
+    """Return the contents of the signed elements, from the serial number on."""
+    ((_, body, _),) = _elements(certificate)
+    return [content for tag, content, _ in _elements(next(_elements(body))[1]) if tag != VERSION]
 
 
 def _relative_name(content: bytes) -> str:

@@ -28,6 +28,7 @@ CLIENT_AUTH: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 #: PEM may be in one line, as Kafka accepts it. OpenSSL requires lines.
+END: Final = "-----END CERTIFICATE-----\n"
 ONE_LINE: Final = re.compile(r"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
 
 
@@ -167,23 +168,44 @@ def _choose_algorithms(context: ssl.SSLContext, settings: ListenerSettings) -> N
         context.set_ciphers(":".join(names))
 
 
-def _load_key(context: ssl.SSLContext, settings: ListenerSettings, content: bytes) -> None:
-    chain_name = key_name = "keystore_location"
-    password = settings["key_password"] or ""
+@frozen
+class KeyPair:
+    """The text of a listener's certificates and key, and the settings that it is from."""
+
+    chain: str
+    key: str = field(repr=False)
+    chain_setting: str = "keystore_location"
+    key_setting: str = "keystore_location"
+
+
+def _key_pair(settings: ListenerSettings, content: bytes) -> KeyPair:
     if not settings["keystore_location"]:
-        chain_name, key_name = "keystore_certificate_chain", "keystore_key"
-        chain, key = settings[chain_name], settings[key_name]
-    elif settings["keystore_type"] == "PKCS12":
-        chain, key = _pkcs12(settings, "keystore", content)
-        password = ""
-    else:
-        chain = key = _pem_file(settings, "keystore_location", content)
-    blocks = _blocks(settings, chain_name, CERTIFICATES, "certificate", chain)
-    private = _blocks(settings, key_name, PRIVATE_KEY, "private key", key)
+        names = "keystore_certificate_chain", "keystore_key"
+        return KeyPair(settings[names[0]], settings[names[1]], *names)
+    if settings["keystore_type"] == "PKCS12":
+        return KeyPair(*_pkcs12(settings, "keystore", content))
+    text = _pem_file(settings, "keystore_location", content)
+    return KeyPair(text, text)
+
+
+def certificate_of(settings: ListenerSettings) -> bytes:
+    """Return the listener's certificate in DER, without those of its authorities. Raises KeystoreError."""
+    pair = _key_pair(settings, _read(settings, "keystore_location"))
+    chain = _blocks(settings, pair.chain_setting, CERTIFICATES, "certificate", pair.chain)
+    return ssl.PEM_cert_to_DER_cert(chain[: chain.index(END) + len(END)])
+
+
+def _load_key(context: ssl.SSLContext, settings: ListenerSettings, content: bytes) -> None:
+    pair = _key_pair(settings, content)
+    chain = _blocks(settings, pair.chain_setting, CERTIFICATES, "certificate", pair.chain)
+    key = _blocks(settings, pair.key_setting, PRIVATE_KEY, "private key", pair.key)
+    password = "" if settings["keystore_type"] == "PKCS12" else settings["key_password"] or ""
     try:
-        load_key(context, blocks, private, password)
+        load_key(context, chain, key, password)
     except ValueError as error:
-        raise settings.error(key_name, f"{error}{_of_chain(chain_name, key_name)}") from None
+        raise settings.error(
+            pair.key_setting, f"{error}{_of_chain(pair.chain_setting, pair.key_setting)}"
+        ) from None
 
 
 def _of_chain(chain_name: str, key_name: str) -> str:

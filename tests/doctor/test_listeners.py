@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import pytest
 import trio
 
 from korvet.config import Config, load_config
@@ -105,10 +106,6 @@ def test_listener_with_a_certificate_and_required_client_certificates_is_fine(au
     findings = found(config("SSL://:0", ssl_client_auth="required", **tls))
 
     assert Verdict.OK == findings["security"].verdict
-    assert (
-        Finding("certificate", Verdict.OK, "SSL has a certificate, and the key that belongs to it")
-        == (findings["certificate"])
-    )
     assert Verdict.WARNING == found(config("SSL://:0", **tls))["security"].verdict
 
 
@@ -117,3 +114,21 @@ def test_missing_certificate_is_an_error() -> None:
 
     assert Verdict.ERROR == finding.verdict
     assert "$.ssl.keystore.location: /missing: No such file or directory" == finding.reason
+
+
+@pytest.mark.parametrize(
+    "days, verdict, reason",
+    [
+        ((-20, -10), Verdict.ERROR, "that of SSL has expired at "),
+        ((-20, 10), Verdict.WARNING, ", 10 days"),
+        ((-20, 300), Verdict.OK, ", and its key belongs to it"),
+    ],
+)
+def test_certificate_that_expires_is_found(
+    authority: Authority, days: tuple[int, int], verdict: Verdict, reason: str
+) -> None:
+    path = authority.issue(f"broker{days[1]}", "localhost", days=days)
+    finding = found(config("SSL://127.0.0.1:0", ssl_keystore_location=str(path)))["certificate"]
+
+    assert verdict == finding.verdict
+    assert reason in finding.reason

@@ -12,22 +12,24 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from korvet.security.certificates import parse_rules, principal_name, subject_name
+from korvet.security.certificates import parse_rules, principal_name, subject_name, valid_until
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 Attribute = x509.NameAttribute
 
 
-def certificate(*names: list[Attribute[str]]) -> bytes:
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def certificate(*names: list[Attribute[str]], end: dt.datetime = NOW) -> bytes:
     """Return a certificate in DER whose subject has these relative distinguished names."""
-    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     builder = x509.CertificateBuilder(
         issuer_name=x509.Name([Attribute(NameOID.COMMON_NAME, "authority")]),
         subject_name=x509.Name([x509.RelativeDistinguishedName(attributes) for attributes in names]),
         public_key=KEY.public_key(),
         serial_number=2**130,
-        not_valid_before=now,
-        not_valid_after=now,
+        not_valid_before=NOW,
+        not_valid_after=end,
     )
     return builder.sign(KEY, hashes.SHA256()).public_bytes(Encoding.DER)
 
@@ -132,3 +134,10 @@ def test_first_rule_that_matches_names_the_principal(rules: str, expected: str |
 def test_invalid_rules_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid rule"):
         parse_rules(text)
+
+
+@pytest.mark.parametrize("year", [2026, 2049, 2050, 9999])
+def test_end_of_validity_is_read_in_both_notations(year: int) -> None:
+    end = dt.datetime(year, 12, 31, 23, 59, 58, tzinfo=dt.UTC)
+
+    assert end == valid_until(certificate(common_name("alice"), end=end))
