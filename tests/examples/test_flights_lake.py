@@ -1,4 +1,4 @@
-"""The flights through tables and back, as the example's reader runs it."""
+"""The flights through tables and back, as the example's reader runs it: some of them here, all in `make soak`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.clients]
 
 
-def test_flights_are_read_from_the_lake_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [pytest.param(["--rows", "40000"], id="40000"), pytest.param([], id="all", marks=pytest.mark.soak)],
+)
+def test_flights_are_read_from_the_lake_unchanged(tmp_path: Path, rows: list[str]) -> None:
     example = subprocess.run(
-        [sys.executable, ROOT / "examples/flights_lake.py", "--folder", tmp_path],
+        [sys.executable, ROOT / "examples/flights_lake.py", "--folder", tmp_path, *rows],
         capture_output=True,
         text=True,
         timeout=900,
