@@ -381,6 +381,11 @@ class Config:
     connection_failed_authentication_delay_ms: int = _setting(
         integer(at_least=0), 100, "delay of the response to a failed authentication", unit="ms"
     )
+    sasl_plain_users_file: str | None = _setting(
+        optional(text("a path")),
+        None,
+        "file with users of PLAIN, in lines NAME: PASSWORD; they take precedence over those of the store",
+    )
     sasl_oauthbearer_jwks_endpoint_url: str | None = _setting(
         optional(text("an https:, http: or file: URL", r"(https?|file)://[^\x00-\x20]+")),
         None,

@@ -12,6 +12,7 @@ import trio
 from korvet.config import Config, ConfigError, Listener
 from korvet.doctor.findings import Finding, error, ok, warning
 from korvet.security.certificates import valid_until
+from korvet.security.password_file import read_passwords
 from korvet.server.keystores import certificate_of, listeners_tls
 from korvet.server.listeners import BoundListener, ListenError, PortInUse, is_loopback, open_listeners
 
@@ -21,7 +22,7 @@ EXPIRES_SOON_DAYS = 30
 
 async def listener_findings(config: Config) -> AsyncIterator[Finding]:
     """Yield the findings about the listeners. They are bound for the time of the checks, unless a port is in use."""
-    for found in certificate_findings(config):
+    for found in (*certificate_findings(config), *user_findings(config)):
         yield found
     try:
         bound = open_listeners(config)
@@ -71,6 +72,15 @@ def validity(listener: str, end: datetime, now: datetime) -> Finding:
             "certificate", f"{found}, {days:.0f} days", "a new certificate; brokers read it from the file"
         )
     return ok("certificate", f"{found}, and its key belongs to it")
+
+
+def user_findings(config: Config) -> Iterator[Finding]:
+    """Yield the finding about the file with users of PLAIN."""
+    if (path := config.sasl_plain_users_file) is not None:
+        try:
+            yield ok("users", f"{path} has {len(read_passwords(path))} user(s) of PLAIN")
+        except ConfigError as refusal:
+            yield error("users", str(refusal), "docs/security.md describes the file")
 
 
 def encryption(config: Config, listener: Listener) -> Finding:

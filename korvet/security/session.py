@@ -59,16 +59,21 @@ class Sasl:
     enabled: Sequence[str]
     users: Users
     verify_token: Callable[[str], Awaitable[Token]] = refuse_tokens
+    has_password: Callable[[str, str], Awaitable[bool]] = field(kw_only=True)  # for PLAIN
     max_reauth_ms: int = 0
     failure_delay_s: float = 0.1
     max_receive_bytes: int = 524_288
     clock: Callable[[], float] = time.monotonic
     wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
+    @has_password.default
+    def _has_password_in_store(self) -> Callable[[str, str], Awaitable[bool]]:
+        return self.users.has_password
+
     def server(self, mechanism: str) -> SaslServer:
         """Return the server of an exchange."""
         if mechanism == "PLAIN":
-            return PlainServer(self.users.has_password)
+            return PlainServer(self.has_password)
         if mechanism == "OAUTHBEARER":
             return OAuthBearerServer(self.verify_token)
         scram = MECHANISMS[mechanism]

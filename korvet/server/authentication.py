@@ -10,6 +10,7 @@ from attrs import define
 
 from korvet.broker.broker import Broker
 from korvet.config import Config, ConfigError
+from korvet.security.password_file import PasswordFile
 from korvet.security.session import Sasl, Session, refuse_tokens
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Authentication:
 
     sasl: Mapping[str, Sasl]  # by the name of a listener that has SASL
     jwks: Jwks | None = None
+    passwords: PasswordFile | None = None
 
     def session(self, listener_name: str, peer: str) -> Session | None:
         """Return the session of a new connection, None on a listener without SASL."""
@@ -31,14 +33,20 @@ class Authentication:
 
 
 def authentication(broker: Broker) -> Authentication:
-    """Return the authentication that the broker's settings require. Raises ConfigError if a library is missing."""
+    """Return the authentication that the broker's settings require.
+
+    Raises ConfigError if a library is missing, or the file with the users of PLAIN is not usable.
+    """
     config = broker.config
     jwks, verify = _tokens(config) if config.uses_tokens else (None, refuse_tokens)
+    path = config.sasl_plain_users_file
+    passwords = None if path is None else PasswordFile.of(path, broker.users)
     sasl = {
         listener.name: Sasl(
             config.mechanisms(listener),
             broker.users,
             verify,
+            has_password=(passwords or broker.users).has_password,
             max_reauth_ms=config.of_listener(listener, "connections_max_reauth_ms"),
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
             max_receive_bytes=config.of_listener(listener, "sasl_server_max_receive_size"),
@@ -46,7 +54,7 @@ def authentication(broker: Broker) -> Authentication:
         for listener in config.listeners
         if config.has_sasl(listener)
     }
-    return Authentication(sasl, jwks)
+    return Authentication(sasl, jwks, passwords)
 
 
 def _tokens(config: Config) -> tuple[Jwks, Callable[[str], Awaitable[Token]]]:

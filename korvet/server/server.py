@@ -156,6 +156,8 @@ class Server:
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)
+                if (passwords := self._authentication.passwords) is not None:
+                    await accepting.start(supervise, "passwords", passwords.run)
                 if self._tls:
                     await accepting.start(supervise, "certificates", partial(refresh, self._tls.values()))
                 accepting.start_soon(shared.busy_poll.keep)

@@ -24,7 +24,9 @@ from tests.servers import VALKEY, RedisServer, start_server
 LIMIT_S = 30.0
 KORVET = (sys.executable, "-m", "korvet")
 CANARY = "c4n4ry"
-OF_REDIS, CHANGED, OF_USER, WRONG = (f"{CANARY}-{name}" for name in ("redis", "changed", "user", "wrong"))
+OF_REDIS, CHANGED, OF_USER, IN_FILE, WRONG = (
+    f"{CANARY}-{name}" for name in ("redis", "changed", "user", "file", "wrong")
+)
 KEY, UNKNOWN_KEY = (ECKey.generate_key("P-256", {"kid": name}) for name in ("key", "unknown"))
 
 # One broker serves all tests of this module.
@@ -37,7 +39,8 @@ class Watched:
 
     server: RedisServer
     process: KorvetProcess
-    password_file: Path
+    password_file: Path  # of Redis
+    users_file: Path
 
     def client(self, mechanism: str) -> dict[str, object]:
         return {
@@ -51,18 +54,20 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("secrets")
     (folder / "redis.properties").write_text(f"password={OF_REDIS}\n")
+    (folder / "users.properties").write_text(f"carol: {IN_FILE}\n")
     (folder / "keys").write_text(json.dumps(KeySet([KEY]).as_dict(private=False)))
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys").as_uri(),
+        "sasl.plain.users.file": str(folder / "users.properties"),
         "connection.failed.authentication.delay.ms": "0",
     }
     server = start_server(VALKEY, tcp=True, options={"requirepass": OF_REDIS})
     try:
         add_user(server)
         with KorvetProcess(storage_url(server, folder), settings) as process:
-            yield Watched(server, process, folder / "redis.properties")
+            yield Watched(server, process, folder / "redis.properties", folder / "users.properties")
     finally:
         server.remove()
 
@@ -118,13 +123,16 @@ def test_no_output_contains_a_secret(watched: Watched) -> None:
     process = watched.process
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         refuse(watched.client(mechanism) | {"sasl.username": "alice", "sasl.password": WRONG})
+    watched.users_file.write_text(f"{IN_FILE}\ncarol: {IN_FILE}\n")
+    refuse(watched.client("PLAIN") | {"sasl.username": "carol", "sasl.password": WRONG})
     refuse(watched.client("OAUTHBEARER") | {"oauth_cb": token(UNKNOWN_KEY)})
-    admin = AdminClient(watched.client("PLAIN") | {"sasl.username": "alice", "sasl.password": OF_USER})
+    admin = AdminClient(watched.client("PLAIN") | {"sasl.username": "carol", "sasl.password": IN_FILE})
     (described,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     settings = described.result(LIMIT_S)
     titles = subprocess.check_output(["ps", "-eo", "args="], text=True)
     values = contents(watched.server)
     change_password(watched)
+    process.wait_for_log("a line has no name or no password")
 
     output = "\n".join(process.log)
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"):

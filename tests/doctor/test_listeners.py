@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,18 @@ def test_free_loopback_port_is_fine() -> None:
 
     assert {Verdict.OK} == {finding.verdict for finding in findings.values()}
     assert findings["advertised"].reason.endswith("leads to this broker")
+
+
+def test_file_of_users_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "users.properties"
+    path.write_text("alice: hush\n")
+    good = found(config("127.0.0.1:0", sasl_plain_users_file=str(path)))["users"]
+    path.write_text("alice:\n")
+    bad = found(config("127.0.0.1:0", sasl_plain_users_file=str(path)))["users"]
+
+    assert (Verdict.OK, f"{path} has 1 user(s) of PLAIN") == (good.verdict, good.reason)
+    assert Verdict.ERROR == bad.verdict
+    assert "hush" not in good.reason + bad.reason
 
 
 def test_port_in_use_is_a_warning() -> None:

@@ -7,24 +7,26 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
 from korvet.client import open_client
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl, Security, security_of
-from korvet.config import Listener, load_config
+from korvet.config import Config, ConfigError, Listener, load_config
 from korvet.protocol.errors import ErrorCode, SaslAuthenticationFailed
 from korvet.protocol.frames import SIZE
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from korvet.security import password_file
 from korvet.security.scram import MECHANISMS, credential_of, salted_password
 from korvet.security.users import Users
 from korvet.server.server import Server, open_server
@@ -117,6 +119,52 @@ async def test_user_added_by_another_broker_is_served_immediately() -> None:
         )
         async with connect(server) as second:
             assert 0 == (await log_in(second)).error_code
+
+
+async def test_users_of_a_file_log_in_with_plain_only(tmp_path: Path) -> None:
+    path = tmp_path / "users.properties"
+    path.write_text("alice: from the file\ncarol: new\n")
+    async with secured(sasl_plain_users_file=str(path)) as server:
+        accepted = set()
+        for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+            for user, password in (("alice", "from the file"), ("alice", "hush"), ("carol", "new")):
+                security = Security(sasl=Sasl(mechanism, user, password))
+                with suppress(SaslAuthenticationFailed):
+                    async with open_client(server.bootstrap_servers, security=security):
+                        accepted.add((mechanism, user, password))
+
+    assert {
+        ("PLAIN", "alice", "from the file"),
+        ("PLAIN", "carol", "new"),
+        ("SCRAM-SHA-256", "alice", "hush"),
+    } == accepted
+
+
+async def test_broker_does_not_start_with_an_unusable_file_of_users() -> None:
+    config = Config(listeners=LISTENERS, sasl_plain_users_file="/missing")
+    with pytest.raises(ConfigError, match=r"\$\.sasl\.plain\.users\.file: /missing: No such file"):
+        async with open_server(config):
+            pass
+
+
+async def test_new_passwords_are_used_and_authenticated_connections_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "users.properties"
+    path.write_text("carol: old\n")
+    monkeypatch.setattr(password_file, "REFRESH_INTERVAL_S", 0.01)
+    async with secured(sasl_plain_users_file=str(path)) as server, connect(server) as first:
+        assert 0 == (await log_in(first, b"\0carol\0old")).error_code
+        path.write_text("carol: new\n")
+        code = ErrorCode.SASL_AUTHENTICATION_FAILED
+        with trio.fail_after(30):
+            while code:
+                async with connect(server) as second:
+                    code = (await log_in(second, b"\0carol\0new")).error_code
+        async with connect(server) as third:
+            response = await log_in(third, b"\0carol\0old")
+            assert ErrorCode.SASL_AUTHENTICATION_FAILED == response.error_code
+        assert 1 == (await first.ask(METADATA, 12)).controller_id
 
 
 def token(expires_s: float) -> bytes:
