@@ -12,13 +12,20 @@ from pathlib import Path
 from attrs import frozen
 
 from conformance.apache_kafka import ApacheKafka
+from korvet.security.authorizer import STANDARD
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
 FETCH_LIMIT_S = 900
 RUN_LIMIT_S = 1_800
 CHECK = re.compile(r"(?P<state>ok|FAILED)\t(?P<check>[^\t]*)\t(?P<told>.*)")
-SETTINGS = {"group.initial.rebalance.delay.ms": "200", "group.min.session.timeout.ms": "1000"}
+#: Every client may do everything, and keep ACLs.
+SETTINGS = {
+    "authorizer.class.name": STANDARD,
+    "super.users": "User:ANONYMOUS",
+    "group.initial.rebalance.delay.ms": "200",
+    "group.min.session.timeout.ms": "1000",
+}
 REDIS = {
     "record/timestamp": {"storage.layout": "record", "offset.mapping": "timestamp"},
     "batch/dense": {"storage.layout": "batch", "offset.mapping": "dense"},

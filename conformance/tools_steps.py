@@ -31,7 +31,12 @@ def only(pattern: str) -> Shown:
 
 def ordered(text: str) -> str:
     """Compare lines in any order."""
-    return "\n".join(sorted(text.splitlines()))
+    return "\n".join(sorted(map(str.strip, text.splitlines())))
+
+
+def words(text: str) -> str:
+    """Compare words in any order: Apache Kafka returns a user's credentials in the order of a hash table."""
+    return "\n".join(sorted(re.split(r"[,\s]+", text)))
 
 
 #: Settings that only korvet's topics have, and the one that every topic of Apache Kafka 4 has.
@@ -68,6 +73,7 @@ class Step:
     versions: Sequence[str] = BOTH
 
 
+_ACLS = "kafka-acls"
 _TOPICS = "kafka-topics"
 _CONFIGS = "kafka-configs"
 _GROUPS = "kafka-consumer-groups"
@@ -132,12 +138,6 @@ CONFIG_STEPS = (
         refused="InvalidConfigurationException",
         why="settings of the broker are those it was started with",
     ),
-    Step(
-        _CONFIGS,
-        "--entity-type clients --describe",
-        refused="does not support DESCRIBE_CLIENT_QUOTAS",
-        why="there are no quotas yet",
-    ),
 )
 
 _USER = "--entity-type users --entity-name {topic}-user"
@@ -153,6 +153,7 @@ QUOTA_STEPS = (
     Step(_CONFIGS, f"{_USER} --describe"),
     Step(_CONFIGS, f"{_USER} {_CLIENT} --describe"),
     Step(_CONFIGS, f"{_CLIENT} --describe"),
+    Step(_CONFIGS, "--entity-type clients --describe"),
     Step(_CONFIGS, f"{_ADDRESS} --describe"),
     Step(_CONFIGS, "--entity-type users --entity-default --describe"),
     Step(_CONFIGS, f"{_USER} --alter --add-config speed=1", status=1),
@@ -163,6 +164,59 @@ QUOTA_STEPS = (
     Step(_CONFIGS, f"{_ADDRESS} --alter --delete-config connection_creation_rate"),
     Step(_CONFIGS, "--entity-type users --entity-default --alter --delete-config consumer_byte_rate"),
     Step(_CONFIGS, f"{_USER} --describe"),
+)
+
+_SHA_256 = "SCRAM-SHA-256=[iterations=8192,password=hush]"
+_SHA_512 = "SCRAM-SHA-512=[password=hush]"
+
+USER_STEPS = (
+    Step(_CONFIGS, f"{_USER} --alter --add-config {_SHA_256}"),
+    Step(_CONFIGS, f"{_USER} --alter --add-config {_SHA_512}"),
+    Step(_CONFIGS, f"{_USER} --describe", shown=words),
+    Step(_CONFIGS, "--entity-type users --describe", shown=words),
+    Step(_CONFIGS, f"{_USER} --alter --add-config {_SHA_256},{_SHA_512}", status=1),  # a user only once
+    Step(_CONFIGS, f"{_USER} --alter --add-config SCRAM-SHA-256=[password=hush]"),
+    Step(_CONFIGS, f"{_USER} --describe", shown=words),
+    Step(_CONFIGS, f"{_USER} --alter --add-config SCRAM-SHA-256=[iterations=4095,password=hush]", status=1),
+    Step(_CONFIGS, f"{_USER} --alter --add-config SCRAM-SHA-256=[iterations=16385,password=hush]", status=1),
+    Step(_CONFIGS, f"{_USER} --alter --delete-config SCRAM-SHA-512"),
+    Step(_CONFIGS, f"{_USER} --alter --delete-config SCRAM-SHA-512", status=1),
+    Step(_CONFIGS, f"{_USER} --describe"),
+    Step(_CONFIGS, f"{_USER} --alter --delete-config SCRAM-SHA-256"),
+    Step(_CONFIGS, f"{_USER} --describe"),
+)
+
+_READER = "--allow-principal User:reader --operation Read --operation Describe"
+_WRITER = (
+    "--allow-principal User:writer --producer --topic {topic} --transactional-id {topic}-id --idempotent"
+)
+_MEMBER = "--allow-principal User:member --consumer --topic {topic} --group {group}"
+_PREFIXED = "--topic {topic}-prefix --resource-pattern-type prefixed"
+_DENIED = "--deny-principal User:* --deny-host 10.1.2.3 --operation All"
+
+ACL_STEPS = (
+    Step(_ACLS, "--add --topic {topic} " + _READER, shown=ordered),
+    Step(_ACLS, "--add --topic {topic} " + _READER, shown=ordered),
+    Step(_ACLS, f"--add {_PREFIXED} {_DENIED}", shown=ordered),
+    Step(_ACLS, f"--add {_WRITER}", shown=ordered),
+    Step(_ACLS, f"--add {_MEMBER}", shown=ordered),
+    Step(_ACLS, "--list", shown=ordered),
+    Step(_ACLS, "--list --topic {topic}", shown=ordered),
+    Step(_ACLS, "--list --group {group}", shown=ordered),
+    Step(_ACLS, "--list --transactional-id {topic}-id", shown=ordered),
+    Step(_ACLS, "--list --cluster", shown=ordered),
+    Step(_ACLS, f"--list {_PREFIXED}", shown=ordered),
+    Step(_ACLS, "--list --topic {topic}-prefixes --resource-pattern-type match", shown=ordered),
+    Step(_ACLS, "--list --principal User:member --principal User:absent", shown=ordered),
+    Step(_ACLS, f"--remove --force {_MEMBER}"),
+    Step(_ACLS, "--list --group {group}"),
+    Step(_ACLS, "--remove --force --topic {topic} --allow-principal User:reader --operation Read"),
+    Step(_ACLS, "--list --topic {topic}", shown=ordered),
+    Step(_ACLS, f"--remove --force {_WRITER}"),
+    Step(_ACLS, "--list --topic {topic}"),
+    Step(_ACLS, "--remove --force --topic {topic}"),
+    Step(_ACLS, f"--remove --force {_PREFIXED}"),
+    Step(_ACLS, "--list"),
 )
 
 CONSOLE_STEPS = (
@@ -272,19 +326,15 @@ OTHER_STEPS = (
         refused="does not support ELECT_LEADERS",
         why="a partition has one replica, and one leader",
     ),
-    Step(
-        "kafka-acls",
-        "--list",
-        status=1,
-        refused="does not support DESCRIBE_ACLS",
-        why="there is no authorisation yet",
-    ),
     Step("kafka-topics", "--delete --topic {topic}"),
     Step("kafka-topics", "--delete --topic {topic}", status=1),
     Step("kafka-topics", "--delete --topic {topic} --if-exists"),
 )
 
-STEPS = (*TOPIC_STEPS, *CONFIG_STEPS, *QUOTA_STEPS, *CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS)
+STEPS = (
+    *(*TOPIC_STEPS, *CONFIG_STEPS, *USER_STEPS, *QUOTA_STEPS, *ACL_STEPS),
+    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS),
+)
 
 #: Steps that run while the group has a member.
 MEMBER_STEPS = (
