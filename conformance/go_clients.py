@@ -1,4 +1,7 @@
-"""Clients in Go: franz-go, sarama and kafka-go, in the program in `go/`, built with Go's tools."""
+"""Clients in Go: franz-go, sarama and kafka-go, in the program in `go/`, built with Go's tools.
+
+franz-go also authenticates by each mechanism over TLS.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.part import Result, Target, checks_of, command, program
+from conformance.secured_kafka import USERS
+from conformance.secured_tools import secured_brokers
 
 SOURCES = Path(__file__).with_name("go")
 
@@ -19,3 +24,9 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
         command(go, "-C", SOURCES, "build", "-o", executable, ".")
         for target in targets:
             yield from checks_of(target, [executable, target.bootstrap_servers])
+        with secured_brokers() as (kafka, brokers):
+            for name, addresses in brokers.items():
+                target = Target(name, addresses["SASL_SSL"])
+                yield from checks_of(
+                    target, [executable, target.bootstrap_servers, kafka.authority, "alice", USERS["alice"]]
+                )

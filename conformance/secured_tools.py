@@ -16,6 +16,7 @@ from pathlib import Path
 from conformance.apache_kafka import POM, jars
 from conformance.java_client import compiled
 from conformance.part import Result, Target
+from conformance.peers import KAFKA
 from conformance.secured_kafka import USERS, SecuredKafka, broker_settings, secured_kafka
 from conformance.tools import Answer, Toolbox
 from tests.processes import KorvetProcess
@@ -30,14 +31,9 @@ def run(_: Sequence[Target]) -> Iterator[Result]:
     """Produce and consume through each listener of each broker. Apache Kafka's own results are the control."""
     with (
         tempfile.TemporaryDirectory(prefix="korvet-secured-tools-") as folder,
-        secured_kafka() as kafka,
-        secured_korvet(kafka) as korvet,
+        secured_brokers() as (kafka, brokers),
     ):
         class_path = compiled(Path(folder), jars(POM))
-        brokers = {
-            "Apache Kafka": {listener: kafka.at(listener) for listener in PROTOCOLS},
-            "korvet": {listener: process.bootstrap_servers for listener, process in korvet.items()},
-        }
         for name, addresses in brokers.items():
             for listener, address in addresses.items():
                 config = Path(folder, f"{listener}.properties")
@@ -75,6 +71,19 @@ def client(kafka: SecuredKafka, listener: str) -> Mapping[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(kafka.client),
     }
+
+
+@contextmanager
+def secured_brokers() -> Iterator[tuple[SecuredKafka, Mapping[str, Mapping[str, str]]]]:
+    """Run both brokers. Yield Apache Kafka, and the addresses of listeners by broker and listener."""
+    with secured_kafka() as kafka, secured_korvet(kafka) as korvet:
+        yield (
+            kafka,
+            {
+                KAFKA: {listener: kafka.at(listener) for listener in PROTOCOLS},
+                "korvet": {listener: process.bootstrap_servers for listener, process in korvet.items()},
+            },
+        )
 
 
 @contextmanager

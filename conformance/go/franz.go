@@ -9,10 +9,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-type franz struct{ broker string }
+const franzModule = "github.com/twmb/franz-go"
+
+type franz struct {
+	broker   string
+	security []kgo.Opt
+}
 
 func (franz *franz) open(options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(options, kgo.SeedBrokers(franz.broker))...)
+	return kgo.NewClient(append(append(options, franz.security...), kgo.SeedBrokers(franz.broker))...)
 }
 
 func (franz *franz) admin(use func(*kadm.Client) error) error {

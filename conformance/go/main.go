@@ -1,6 +1,7 @@
 // What clients in Go do to a broker: franz-go, sarama and kafka-go, each by its own means.
 //
-// Arguments: the bootstrap server. One line per check, in three parts with tabs between: "ok" or "FAILED", the
+// Arguments: the bootstrap server; for a listener with SASL and TLS, franz-go alone, also the file of the authority, the
+// user and the password. One line per check, in three parts with tabs between: "ok" or "FAILED", the
 // client with its version and the check, why it failed.
 package main
 
@@ -29,6 +30,12 @@ type client interface {
 	share(ctx context.Context, topic, group string) ([]int, error)
 	committed(ctx context.Context, topic, group string) (partitions int, err error)
 	remove(ctx context.Context, topic string) error
+}
+
+// A subject is a client with its name in the output.
+type subject struct {
+	name, module string
+	client       client
 }
 
 type check struct {
@@ -114,16 +121,19 @@ func expect(ctx context.Context, client client, topic string, start, end int, fr
 
 func main() {
 	broker := os.Args[1]
-	clients := []struct {
-		name, module string
-		client       client
-	}{
-		{"franz-go", "github.com/twmb/franz-go", &franz{broker}},
+	subjects := []subject{
+		{"franz-go", franzModule, &franz{broker: broker}},
 		{"sarama", "github.com/IBM/sarama", &shopify{broker}},
 		{"kafka-go", "github.com/segmentio/kafka-go", &segment{broker}},
 	}
+	if len(os.Args) == 5 {
+		var err error
+		if subjects, err = loggedIn(broker, os.Args[2], os.Args[3], os.Args[4]); err != nil {
+			panic(err)
+		}
+	}
 	failures := 0
-	for _, each := range clients {
+	for _, each := range subjects {
 		topic := each.name + "-" + fmt.Sprint(time.Now().UnixMilli())
 		for _, check := range checks {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
