@@ -144,6 +144,15 @@ def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) 
     wakeup.settimeout(0)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    # The kernel resets the connection if the parent ends with unread reports, and breaks the pipe of a later report.
+    with suppress(ConnectionError):
+        answer_parent(parent, ends, wakeup, work)
+
+
+def answer_parent(
+    parent: socket.socket, ends: socket.socket, wakeup: socket.socket, work: Callable[[socket.socket], None]
+) -> None:
+    """Fork workers and report those that have ended. Return, or raise ConnectionError, when the parent ends."""
     while True:
         readable, _, _ = select.select([parent, ends], [], [])
         if ends in readable:

@@ -57,6 +57,17 @@ except BaseException as error:
     sys.exit(report(innermost(error)))
 """
 
+# A parent that ends while a report of the forker is unread.
+LEAVES_A_REPORT = """
+import select, socket
+from korvet.workers.forking import ASK, Forker
+
+forker = Forker.start(lambda sock: None)
+ours, theirs = socket.socketpair()
+socket.send_fds(forker.sock, [ASK], [theirs.fileno()])
+select.select([forker.sock], [], [])
+"""
+
 OBEYS = """
 async def work(sock):
     control = Control.on(sock)
@@ -177,6 +188,15 @@ def test_broker_ends_with_one_line_when_the_fork_server_is_killed() -> None:
 
     assert 1 == status
     assert "korvet: the process that korvet's processes are forked from has ended; so korvet ends\n" == err
+
+
+def test_forker_ends_silently_when_its_parent_has_unread_reports() -> None:
+    # `run` returns when the forker, too, has closed the streams that it inherited.
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_A_REPORT], capture_output=True, text=True, check=True, timeout=LIMIT_S
+    )
+
+    assert ("", "") == (done.stdout, done.stderr)
 
 
 def test_exit_status_is_described() -> None:
