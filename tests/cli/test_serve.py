@@ -21,7 +21,6 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.processes import free_port
 from bench.wire import first_answer as answer_of
 from korvet.cli import program
 from korvet.cli.broker_settings import read_config
@@ -251,20 +250,17 @@ def test_all_settings_can_be_printed() -> None:
     assert "num.partitions" in [row.split()[0] for row in rows]
 
 
-def test_broker_serves_without_standard_streams() -> None:
-    port = free_port()
-    program = shlex.join([*SERVE, "--listeners", f"127.0.0.1:{port}"])
+def test_broker_serves_without_standard_streams(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    program = shlex.join([*SERVE, "--listeners", "127.0.0.1:0", "--ready-file", str(ready)])
     with subprocess.Popen(["sh", "-c", f"exec {program} <&- >&- 2>&-"]) as process:
         try:
             deadline = time.monotonic() + 30
-            while True:
-                try:
-                    answer_of(port)
-                    break
-                except OSError:
-                    assert process.poll() is None
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)  # no event reports that it listens
+            while not ready.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)  # no event reports that it serves
+            answer_of(int(ready.read_text(encoding="utf-8").rpartition(":")[2]))
             process.terminate()
             assert 0 == process.wait(30)
         finally:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bench.processes import free_port
 from bench.wire import first_answer
 from korvet.storage.embedded.binary import find_binary
 from tests.failures.conftest import assert_nothing_runs
@@ -34,7 +35,7 @@ def test_broker_ended_while_its_embedded_server_starts_leaves_no_server(
     hesitant.write_text(HESITANT.format(noted=noted, binary=find_binary(None)))
     hesitant.chmod(0o700)
     settings = ("--processes", processes, "--set", f"embedded.server={hesitant}")
-    with beginning(embedded_folder, free_port(), *settings) as broker:
+    with beginning(embedded_folder, 0, *settings) as broker:
         wait_for(lambda: noted.exists() and is_stopped(noted.read_text().strip()))
         broker.send_signal(number)
         os.kill(int(noted.read_text()), signal.SIGCONT)
@@ -49,13 +50,24 @@ def test_broker_ended_after_its_first_response_leaves_no_embedded_server(
 ) -> None:
     """With several processes, some may not serve yet."""
     for _ in range(3):
-        port = free_port()
-        with beginning(embedded_folder, port, "--processes", processes) as broker:
-            wait_for(lambda: is_serving(port))  # noqa: B023  called within this iteration
+        with held_port() as port, beginning(embedded_folder, port, "--processes", processes) as broker:
+            wait_for(lambda: is_serving(port))
             broker.send_signal(signal.SIGTERM)
 
             assert_ended(broker, 0, 128 + signal.SIGTERM)
         assert_nothing_runs(embedded_folder)
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Reserve a loopback port. The broker may listen on it, and the system gives it to no other program.
+
+    If the first response came from another program, the signal could reach the broker before its handlers exist.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def beginning(folder: Path, port: int, *options: str) -> subprocess.Popen[str]:
