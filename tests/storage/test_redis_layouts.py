@@ -16,7 +16,7 @@ from korvet.protocol.record_batch import RecordBatch, build_batch, decode_record
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
-from korvet.storage.redis.client.replies import command_of
+from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, command_of
 from korvet.storage.redis.entries import Entry, Fields, parse
 from korvet.storage.redis.layouts import Packed, Piece, StorageLayout, pack_batch
 from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
@@ -101,6 +101,15 @@ def test_uniform_records_are_packed_as_columns(
 )
 def test_other_records_are_packed_as_fields(records: list[Record]) -> None:
     assert b"f" == shape_of(packed(records))
+
+
+@pytest.mark.parametrize("headers", [(), (("h", b"x"),)])
+def test_large_values_are_not_copied(headers: Headers) -> None:
+    value = b"v" * UNCOPIED_VALUE_BYTES
+    found = packed([Record(value, headers=headers)])
+
+    assert value in data_of(found)
+    assert len(value) in map(len, found.buffers)
 
 
 def test_packed_fields_contain_the_timestamp_position() -> None:

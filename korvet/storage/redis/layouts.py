@@ -34,7 +34,7 @@ from korvet.protocol.record import Headers, RawRecord
 from korvet.protocol.record_batch import RecordBatch, decode_in_steps
 from korvet.protocol.steps import Steps
 from korvet.storage.interface import TimestampType, TopicConfig
-from korvet.storage.redis.client.replies import Argument, pack_arguments, pack_column
+from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, Argument, pack_arguments, pack_column
 from korvet.storage.topic_config import LAYOUT, backend_setting
 
 # A command may have 1,048,576 arguments (Redis 6.2), and `unpack` in Lua fails near 8,000 values.
@@ -139,9 +139,9 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
     sizes = list(sizes)
     yield None
     pieces = pieces_of(sizes, times, config)
-    columns = []
+    columns: list[Buffer] = []
     for texts_of_all in data:
-        columns.append(pack_column(texts_of_all))
+        columns += pack_column(texts_of_all)
         yield None
     count = len(data) * len(times)
     return joined(batch, shape, timestamp, max(sizes), pieces, count, columns)
@@ -190,8 +190,8 @@ def pack_fields(
             fields += (b"$transactional", b"1")
         if producer:
             fields += (b"$producer", producer)
-        data += (len(fields), position, *fields)
         sizes.append(sum(map(len, fields)))
+        data += (len(fields), position, *uncopied(fields, sizes[-1]))
         times.append(timestamp)
         if len(data) > FIELDS_A_STEP or number == len(records):
             count += len(data)
@@ -200,6 +200,11 @@ def pack_fields(
             yield None
     pieces = pieces_of(sizes, tuple(times), config)
     return joined(batch, b"f", b"", max(sizes), pieces, count, buffers)
+
+
+def uncopied(fields: list[bytes], size: int) -> Sequence[Argument]:
+    """Return the fields of a large record as memoryviews, which are sent without a copy."""
+    return fields if size < UNCOPIED_VALUE_BYTES else [memoryview(field) for field in fields]
 
 
 def header_fields(headers: Headers, max_headers: int) -> Iterator[bytes]:

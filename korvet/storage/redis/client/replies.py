@@ -37,6 +37,9 @@ Reply = object
 # From this size on a memoryview is sent without a copy. hiredis takes 0.9 ms to pack a megabyte; below a few kilobytes
 # a separate buffer costs more than the copy.
 UNCOPIED_BYTES = 4096
+# Average size of a column's values from which they are sent without a copy. Each takes two buffers, and through TLS two
+# writes.
+UNCOPIED_VALUE_BYTES = 64 * 1024
 
 CLASSES: dict[str, type[RedisError]] = {
     "EXECABORT": ExecAbortError,
@@ -92,13 +95,16 @@ class _Heads(dict[int, bytes]):
 HEADS = _Heads((length, b"\r\n$%d\r\n" % length) for length in range(1024))
 
 
-def pack_column(values: Sequence[bytes]) -> Buffer:
-    """Pack arguments as `pack_arguments` does, in a third of its time for thousands of them."""
+def pack_column(values: Sequence[bytes]) -> list[Buffer]:
+    """Pack arguments as `pack_arguments` does, in a third of its time for thousands of them. Do not copy large ones."""
+    lengths = list(map(len, values))
     parts = [b""] * (2 * len(values) + 1)
-    parts[0:-1:2] = map(HEADS.__getitem__, map(len, values))
+    parts[0:-1:2] = map(HEADS.__getitem__, lengths)
     parts[1::2] = values
     parts[-1] = b"\r\n"
-    return memoryview(b"".join(parts))[2:]
+    if sum(lengths) >= UNCOPIED_VALUE_BYTES * len(values):
+        return [parts[0][2:], *parts[1:]]
+    return [memoryview(b"".join(parts))[2:]]
 
 
 def command_of(count: int, *packed: list[Buffer]) -> list[Buffer]:
