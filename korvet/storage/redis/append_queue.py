@@ -278,7 +278,7 @@ class AppendQueue:
                 run_id,
                 self.context.writer_id,
                 call.number,
-                partition.defaults.producer_id_expiration_ms,
+                partition.shared.defaults.producer_id_expiration_ms,
                 b"1" if call.replicas else b"0",
                 b"1" if config.timestamp_type is TimestampType.LOG_APPEND_TIME else b"0",
             ),

@@ -58,19 +58,41 @@ STATE_WRITER = b"w:"  # + writer id: the last call of that broker process, and i
 
 @frozen
 class PartitionKeys:
-    """The keys of one partition."""
+    """The keys of one partition. A broker keeps this object for every partition used, so it stores one name."""
 
     stream: bytes
-    state: bytes
-    producers: bytes
-    index: bytes
-    summary: bytes
-    #: All keys, in the order of every partition script's KEYS.
-    all: tuple[bytes, ...]
-    #: The additional keys during compaction, in the order of the compaction scripts' KEYS.
-    compaction: tuple[bytes, ...]
-    #: The last of them: the groups that commits have moved meanwhile.
-    moved_groups: bytes
+
+    @property
+    def state(self) -> bytes:
+        return b"{%b}:$state" % self.stream
+
+    @property
+    def index(self) -> bytes:
+        return b"{%b}:$index" % self.stream
+
+    @property
+    def summary(self) -> bytes:
+        return b"{%b}:$summary" % self.stream
+
+    @property
+    def producers(self) -> bytes:
+        return b"{%b}:$producers" % self.stream
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """All keys, in the order of every partition script's KEYS."""
+        return self.stream, self.state, self.index, self.summary, self.producers
+
+    @property
+    def compaction(self) -> tuple[bytes, ...]:
+        """The additional keys during compaction, in the order of the compaction scripts' KEYS."""
+        parts = (b"", b".state", b".index", b".summary", b".old")
+        return *(b"{%b}:$compacted%b" % (self.stream, part) for part in parts), self.moved_groups
+
+    @property
+    def moved_groups(self) -> bytes:
+        """The last of them: the groups that commits have moved meanwhile."""
+        return b"{%b}:$compacted.groups" % self.stream
 
 
 @frozen
@@ -97,13 +119,7 @@ class Keyspace:
 
     def partition(self, tp: TopicPartition) -> PartitionKeys:
         """Return all keys of a partition."""
-        stream = self.stream(tp)
-        names = (b"$state", b"$index", b"$summary", b"$producers")
-        state, index, summary, producers = (b"{%b}:%b" % (stream, name) for name in names)
-        keys = (stream, state, index, summary, producers)
-        parts = (b"", b".state", b".index", b".summary", b".old", b".groups")
-        compaction = tuple(b"{%b}:$compacted%b" % (stream, part) for part in parts)
-        return PartitionKeys(stream, state, producers, index, summary, keys, compaction, compaction[-1])
+        return PartitionKeys(self.stream(tp))
 
     def group(self, group_id: str) -> bytes:
         """Return the key of a group's committed offsets."""

@@ -1,4 +1,4 @@
-"""One partition in Redis: its keys, its stored state, and the part of it that this broker caches."""
+"""One topic and its partitions in Redis: their keys, their stored state, and the part of it that this broker caches."""
 
 from __future__ import annotations
 
@@ -72,24 +72,19 @@ class Known(NamedTuple):
 
 
 @define(eq=False)
-class Partition:
-    """One partition of the topic with that id; a topic that is created again gets new objects."""
+class PartitionedTopic:
+    """A topic, what its partitions share, and those used so far. A topic that is created again gets a new object."""
 
-    tp: TopicPartition
     topic: Topic
     created: int  # the topic's number in the order of creations
     created_ms: int  # when the topic was created, by the store's clock; 0 if that is unknown
-    keys: PartitionKeys
+    keyspace: Keyspace
     defaults: StorageDefaults
     mapper: OffsetMapper = field(init=False)
     layout: StorageLayout = field(init=False)
     topic_id: bytes = field(init=False)
-    known: Known | None = None
-    is_being_trimmed: bool = False
-    entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
-    largest_entry: int = 0
-    _head: tuple[Argument, ...] = ()
-    _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
+    head: tuple[Argument, ...] = ()  # the first arguments of every partition script
+    _partitions: dict[int, Partition] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.mapper = offset_mapper(self.topic.config)
@@ -97,26 +92,13 @@ class Partition:
         self.topic_id = str(self.topic.topic_id).encode()
         self.configure(self.topic)
 
-    @property
-    def config(self) -> TopicConfig:
-        return self.topic.config
-
-    @property
-    def is_batch_layout(self) -> bool:
-        return self.layout is StorageLayout.BATCH
-
-    @property
-    def codec(self) -> Codec:
-        """The codec for batches that are built from records."""
-        return CODECS.get(self.config.compression_type, Codec.NONE)
-
     def configure(self, topic: Topic) -> None:
         """Apply the topic's present settings."""
         self.topic = topic
         config = topic.config
         mapper = self.mapper
         bits = mapper.sequence_bits if isinstance(mapper, TimestampOffsets) else 0
-        self._head = (
+        self.head = (
             self.topic_id,
             (1 << bits) - 1,
             min(HIGHEST_MS, (1 << 63 - bits) - 2),
@@ -125,10 +107,58 @@ class Partition:
             self.defaults.retention_check_interval_ms,
         )
 
+    def partition(self, tp: TopicPartition) -> Partition:
+        """Return one of the topic's partitions, without cached state at its first use."""
+        partition = self._partitions.get(tp.partition)
+        if partition is None:
+            partition = self._partitions[tp.partition] = Partition(tp, self, self.keyspace.partition(tp))
+        return partition
+
+
+@define(eq=False)
+class Partition:
+    """One partition of a topic."""
+
+    # Kept for every partition that the broker has used, so it has only what the partitions of a topic do not share.
+
+    tp: TopicPartition
+    shared: PartitionedTopic
+    keys: PartitionKeys
+    known: Known | None = None
+    is_being_trimmed: bool = False
+    entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
+    largest_entry: int = 0
+    _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
+
+    @property
+    def topic(self) -> Topic:
+        return self.shared.topic
+
+    @property
+    def topic_id(self) -> bytes:
+        return self.shared.topic_id
+
+    @property
+    def mapper(self) -> OffsetMapper:
+        return self.shared.mapper
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.shared.topic.config
+
+    @property
+    def is_batch_layout(self) -> bool:
+        return self.shared.layout is StorageLayout.BATCH
+
+    @property
+    def codec(self) -> Codec:
+        """The codec for batches that are built from records."""
+        return CODECS.get(self.config.compression_type, Codec.NONE)
+
     def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
         """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
         known = b"" if self.known is None else self.known.argument()
-        return (*self._head, b"%b %b" % (run_id, known), *own)
+        return (*self.shared.head, b"%b %b" % (run_id, known), *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
@@ -218,15 +248,3 @@ class Partition:
             and known.leader_epoch == state.leader_epoch
             and known.next_offset > state.next_offset
         )
-
-
-def make_partition(
-    keyspace: Keyspace,
-    defaults: StorageDefaults,
-    topic: Topic,
-    created: int,
-    created_ms: int,
-    tp: TopicPartition,
-) -> Partition:
-    """Return a partition without cached state."""
-    return Partition(tp, topic, created, created_ms, keyspace.partition(tp), defaults)

@@ -20,7 +20,7 @@ from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
 from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
-from korvet.storage.redis.partition import Partition, make_partition
+from korvet.storage.redis.partition import Partition, PartitionedTopic
 from korvet.storage.redis.scripts import DROP, INIT, SETTLE
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Partitions:
     keyspace: Keyspace
     defaults: StorageDefaults
     damage: Damage = field(factory=Damage)
-    _partitions: dict[TopicPartition, Partition] = field(factory=dict)
+    _topics: dict[str, PartitionedTopic] = field(factory=dict)
 
     def known(self, tp: TopicPartition) -> Partition | None:
         """Return the partition if the cached catalogue has it, without a command to Redis."""
@@ -57,20 +57,24 @@ class Partitions:
         if partition is not None:
             return partition
         catalogued = await self.catalogue.reload(tp.topic)
-        if catalogued is None or not 0 <= tp.partition < catalogued.topic.partitions:
-            self._partitions.pop(tp, None)
+        if catalogued is None:
+            self._topics.pop(tp.topic, None)
+            raise UnknownTopicOrPartition
+        if not 0 <= tp.partition < catalogued.topic.partitions:
             raise UnknownTopicOrPartition
         return self._partition(catalogued, tp)
 
     def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
-        partition = self._partitions.get(tp)
         topic, created, _ = catalogued
-        if partition is None or partition.created != created or partition.topic.topic_id != topic.topic_id:
-            partition = make_partition(self.keyspace, self.defaults, *catalogued, tp)
-            self._partitions[tp] = partition
-        elif partition.topic is not topic:
-            partition.configure(topic)
-        return partition
+        known = self._topics.get(topic.name)
+        if known is None or known.created != created or known.topic.topic_id != topic.topic_id:
+            known = self._topics[topic.name] = self._partitioned(catalogued)
+        elif known.topic is not topic:
+            known.configure(topic)
+        return known.partition(tp)
+
+    def _partitioned(self, catalogued: CataloguedTopic) -> PartitionedTopic:
+        return PartitionedTopic(*catalogued, self.keyspace, self.defaults)
 
     async def has_stream(self, partition: Partition) -> bool:
         """Return True if the partition has a stream; without one, maintenance must not create a state."""
@@ -126,7 +130,9 @@ class Partitions:
         """Create a partition's state. Raise UnknownTopicOrPartition if the topic is not in the catalogue any more."""
         await self._check_catalogued(partition)
         forgotten = await self.catalogue.forgotten_ms()
-        arguments = self._arguments(partition, partition.created, forgotten, partition.created_ms)
+        arguments = self._arguments(
+            partition, partition.shared.created, forgotten, partition.shared.created_ms
+        )
         answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
         try:
             if answer[0] == b"deleted":
@@ -160,20 +166,17 @@ class Partitions:
 
     async def drop_topic(self, deleted: CataloguedTopic) -> None:
         """Delete the keys of all partitions of a topic that was removed from the catalogue, several in one write."""
+        known = self._topics.get(deleted.topic.name)
+        if known is not None and known.created == deleted.created:
+            del self._topics[deleted.topic.name]
+        dropped = self._partitioned(deleted)
         tps = partitions_of(deleted.topic)
         for first in range(0, len(tps), DROPPED_AT_ONCE):
-            calls = [self._drop_call(deleted, tp) for tp in tps[first : first + DROPPED_AT_ONCE]]
+            calls = [drop_call(dropped.partition(tp)) for tp in tps[first : first + DROPPED_AT_ONCE]]
             await self.redis.run_all(calls, repeatable=True)
-
-    def _drop_call(self, deleted: CataloguedTopic, tp: TopicPartition) -> ScriptCall:
-        partition = make_partition(self.keyspace, self.defaults, *deleted, tp)
-        known = self._partitions.get(tp)
-        if known is not None and known.created == deleted.created:
-            del self._partitions[tp]
-        return drop_call(partition)
 
 
 def drop_call(partition: Partition) -> ScriptCall:
     """Return the call that deletes a partition's keys, unless they belong to a later topic."""
     keys = (*partition.keys.all, *partition.keys.compaction)
-    return ScriptCall(DROP, keys, (partition.topic_id, partition.created))
+    return ScriptCall(DROP, keys, (partition.topic_id, partition.shared.created))

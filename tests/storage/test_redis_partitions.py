@@ -1,0 +1,91 @@
+"""The partitions that a broker keeps: their memory, and their topics."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import cast
+from uuid import uuid4
+
+from attrs import define, evolve
+
+from korvet.storage.interface import StorageDefaults, Topic, TopicConfig, TopicPartition
+from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.partitions import Partitions
+
+COUNT = 1000
+MOST_BYTES = 512  # 100,000 partitions: 51 MB
+
+
+@define
+class OneTopic:
+    """A catalogue that has cached one topic."""
+
+    catalogued: CataloguedTopic
+
+    def cached(self, _name: str) -> CataloguedTopic:
+        return self.catalogued
+
+
+def topic(config: TopicConfig | None = None) -> CataloguedTopic:
+    return CataloguedTopic(Topic("t", uuid4(), COUNT, MappingProxyType({}), config or TopicConfig()), 1, 0)
+
+
+def partitions_of(catalogue: OneTopic) -> Partitions:
+    """Return partitions that send no command to Redis."""
+    no_redis = cast(RedisCaller, None)
+    return Partitions(no_redis, cast(Catalogue, catalogue), Keyspace(), StorageDefaults())
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+def test_partition_that_was_looked_at_takes_little_memory() -> None:
+    partitions = partitions_of(OneTopic(topic()))
+    tps = [TopicPartition("t", number) for number in range(COUNT)]
+    with traced():
+        for tp in tps:
+            partitions.known(tp)
+        taken, _ = tracemalloc.get_traced_memory()
+
+    assert taken / COUNT < MOST_BYTES
+
+
+def test_altered_settings_apply_to_partitions_in_use() -> None:
+    catalogue = OneTopic(topic())
+    partitions = partitions_of(catalogue)
+    first, second = (partitions.known(TopicPartition("t", number)) for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    before = first.arguments(b"server")
+
+    present = catalogue.catalogued.topic
+    altered = evolve(present, config=evolve(present.config, retention_ms=1234))
+    catalogue.catalogued = catalogue.catalogued._replace(topic=altered)
+
+    assert first is partitions.known(first.tp)
+    assert 1234 == second.config.retention_ms
+    assert before != first.arguments(b"server") == second.arguments(b"server")
+
+
+def test_topic_that_is_created_again_has_new_partitions() -> None:
+    catalogue = OneTopic(topic())
+    partitions = partitions_of(catalogue)
+    old = partitions.known(TopicPartition("t", 0))
+    catalogue.catalogued = topic()._replace(created=2)
+    new = partitions.known(TopicPartition("t", 0))
+
+    assert old is not None
+    assert new is not None
+    assert old.topic_id != new.topic_id
+    assert new is partitions.known(new.tp)
