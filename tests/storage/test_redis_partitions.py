@@ -18,7 +18,8 @@ from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.partitions import Partitions
 
 COUNT = 1000
-MOST_BYTES = 512  # 100,000 partitions: 51 MB
+MOST_BYTES = 400  # 100,000 partitions: 40 MB
+MOST_BYTES_IN_USE = 550
 
 
 @define
@@ -59,6 +60,35 @@ def test_partition_that_was_looked_at_takes_little_memory() -> None:
         taken, _ = tracemalloc.get_traced_memory()
 
     assert taken / COUNT < MOST_BYTES
+
+
+def test_partition_whose_state_was_read_takes_little_memory() -> None:
+    partitions = partitions_of(OneTopic(topic()))
+    tps = [TopicPartition("t", number) for number in range(COUNT)]
+    with traced():
+        for tp in tps:
+            partition = partitions.known(tp)
+            assert partition is not None
+            end = b"1763666000123-%d" % tp.partition
+            # Each reply has its own bytes.
+            fields = [
+                partition.topic_id,
+                end,
+                b"0-0",
+                b"7",
+                b"700",
+                b"0",
+                b"100",
+                b"0:0-%d" % (tp.partition // COUNT),
+                b"0-0",
+                b"x",
+            ]
+            state = partition.state(fields, 7)
+            assert state is not None
+            partition.note(state.leader_epoch, state.next_id)
+        taken, _ = tracemalloc.get_traced_memory()
+
+    assert taken / COUNT < MOST_BYTES_IN_USE
 
 
 def test_altered_settings_apply_to_partitions_in_use() -> None:

@@ -31,6 +31,9 @@ from korvet.storage.redis.rebuild import CODECS, Epoch
 # Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
 HIGHEST_MS = 2**53 - 1
 
+# The text of leader epochs in the state, and the epochs.
+Epochs = tuple[bytes | None, Sequence[Epoch]]
+
 
 class PartitionState(NamedTuple):
     """A partition's state as read in one MULTI: bounds as offsets, and whether another client changed the stream."""
@@ -84,6 +87,7 @@ class PartitionedTopic:
     layout: StorageLayout = field(init=False)
     topic_id: bytes = field(init=False)
     head: tuple[Argument, ...] = ()  # the first arguments of every partition script
+    last_epochs: Epochs = (None, ())  # those of unused partitions are equal
     _partitions: dict[int, Partition] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -128,7 +132,7 @@ class Partition:
     is_being_trimmed: bool = False
     entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0
-    _epochs: tuple[bytes | None, Sequence[Epoch]] = (None, ())
+    _epochs: Epochs = (None, ())
 
     @property
     def topic(self) -> Topic:
@@ -220,10 +224,13 @@ class Partition:
         return max(self.bound(start), self.bound(earliest or start))
 
     def epochs(self, text: bytes) -> Sequence[Epoch]:
-        """Parse leader epochs; the result is cached until they change."""
+        """Parse leader epochs; the result is cached until they change, and shared with the partition parsed before."""
         if text != self._epochs[0]:
-            pairs = (each.split(b":") for each in text.split(b" "))
-            self._epochs = text, tuple(Epoch(int(epoch), self.bound(start)) for epoch, start in pairs)
+            if text != self.shared.last_epochs[0]:
+                pairs = (each.split(b":") for each in text.split(b" "))
+                epochs = tuple(Epoch(int(epoch), self.bound(start)) for epoch, start in pairs)
+                self.shared.last_epochs = text, epochs
+            self._epochs = self.shared.last_epochs
         return self._epochs[1]
 
     # --- What this broker remembers -----------------------------------------------------------------------
