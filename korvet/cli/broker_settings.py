@@ -68,8 +68,6 @@ def default_of(setting: Setting) -> str:
 
 def shown(value: object) -> str:
     """Return a value as users write it, or "not set"."""
-    if value in (None, (), ""):
-        return "not set"
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    from korvet.broker.topics import written
+
+    return "not set" if value in (None, (), "") else written(value)

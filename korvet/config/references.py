@@ -57,7 +57,7 @@ class Resolver:
 
 
 def references(value: Any) -> list[str]:
-    """Return the references in a value, as they are written."""
+    """Return the text of each reference in a value."""
     if isinstance(value, list):
         return [reference for each in value for reference in references(each)]
     return [match[0] for match in REFERENCE.finditer(value)] if isinstance(value, str) else []

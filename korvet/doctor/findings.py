@@ -8,7 +8,7 @@ from attrs import frozen
 
 
 class Verdict(IntEnum):
-    """How bad a finding is. The values are the exit statuses of `korvet doctor`, as monitoring plugins use them."""
+    """The severity of a finding. The values are exit statuses, as monitoring plugins use them."""
 
     OK = 0
     WARNING = 1

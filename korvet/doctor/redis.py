@@ -15,8 +15,8 @@ from korvet.storage.redis.client.address import parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
 from korvet.storage.redis.client.errors import ExecAbortError, NoPermissionError, RedisError
 from korvet.storage.redis.client.link import LinkEnded, explain, open_link
-from korvet.storage.redis.client.replies import Command, Reply
-from korvet.storage.redis.guard import eviction, failing_file, is_volatile
+from korvet.storage.redis.client.replies import Command
+from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
 
@@ -66,12 +66,6 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
         await keyspace(connection),
         *await rights(connection, config),
     ]
-
-
-def info_fields(replies: Sequence[Reply]) -> dict[bytes, bytes]:
-    """Return all fields of the replies to INFO. Replies that are errors have none."""
-    lines = [line for reply in replies if isinstance(reply, bytes) for line in reply.splitlines()]
-    return {name: value for line in lines for name, _, value in [line.partition(b":")]}
 
 
 def persistence(durability: str, info: Mapping[bytes, bytes]) -> Finding:
@@ -217,7 +211,7 @@ OPTIONAL: Mapping[str, tuple[Command, str]] = {
 
 
 async def rights(connection: RedisConnection, config: Config) -> list[Finding]:
-    """Try each command that the broker uses, on a key of its own that is removed afterwards."""
+    """Try each command that the broker uses, on a key that is removed afterwards."""
     (stored,) = await connection.pipeline([(b"SET", KEY, b"")], repeatable=True)
     if isinstance(stored, NoPermissionError):
         return [error("rights", f"the user may not SET {KEY.decode()}", REMEDY)]

@@ -19,7 +19,7 @@ from korvet.pem import words
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ProtocolError
 from korvet.server.keystores import ListenerTls
-from korvet.server.transport import BYTES_AT_ONCE, Transport
+from korvet.server.transport import BYTES_AT_ONCE, Transport, is_readable
 
 # The largest plaintext of a TLS record, the unit in which OpenSSL encrypts and decrypts.
 RECORD_BYTES: Final = 16 * 1024
@@ -132,15 +132,7 @@ class TlsTransport(Transport):
         return count
 
     def has_arrived(self) -> bool:
-        if self._is_over or self._sock.pending():
-            return True
-        try:
-            socket.socket.recv(self._sock, 1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # the connection is lost, which receive_into reports
-        return True
+        return bool(self._is_over or self._sock.pending() or is_readable(self._sock))
 
     def send(self, buffers: list[Buffer], first: int) -> int:
         # After one of WANTS, OpenSSL must be called again with the same bytes, and the caller's buffers are the same.

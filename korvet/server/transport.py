@@ -74,13 +74,7 @@ class PlainTransport(Transport):
         return self.sock.recv_into(buffer, min(len(buffer), BYTES_AT_ONCE))
 
     def has_arrived(self) -> bool:
-        try:
-            self.sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # the connection is lost, which receive_into reports
-        return True
+        return is_readable(self.sock)
 
     def send(self, buffers: list[Buffer], first: int) -> int:
         try:
@@ -96,6 +90,17 @@ class PlainTransport(Transport):
 
     def close(self) -> None:
         self.sock.close()
+
+
+def is_readable(sock: socket.socket) -> bool:
+    """Return True if bytes have arrived at the socket, encrypted or not, or if the connection is over."""
+    try:
+        socket.socket.recv(sock, 1, socket.MSG_PEEK)  # not the method of SSLSocket, which refuses to peek
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # the connection is lost, which receive_into reports
+    return True
 
 
 def portion(buffers: list[Buffer], first: int) -> list[Buffer]:

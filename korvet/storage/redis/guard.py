@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 
 from attrs import define
 
@@ -52,7 +51,7 @@ class Guard:
         """The commands whose replies `judge` reads; none without permission for INFO."""
         return INFO if self.can_ask else ()
 
-    def judge(self, replies: Iterable[Reply], where: str) -> None:
+    def judge(self, replies: Sequence[Reply], where: str) -> None:
         """Refuse or accept produces, and log each change once."""
         info = self._info(replies)
         danger = failing_file(info) or (None if self.allows_eviction else eviction(info))
@@ -69,17 +68,18 @@ class Guard:
             logger.error("Redis at %s has evicted %d keys; records may be among them", where, evicted)
         self.evicted_keys = evicted
 
-    def _info(self, replies: Iterable[Reply]) -> Info:
+    def _info(self, replies: Sequence[Reply]) -> Info:
         """Return all fields of the replies to INFO; none if the Redis user has no permission for INFO."""
-        fields: dict[bytes, bytes] = {}
-        for reply in replies:
-            if isinstance(reply, NoPermissionError) and self.can_ask:
-                self.can_ask = False
-                logger.info("without the right to INFO (ACL SETUSER … +info), eviction goes unnoticed")
-            elif isinstance(reply, bytes):
-                pairs = (line.split(b":", 1) for line in reply.splitlines() if b":" in line)
-                fields.update(cast(list[tuple[bytes, bytes]], pairs))
-        return fields
+        if self.can_ask and any(isinstance(reply, NoPermissionError) for reply in replies):
+            self.can_ask = False
+            logger.info("without the right to INFO (ACL SETUSER … +info), eviction goes unnoticed")
+        return info_fields(replies)
+
+
+def info_fields(replies: Iterable[Reply]) -> Info:
+    """Return all fields of the replies to INFO. Replies that are errors have none."""
+    lines = (line for reply in replies if isinstance(reply, bytes) for line in reply.splitlines())
+    return {name: value for name, found, value in (line.partition(b":") for line in lines) if found}
 
 
 def is_volatile(info: Info) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import trio
 from attrs import evolve, field, frozen
 
 from korvet.storage.interface import StorageUsageError
@@ -75,12 +76,16 @@ class RedisAddress:
         scheme = "rediss" if self.tls is not None else "redis"
         return f"{scheme}://{user}{host}:{self.port}" + (f"/{self.db}" if self.db else "")
 
-    def with_current_login(self) -> RedisAddress:
+    async def with_current_login(self) -> RedisAddress:
         """Return the address with the user, password and certificates of now, or of before if they are unreadable."""
         if self.reread is None:
             return self
+        # Loading certificates takes 20 ms.
+        return await trio.to_thread.run_sync(self._with_current_login, self.reread)
+
+    def _with_current_login(self, reread: Callable[[], str]) -> RedisAddress:
         try:
-            now = parse_address(self.reread())
+            now = parse_address(reread())
         except (ValueError, StorageUsageError) as error:
             logger.warning("the password of Redis cannot be read again: %s", error)
             return self

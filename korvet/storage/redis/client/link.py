@@ -279,7 +279,7 @@ async def open_link(address: RedisAddress, previous: Peer = UNKNOWN) -> Link:
     Raise OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that refuses the login or is
     loading.
     """
-    address = address.with_current_login()
+    address = await address.with_current_login()
     with trio.move_on_after(address.connect_limit_s):
         transport = await open_transport(address)
         try:
