@@ -12,9 +12,9 @@ from korvet.cli.output import print_json, print_table
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from korvet.cli.positions import Position, Target
     from korvet.client import Client
     from korvet.client.groups import Group
+    from korvet.client.positions import Position, Target
 
 # Kafka's names. The version of a broker determines which of them it supports.
 STATES = (
@@ -178,7 +178,7 @@ def member_rows(group: Group) -> list[dict[str, Any]]:
 
 async def position_rows(client: Client, group: Group) -> list[dict[str, Any]]:
     """Return a row per partition that is assigned or has a committed offset, then one per member without partitions."""
-    from korvet.cli.positions import positions
+    from korvet.client.positions import positions
 
     owners = {tp: member for member in group.members for tp in member.assignment}
     found = await positions(client, group.group_id, owners)
@@ -278,7 +278,7 @@ def reset_offsets(
 
     Only shows the new offsets, unless --execute is given. Offsets that are out of range become the log's start or end.
     """
-    from korvet.cli.positions import Target, reset
+    from korvet.client.positions import NoSuchPartition, ResetRefused, Target, reset
 
     if bool(topics) == all_topics:
         raise click.UsageError("Name --topic, or --all-topics.")
@@ -291,7 +291,12 @@ def reset_offsets(
         None if time_text is None else Target("time", parse_time(time_text)),
         None if duration_text is None else Target("time", now_ms() - parse_duration(duration_text)),
     )
-    done = with_client(servers, lambda client: reset(client, group, topics, target, execute=execute))
+    try:
+        done = with_client(servers, lambda client: reset(client, group, topics, target, execute=execute))
+    except NoSuchPartition as error:
+        raise click.BadParameter(str(error), param_hint="--topic") from None
+    except ResetRefused as error:
+        raise click.ClickException(str(error)) from None
     for warning in done.warnings:
         click.echo(f"korvet: {warning}", err=True)
     rows = [

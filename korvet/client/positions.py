@@ -1,4 +1,4 @@
-"""Compute a group's lags, and reset its committed offsets, for `korvet groups`.
+"""Compute a group's lags, and reset its committed offsets, for `korvet groups` and the web page.
 
 If offsets count records, the lag is a difference of offsets. In a korvet topic with offset.mapping=timestamp they do
 not. There the records are read and counted, up to COUNTED_RECORDS, and the difference is the lag in time. Apache Kafka
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import click
 from attrs import define, field, frozen
 
-from korvet.client import EARLIEST, LATEST, Client, OffsetAndMetadata, TopicPartition
 from korvet.client.administration import TOPIC, Resource, describe_settings
+from korvet.client.client import Client
 from korvet.client.groups import describe_group, list_groups
+from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from korvet.client import Topic
+    from korvet.client.model import Topic
 
 MAPPING, BITS = "offset.mapping", "offset.sequence.bits"
 EMPTY = "Empty"
@@ -116,6 +116,14 @@ def time_between(offset: int, end: int, bits: int) -> int:
 # --- Resetting offsets --------------------------------------------------------------------------------------
 
 
+class ResetRefused(Exception):  # noqa: N818  names the condition
+    """The offsets of the group cannot be reset. The message is one line."""
+
+
+class NoSuchPartition(ResetRefused):
+    """The topic does not have a partition that the caller named."""
+
+
 @frozen
 class Target:
     """The target of a reset: "earliest", "latest" or "current", or "offset", "shift" or "time" (ms) with a number."""
@@ -139,13 +147,13 @@ async def reset(
     """Compute a group's new offsets, and commit them if `execute` is True.
 
     `topics` are names, optionally with :partition,…. If empty, reset every partition with a committed offset. Raises
-    ClickException for a group that has members.
+    ResetRefused for a group that has members.
     """
     await check_idle(client, group_id)
     committed = await client.committed(group_id)
     tps = [tp for text in topics for tp in await named(client, text)] if topics else sorted(committed)
     if not tps:
-        raise click.ClickException(f"group {group_id} has no offsets; name a --topic.")
+        raise ResetRefused(f"group {group_id} has no offsets; name a --topic.")
     done = Reset({tp: position.offset for tp, position in committed.items() if tp in set(tps)})
     starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
@@ -162,7 +170,7 @@ async def reset(
 
 
 async def check_idle(client: Client, group_id: str) -> None:
-    """Raise ClickException if the group has members. A group that does not exist is treated as empty."""
+    """Raise ResetRefused if the group has members. A group that does not exist is treated as empty."""
     try:
         group = await describe_group(client, group_id)
         state, members = group.state, f" and has {len(group.members)} members"
@@ -171,9 +179,7 @@ async def check_idle(client: Client, group_id: str) -> None:
         listed = {group.group_id: group.state for group in await list_groups(client)}
         state, members = listed.get(group_id, EMPTY), ""
     if state != EMPTY:
-        raise click.ClickException(
-            f"group {group_id} is {state}{members}; offsets can be reset once it is {EMPTY}."
-        )
+        raise ResetRefused(f"group {group_id} is {state}{members}; offsets can be reset once it is {EMPTY}.")
 
 
 async def named(client: Client, text: str) -> list[TopicPartition]:
@@ -188,9 +194,7 @@ async def named(client: Client, text: str) -> list[TopicPartition]:
 def partition_number(topic: Topic, text: str) -> int:
     there = {str(partition.partition) for partition in topic.partitions}
     if text.strip() not in there:
-        raise click.BadParameter(
-            f"{topic.name} has {len(there)} partitions; there is no {text!r}.", param_hint="--topic"
-        )
+        raise NoSuchPartition(f"{topic.name} has {len(there)} partitions; there is no {text!r}.")
     return int(text)
 
 
@@ -204,7 +208,7 @@ async def offsets_at(
         return done.before
     if target.kind == "shift":
         if without := [tp for tp in tps if tp not in done.before]:
-            raise click.ClickException(f"{without[0]} cannot be shifted: the group has no offset there.")
+            raise ResetRefused(f"{without[0]} cannot be shifted: the group has no offset there.")
         return {tp: done.before[tp] + target.number for tp in tps}
     if target.kind == "time":
         listed = await client.list_offsets(dict.fromkeys(tps, target.number))
