@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.config import Config, Setting
+    from korvet.server.reloading import ReadConfig
     from korvet.server.server import Server
     from korvet.workers.forking import Forker
 
@@ -105,18 +107,20 @@ def command(ready_file: Path | None, fault_port: int | None, **given: Any) -> No
 
     Without options the broker stores records in memory, listens on port 9092 of this machine, and loses all records
     when it ends. Ctrl-C, SIGTERM, or closing the terminal ends the broker after it has answered the requests that it
-    accepted. A second Ctrl-C or SIGTERM ends it immediately.
+    accepted. A second Ctrl-C or SIGTERM ends it immediately. SIGHUP reloads certificates, passwords and keys of tokens
+    if the broker was started without a terminal, as by systemd.
     """
     import trio
 
-    config = read_config(**given)
+    read = partial(read_config, **given)
+    config = read()
     hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if fault_port is not None and config.processes > 1:
         raise click.UsageError("--fault-port needs a broker of one process.")
     forker = None if config.processes == 1 else new_forker()
     with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
-        trio.run(serve, config, forker, announce, fault_port)
+        trio.run(serve, config, forker, announce, fault_port, read)
 
 
 def hide_passwords(command: Sequence[str]) -> None:
@@ -174,18 +178,20 @@ async def serve(
     forker: Forker | None,
     announce: Callable[[str], None] | None = None,
     fault_port: int | None = None,
+    reread: ReadConfig | None = None,
 ) -> None:
     """Serve from processes of the forker, or from this one, until a signal ends the broker.
 
-    Print what was started, and call `announce` with the address for clients.
+    Print what was started, and call `announce` with the address for clients. A reload calls `reread` for the present
+    settings.
     """
     import trio
 
     async with trio.open_nursery() as nursery:
         if forker is None:
-            lines, address = await started_server(config, nursery, fault_port)
+            lines, address = await started_server(config, nursery, fault_port, reread)
         else:
-            lines, address = await started_parent(config, forker, nursery)
+            lines, address = await started_parent(config, forker, nursery, reread)
         for line in lines:
             click.echo(line)
         if announce is not None:
@@ -198,13 +204,13 @@ async def serve(
 
 
 async def started_server(
-    config: Config, nursery: trio.Nursery, fault_port: int | None
+    config: Config, nursery: trio.Nursery, fault_port: int | None, reread: ReadConfig | None
 ) -> tuple[Sequence[str], str]:
     """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
     from korvet.server.server import keep_what_is_there, run, start_lines
 
     if fault_port is None:
-        server: Server = await nursery.start(run, config)
+        server: Server = await nursery.start(partial(run, config, reread=reread))
         lines = start_lines(server)
     else:
         server, port = await nursery.start(run_with_faults, config, fault_port)
@@ -240,11 +246,13 @@ async def run_with_faults(
             await ended.wait()
 
 
-async def started_parent(config: Config, forker: Forker, nursery: trio.Nursery) -> tuple[Sequence[str], str]:
+async def started_parent(
+    config: Config, forker: Forker, nursery: trio.Nursery, reread: ReadConfig | None
+) -> tuple[Sequence[str], str]:
     """Start several processes with this one as the parent, and return the same."""
     from korvet.workers.parent import run
 
-    ready = await nursery.start(run, config, forker)
+    ready = await nursery.start(partial(run, config, forker, reread=reread))
     return ready.lines, ready.address
 
 

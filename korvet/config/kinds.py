@@ -114,6 +114,16 @@ def text(accepted: str, pattern: str = r"[^\x00-\x1f]+") -> Kind[str]:
     return Kind("string", accepted, parse)
 
 
+def storage_url(accepted: str) -> Kind[str]:
+    """Return the kind of storage URLs. "memory" stands for memory://."""
+    url = text(accepted)
+
+    def parse(value: Any) -> str:
+        return "memory://" if value == "memory" else url.parse(value)
+
+    return Kind("string", accepted, parse)
+
+
 def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
     """Return the kind of lists of another kind: an array in the file, separated by commas elsewhere."""
 

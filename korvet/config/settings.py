@@ -21,6 +21,7 @@ from korvet.config.kinds import (
     one_of,
     optional,
     secret,
+    storage_url,
     text,
 )
 from korvet.config.listeners import (
@@ -89,7 +90,7 @@ class Config:
 
     # Storage, listeners, identity
     storage: str = _setting(
-        secret(text("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH")),
+        secret(storage_url("memory://, redis://…, rediss://…, unix://PATH, embedded:PATH")),
         "memory://",
         "storage backend of records; memory:// loses all records when the broker ends",
         aliases=("storage.url",),
@@ -490,6 +491,12 @@ class Config:
     def source_of(self, name: str) -> str:
         """Return the source of a setting's value: "default", a file, an environment variable, or "command line"."""
         return self._sources.get(name, "default")
+
+    def overrides_changed(self, other: Config) -> list[str]:
+        """Return the names of the settings of single listeners that differ in another configuration."""
+        keys = self._overrides.keys() | other._overrides.keys()
+        changed = [key for key in keys if self._overrides.get(key) != other._overrides.get(key)]
+        return sorted(name_of(listener, dotted(attribute)) for listener, attribute in changed)
 
     def read_again(self, name: str) -> Any:
         """Return a setting's value after following its references again. Raises ValueError."""

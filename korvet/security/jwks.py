@@ -46,6 +46,10 @@ class Jwks:
             await self._refresh(self._interval_s)
             await trio.sleep_until(self._read + self._interval_s)
 
+    async def refresh(self) -> None:
+        """Read the keys now. Keep the known ones if that fails."""
+        await self._refresh(0.0)
+
     async def keys(self, key_id: object, kind: str) -> list[Key]:
         """Return the keys of that kind (`kty`) with that id, or all of that kind if the id is None."""
         found = self._matching(key_id, kind)

@@ -26,6 +26,13 @@ class Authentication:
     jwks: Jwks | None = None
     passwords: PasswordFile | None = None
 
+    async def refresh(self) -> None:
+        """Read the file with the users of PLAIN and the keys of tokens again."""
+        if self.passwords is not None:
+            await self.passwords.refresh()
+        if self.jwks is not None:
+            await self.jwks.refresh()
+
     def session(self, listener_name: str, peer: str) -> Session | None:
         """Return the session of a new connection, None on a listener without SASL."""
         sasl = self.sasl.get(listener_name)

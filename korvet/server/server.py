@@ -1,6 +1,6 @@
 """The broker as a server: accept connections, serve them, and drain them at the end.
 
-`korvet serve` calls `run`, which listens, opens the storage, and serves until SIGTERM, SIGINT or SIGHUP. Then it stops
+`korvet serve` calls `run`, which listens, opens the storage, and serves until a signal ends it. Then it stops
 accepting, immediately ends connections that wait for a request, and answers parked fetches with the records available.
 Other requests that were read may be answered for at most `shutdown.deadline.ms`. A second signal ends the broker
 immediately. Cancelling `run` drains as well.
@@ -48,6 +48,7 @@ from korvet.server.listeners import (
 from korvet.server.malloc import Heap, keep_what_is_free
 from korvet.server.patience import Patience
 from korvet.server.receiving import RequestMemory
+from korvet.server.reloading import ReadConfig, report_changes
 from korvet.server.signals import ended_by_signals
 from korvet.server.tls import TlsTransport
 from korvet.server.transport import PlainTransport, Transport
@@ -101,6 +102,7 @@ class Server:
     _budget: ByteBudget = field(init=False)
     _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
+    _reload_requested: trio.Event = field(factory=trio.Event)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
@@ -127,6 +129,10 @@ class Server:
             for connection in self._connections:
                 connection.end()
         self._stopping.set()
+
+    def reload(self) -> None:
+        """Start to read certificates, passwords of PLAIN and keys of tokens again."""
+        self._reload_requested.set()
 
     async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop` is called, and then close the listeners and drain."""
@@ -160,6 +166,7 @@ class Server:
                     await accepting.start(supervise, "passwords", passwords.run)
                 if self._tls:
                     await accepting.start(supervise, "certificates", partial(refresh, self._tls.values()))
+                await accepting.start(supervise, "reload", self._reload)
                 accepting.start_soon(shared.busy_poll.keep)
                 for bound in self.listeners:
                     for sock in bound.sockets:
@@ -170,6 +177,16 @@ class Server:
         finally:
             for bound in self.listeners:
                 bound.close()
+
+    async def _reload(self) -> None:
+        """Reload whenever `reload` was called. Never returns."""
+        while True:
+            await self._reload_requested.wait()
+            self._reload_requested = trio.Event()
+            for tls in self._tls.values():
+                await tls.refresh()
+            await self._authentication.refresh()
+            logger.info("certificates, passwords and keys of tokens are up to date")
 
     def _drain(self) -> None:
         deadline = trio.current_time() + self.broker.config.shutdown_deadline_ms / 1000
@@ -304,9 +321,12 @@ async def run(
     *,
     counters: Counters | None = None,
     apis: Mapping[int, Api] = APIS,
+    reread: ReadConfig | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen, open the storage, and serve until a signal ends the broker. Report the server once it serves.
+
+    A reload calls `reread` for the present settings, and logs those that only a restart applies.
 
     Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit if a signal
     arrives before the broker serves.
@@ -323,7 +343,11 @@ async def run(
             async def stop() -> None:
                 server.stop()
 
-            ending.tell = stop
+            async def reload() -> None:
+                server.reload()
+                report_changes(config, reread)
+
+            ending.tell, ending.reload = stop, reload
             nursery.start_soon(check_advertised, listeners)
             await server.serve(task_status=task_status)
             nursery.cancel_scope.cancel()

@@ -1,11 +1,13 @@
-"""End a broker on SIGTERM, SIGINT or SIGHUP: undo a start that is not complete, drain a broker that serves.
+"""End a broker on SIGTERM or SIGINT: undo a start that is not complete, drain a broker that serves.
 
-A terminal that closes sends SIGHUP. A broker started by nohup ignores SIGHUP, as nohup intends.
+A terminal that closes sends SIGHUP, which ends a broker that was started with a controlling terminal. A service manager
+sends SIGHUP to a broker without one, which reloads. A broker started by nohup ignores SIGHUP, as nohup intends.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,17 +20,31 @@ from korvet.concurrency.background import background_nursery
 logger = logging.getLogger(__name__)
 
 
-def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end a broker: SIGHUP only if the process was not started to ignore it."""
+def handled_signals() -> list[signal.Signals]:
+    """Return the signals that end or reload a broker: SIGHUP only if the process was not started to ignore it."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
 
 
+def has_terminal() -> bool:
+    """Return True if the process has a controlling terminal."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # also if there is no /dev, as in some containers
+        return False
+    os.close(descriptor)
+    return True
+
+
 @define(eq=False)
 class Ending:
-    """Cancel the block on a signal; once `tell` is set, call it instead, for each signal."""
+    """Cancel the block on a signal; once `tell` is set, call it instead, for each signal.
+
+    Without a controlling terminal, SIGHUP calls `reload` instead, once it is set.
+    """
 
     tell: Callable[[], Awaitable[None]] | None = None
+    reload: Callable[[], Awaitable[None]] | None = None
     number: signal.Signals | None = None  # the signal that cancelled the block
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
@@ -39,10 +55,15 @@ class Ending:
         signal would end the broker without draining.
         """
         is_ending = False
-        with trio.open_signal_receiver(*ending_signals()) as signals:
+        # Now, because a process whose terminal has closed has no controlling terminal any more.
+        hangup_ends = has_terminal()
+        with trio.open_signal_receiver(*handled_signals()) as signals:
             task_status.started()
             async for number in signals:
-                if is_ending and number == signal.SIGHUP:
+                if number == signal.SIGHUP and (is_ending or not hangup_ends):
+                    if self.reload is not None and not is_ending:
+                        logger.info("SIGHUP: reloading")
+                        await self.reload()
                     continue
                 is_ending = True
                 name = signal.Signals(number).name

@@ -27,7 +27,14 @@ from korvet.storage.memory import MemoryStorage, sensible_max_bytes
 from korvet.storage.urls import without_password
 
 GROUP = "korvet.storage"
-ACCEPTED = "memory://, redis://, rediss://, unix://, embedded:PATH"
+FORMS = {
+    "memory": "memory://",
+    "redis": "redis://HOST:PORT/DB",
+    "rediss": "rediss://HOST:PORT/DB",
+    "unix": "unix://PATH",
+    "embedded": "embedded:FOLDER",
+}
+ACCEPTED = ", ".join(FORMS.values())
 
 
 @frozen
@@ -53,6 +60,8 @@ def open_storage(url: str, options: StorageOptions | None = None) -> AbstractAsy
 
     Raise StorageUsageError for a URL that names no storage, or a storage that cannot be opened.
     """
+    if url in FORMS:
+        raise StorageUsageError(f"{url!r} is not a URL; write {FORMS[url]}")
     scheme = urlsplit(url).scheme
     backend = BUILT_IN.get(scheme) or installed_backend(url, scheme)
     return backend(url, options or StorageOptions())

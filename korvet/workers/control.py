@@ -3,6 +3,7 @@
     parent                      worker
     Setup           ──────▶
                     ◀──────     Ready, or Refused
+    Reload          ──────▶                          any number of times
     Drain           ──────▶                          a worker whose parent has ended drains as well
                     ◀──────     Drained              no connection is left; the worker still answers RPC requests
     End             ──────▶                          no worker will send an RPC request any more
@@ -64,6 +65,11 @@ class Drain:
 
 
 @frozen
+class Reload:
+    """Read certificates, passwords and keys of tokens again."""
+
+
+@frozen
 class Drained:
     """The worker has drained: it has no connections left."""
 
@@ -73,7 +79,7 @@ class End:
     """The parent allows the worker to end, because all other workers have drained."""
 
 
-Message = Setup | Ready | Refused | Drain | Drained | End
+Message = Setup | Ready | Refused | Reload | Drain | Drained | End
 
 
 @define(eq=False)

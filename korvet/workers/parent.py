@@ -25,8 +25,9 @@ from attrs import define, evolve, field
 
 from korvet.config import Config
 from korvet.server.listeners import ListenError, PortInUse, held_ports
+from korvet.server.reloading import ReadConfig, report_changes
 from korvet.server.signals import Ending, ended_by_signals
-from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Reload, Setup
 from korvet.workers.forking import Forker, Process
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Worker:
                 return
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def tell(self, message: Drain | End) -> None:
+    async def tell(self, message: Reload | Drain | End) -> None:
         """Send a message to the worker's process, if there is one."""
         if self._control is not None:
             await self._control.send(message)
@@ -189,6 +190,11 @@ class Family:
         for worker in self.workers:
             await worker.tell(Drain(at_once=at_once))
 
+    async def reload(self) -> None:
+        """Let all workers reload."""
+        for worker in self.workers:
+            await worker.tell(Reload())
+
     def is_ready(self, index: int, message: Ready) -> None:
         """Record that a worker serves."""
         self._ready[index] = message
@@ -222,9 +228,15 @@ class Family:
 
 
 async def run(
-    config: Config, forker: Forker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED
+    config: Config,
+    forker: Forker,
+    *,
+    reread: ReadConfig | None = None,
+    task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve with `config.processes` workers until a signal ends them. Report a worker's Ready once all serve.
+
+    A reload calls `reread` for the present settings, and logs those that only a restart applies.
 
     The caller has started `forker` before Trio, with `korvet.workers.worker.main`. Raises ListenError,
     StorageUsageError, WorkersFail and ForkerEnded, whose messages are one line for the operator, and SystemExit for a
@@ -237,6 +249,12 @@ async def run(
                 family.workers = [
                     Worker(Setup(shared, index, folder), family) for index in range(config.processes)
                 ]
+
+                async def reload() -> None:
+                    await family.reload()
+                    report_changes(config, reread)
+
+                ending.reload = reload
                 await family.run(ending, task_status=task_status)
 
 

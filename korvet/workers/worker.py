@@ -26,7 +26,7 @@ from korvet.server.listeners import ListenError, Use, open_listeners
 from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
-from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Setup
+from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Reload, Setup
 from korvet.workers.forking import call_myself
 from korvet.workers.groups import LedGroups, answer
 
@@ -74,6 +74,8 @@ class Worker:
         """Handle the parent's messages. When the parent has ended, drain and end."""
         while (message := await self.control.receive()) is not None:
             match message:
+                case Reload() if self._server is not None:
+                    self._server.reload()
                 case Drain(at_once=at_once):
                     self._drain(at_once=at_once)
                 case End():

@@ -144,7 +144,7 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://localhost", "memory", "redis//localhost", "memory://?max_bytes=many"]
+    "url", ["mysql://localhost", "embedded", "redis//localhost", "memory://?max_bytes=many"]
 )
 def test_invalid_storage_url_prints_one_line_and_exits_with_2(url: str) -> None:
     status, err = refused("--listeners", "127.0.0.1:0", "--storage", url)

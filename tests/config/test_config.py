@@ -374,12 +374,17 @@ def test_retention_follows_kafkas_order(flags: dict[str, str], expected: int) ->
     [
         ({}, "dense"),
         ({"storage": "redis://host"}, "timestamp"),
+        ({"storage": "memory"}, "dense"),
         ({"offset.mapping": "timestamp"}, "timestamp"),
         ({"storage": "redis://host", "offset.mapping": "dense"}, "dense"),
     ],
 )
 def test_mapping_of_new_topics_depends_on_the_storage(flags: dict[str, str], expected: str) -> None:
     assert expected == load_config(flags=flags).default_offset_mapping
+
+
+def test_memory_stands_for_its_url() -> None:
+    assert "memory://" == load_config(flags={"storage": "memory"}).storage
 
 
 # --- What is known of settings -----------------------------------------------------------------------------

@@ -91,6 +91,24 @@ async def test_invalid_urls_are_refused_in_one_line(url: str) -> None:
     assert "memory://" in message
 
 
+@pytest.mark.parametrize(
+    "word, form",
+    [
+        ("redis", "redis://HOST:PORT/DB"),
+        ("rediss", "rediss://HOST:PORT/DB"),
+        ("unix", "unix://PATH"),
+        ("embedded", "embedded:FOLDER"),
+        ("memory", "memory://"),
+    ],
+)
+async def test_scheme_alone_is_refused_with_the_accepted_form(word: str, form: str) -> None:
+    with pytest.raises(StorageUsageError) as refused:
+        async with open_storage(word):
+            pytest.fail("it opened")
+
+    assert f"{word!r} is not a URL; write {form}" == str(refused.value)
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package that is installed on the search path, with a backend for `ring:` and a broken one for `torn:`."""
@@ -134,7 +152,9 @@ async def test_backend_that_cannot_be_imported_is_reported_in_one_line(installed
 
 
 async def test_unknown_scheme_is_refused_with_the_installed_schemes(installed: None) -> None:
-    with pytest.raises(StorageUsageError, match=r"accepted are memory://, .* embedded:PATH, ring:…, torn:…"):
+    with pytest.raises(
+        StorageUsageError, match=r"accepted are memory://, .* embedded:FOLDER, ring:…, torn:…"
+    ):
         async with open_storage("rang:1"):
             pytest.fail("it opened")
 
