@@ -46,6 +46,8 @@ def handler(served: Sequence[Served]) -> Handler:
     ) -> ApiVersionsResponse:
         if context.version >= 3 and not _names_software(request):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        if context.session is not None:
+            context.session.versions_listed()
         return ApiVersionsResponse(api_keys=[_described(api) for api in served])
 
     return handle

@@ -34,7 +34,7 @@ async def handle(
         return _failure(error)
     except KafkaStorageError as error:
         raise Disconnect(f"authentication needs the store: {error.message}") from None
-    return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+    return SaslAuthenticateResponse(error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
 
 def _failure(error: KafkaError) -> SaslAuthenticateResponse:

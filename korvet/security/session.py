@@ -33,7 +33,8 @@ SHORTEST_INTERVAL_S = 1.0
 class State(Enum):
     """The states of a session, by the requests that the broker accepts next."""
 
-    HANDSHAKE = auto()
+    CONNECTED = auto()
+    HANDSHAKE = auto()  # the client knows the broker's versions
     EXCHANGE = auto()  # messages of the mechanism
     AUTHENTICATED = auto()  # any request
     FAILED = auto()  # nothing
@@ -41,7 +42,8 @@ class State(Enum):
 
 #: The keys of the APIs that are accepted in each state; all if the state is missing.
 ACCEPTED = {
-    State.HANDSHAKE: frozenset({SASL_HANDSHAKE, API_VERSIONS}),
+    State.CONNECTED: frozenset({SASL_HANDSHAKE, API_VERSIONS}),
+    State.HANDSHAKE: frozenset({SASL_HANDSHAKE}),
     State.EXCHANGE: frozenset({SASL_AUTHENTICATE}),
     State.FAILED: frozenset[int](),
 }
@@ -86,7 +88,7 @@ class Session:
 
     sasl: Sasl
     peer: str
-    state: State = State.HANDSHAKE
+    state: State = State.CONNECTED
     principal: str = ANONYMOUS
     _has_bare_messages: bool = False
     _mechanism: str = ""  # of the first exchange
@@ -114,6 +116,11 @@ class Session:
         """Return True if the session has expired and the request of that API does not begin another one."""
         is_over = self._expires is not None and self.sasl.clock() > self._expires
         return is_over and self.state is State.AUTHENTICATED and api_key != SASL_HANDSHAKE
+
+    def versions_listed(self) -> None:
+        """Record that ApiVersions was answered. As in Kafka, the client may send it once before its handshake."""
+        if self.state is State.CONNECTED:
+            self.state = State.HANDSHAKE
 
     def handshake(self, mechanism: str, version: int) -> None:
         """Begin an exchange. Raises UnsupportedSaslMechanism, and IllegalSaslState if the client may not begin one."""

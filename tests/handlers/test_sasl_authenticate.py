@@ -34,7 +34,7 @@ async def authenticate(broker: Broker, version: int, message: bytes, session: Se
 async def test_correct_password_starts_a_session(broker: Broker, session: Session, version: int) -> None:
     response = await authenticate(broker, version, RIGHT, session)
 
-    assert (0, None, b"", 5000) == (
+    assert (0, "", b"", 5000) == (
         response.error_code,
         response.error_message,
         response.auth_bytes,

@@ -103,9 +103,13 @@ def test_requests_are_accepted_only_after_a_valid_message(steps: list[str | byte
 async def test_each_state_accepts_its_requests() -> None:
     session = new_session(Clock())
     assert frozenset({SASL_HANDSHAKE, API_VERSIONS}) == session.accepted
+    session.versions_listed()
+    assert frozenset({SASL_HANDSHAKE}) == session.accepted
     session.handshake("PLAIN", 1)
     assert frozenset({SASL_AUTHENTICATE}) == session.accepted
     await session.authenticate(b"\0alice\0hush")
+    assert session.accepted is None
+    session.versions_listed()
     assert session.accepted is None
 
 

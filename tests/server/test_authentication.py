@@ -252,6 +252,16 @@ async def test_other_requests_before_authentication_end_the_connection() -> None
                 await client.closed()
 
 
+async def test_second_api_versions_before_the_handshake_ends_the_connection() -> None:
+    versions = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    async with secured() as server, connect(server) as client:
+        unnamed = await client.ask(ApiVersionsRequest(client_software_name=" "), 3)
+        assert ErrorCode.INVALID_REQUEST == unnamed.error_code
+        assert ErrorCode.NONE == (await client.ask(versions, 3)).error_code
+        await client.send(client.frame_of(versions, 3))
+        await client.closed()
+
+
 async def test_message_of_a_mechanism_before_the_handshake_ends_the_connection() -> None:
     async with secured() as server, connect(server) as client:
         await client.send(client.frame_of(SaslAuthenticateRequest(auth_bytes=PLAIN), 2))
