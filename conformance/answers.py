@@ -97,7 +97,9 @@ class Reader:
         if values is None:
             return
         if field.struct is None:
-            yield path, "[" + ", ".join(self._value(value, "", name, around) for value in values) + "]"
+            shown = [self._value(value, "", name, around) for value in values]
+            is_unordered = (self._api, name, True) in BY_FIELD
+            yield path, "[" + ", ".join(sorted(shown) if is_unordered else shown) + "]"
             return
         keys: list[str] = []
         for value in values:

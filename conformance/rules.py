@@ -130,6 +130,7 @@ _HASHED = (
     ("DescribeClientQuotas", "entries.values"),
     ("AlterClientQuotas", "entries"),
     ("AlterClientQuotas", "entries.entity"),
+    ("SaslHandshake", "mechanisms"),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -143,6 +144,8 @@ RULES: tuple[Rule, ...] = (
     *(Rule(api, field, Kind.TEXT, WORDING) for api, field in _TEXTS),
     Rule("DescribeConfigs", "results.configs.documentation", Kind.TEXT, "The words are ours."),
     Rule("Produce", "responses.partition_responses.log_append_time_ms", Kind.TIME, CLOCK),
+    Rule("SaslAuthenticate", "session_lifetime_ms", Kind.TIME, CLOCK),
+    Rule("SaslAuthenticate", "auth_bytes", Kind.SIZE, "They contain each broker's nonce."),
     *(Rule(api, field, Kind.OFFSET, NUMBERS) for api, field in _OFFSETS),
     Rule("DescribeLogDirs", "results.log_dir", Kind.NAMED, "A path, or the name of the store."),
     Rule("DescribeLogDirs", "results.total_bytes", Kind.SIZE, "The size of the disk, or of the memory."),

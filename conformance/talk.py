@@ -169,9 +169,10 @@ class Talk:
 
     # Asking
 
-    def client(self, client_id: str = "judge") -> Connection:
-        """Open another connection, which is closed with the scenario."""
-        connection = Connection(self.peer.port, client_id)
+    def client(self, client_id: str = "judge", *, listener: str = "") -> Connection:
+        """Open another connection, by default to the listener without SASL. It is closed with the scenario."""
+        port = self.peer.ports[listener] if listener else self.peer.port
+        connection = Connection(port, client_id)
         self._connections.append(connection)
         return connection
 

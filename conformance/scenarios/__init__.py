@@ -10,6 +10,7 @@ from conformance.scenarios import (
     offsets,
     produce,
     quotas,
+    sasl,
     sessions,
     topics,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "offsets",
     "produce",
     "quotas",
+    "sasl",
     "sessions",
     "topics",
 ]
