@@ -19,7 +19,7 @@ from attrs import define, field
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
-ADDRESS = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)")
+ADDRESS = re.compile(r"clients connect to (?:[A-Z_]+://)?(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)")
 
 
 @define

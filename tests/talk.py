@@ -41,7 +41,11 @@ class Seen(Counters):
         self.names: list[str] = []
         self._changed = trio.Event()
 
-    def connected(self, connections: int) -> None:
+    def opened(self, listener: str, connections: int) -> None:
+        self.connections = connections
+        self._notify()
+
+    def closed(self, listener: str, software: tuple[str, str] | None, connections: int) -> None:
         self.connections = connections
         self._notify()
 
@@ -64,13 +68,16 @@ async def serving(
     storage: Storage | None = None,
     sweep_interval_s: float = 60.0,
     limit_s: float = LIMIT_S,
+    counters: Counters | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """Serve on free ports, and drain at the end. The block may take `limit_s`."""
     config = Config(**{"listeners": LOOPBACK, "shutdown_deadline_ms": 2000, **settings})
     listeners = open_listeners(config)
     advertised = advertised_addresses(listeners)
-    broker = await open_broker(storage or MemoryStorage(), config, advertised=advertised, counters=Seen())
+    broker = await open_broker(
+        storage or MemoryStorage(), config, advertised=advertised, counters=counters or Seen()
+    )
     server = Server(broker, listeners, sweep_interval_s)
     with trio.fail_after(limit_s):
         async with trio.open_nursery() as nursery:

@@ -55,6 +55,7 @@ from korvet.tiered.log import Tiers
 from korvet.tiered.remote import RemoteStore
 
 NO_EPOCH = -1
+CLUSTER_ID = ("cluster", "id")  # of the document
 
 # Makes the group coordinator of a broker from its storage, settings, clock and leases.
 MakeGroups = Callable[[Storage, Config, Callable[[], int], Leases], GroupCoordinator]
@@ -102,6 +103,7 @@ class RequestContext:
     request_bytes: int = 0
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
+    stored_s: float = 0.0  # seconds for which the handler has waited for an append, if the broker counts them
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
     throttle_ms: int = 0  # for how long the client has to wait because of its quotas
     is_time_charged: bool = False  # the request's time counts for the client's quota, or never will
@@ -155,6 +157,10 @@ class Broker:
     def store(self) -> StorageInfo:
         """The facts about the broker's storage."""
         return self._storage
+
+    async def check_store(self) -> None:
+        """Read from the store once. Raises KafkaError if it does not answer."""
+        await self._storage.load(*CLUSTER_ID)
 
     # --- Brokers, leaders, coordinators -----------------------------------------------------------------
 
@@ -457,10 +463,10 @@ async def open_broker(
 
 async def _cluster_id(storage: Storage) -> str:
     """Return the cluster id that all brokers on this store share: 22 characters, as in Kafka."""
-    while (document := await storage.load("cluster", "id")) is None:
+    while (document := await storage.load(*CLUSTER_ID)) is None:
         cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=")
         try:
-            await storage.save("cluster", "id", cluster_id, expected_version=0)
+            await storage.save(*CLUSTER_ID, cluster_id, expected_version=0)
         except DocumentConflict:
             continue
     return document.value.decode()

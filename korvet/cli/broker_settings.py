@@ -56,7 +56,8 @@ def read_config(file: Path | None = None, texts: tuple[str, ...] = (), **options
     """Return the settings from the file, the environment and the flags. Raises ConfigError with all faults."""
     from korvet.config import load_config
 
-    flags = {name: value for name, value in options.items() if value is not None} | assignments(texts)
+    given = {name.replace("_", "."): value for name, value in options.items() if value is not None}
+    flags = given | assignments(texts)
     environ = {name: value for name, value in os.environ.items() if name not in NOT_OF_THE_BROKER}
     return load_config(file=file, environ=environ, flags=flags)
 

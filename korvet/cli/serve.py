@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import trio
 
     from korvet.config import Config, Setting
+    from korvet.metrics.serving import Run
     from korvet.server.reloading import ReadConfig
     from korvet.server.server import Server
     from korvet.workers.forking import Forker
@@ -95,6 +96,10 @@ def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     help="Write the bootstrap address to FILE once the broker serves, and remove FILE at the end.",
 )  # fmt: skip
 @click.option(
+    "--metrics", "metrics_listener", metavar="HOST:PORT",
+    help="Serve metrics for Prometheus (/metrics), /livez and /readyz over HTTP; :PORT is all addresses.",
+)  # fmt: skip
+@click.option(
     "--fault-port", metavar="PORT", type=click.IntRange(0, 65535),
     help="Let tests inject faults through this port on 127.0.0.1; see korvet fault. 0 is a free port.",
 )  # fmt: skip
@@ -114,13 +119,27 @@ def command(ready_file: Path | None, fault_port: int | None, **given: Any) -> No
 
     read = partial(read_config, **given)
     config = read()
+    if config.metrics_listener:
+        require_metrics()
     hide_passwords(sys.orig_argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if fault_port is not None and config.processes > 1:
         raise click.UsageError("--fault-port needs a broker of one process.")
+    if config.metrics_listener and config.processes > 1:
+        raise click.UsageError("--metrics needs a broker of one process.")
     forker = None if config.processes == 1 else new_forker()
     with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
         trio.run(serve, config, forker, announce, fault_port, read)
+
+
+def require_metrics() -> None:
+    """Raise ClickException if the libraries for metrics are missing."""
+    from importlib.util import find_spec
+
+    if any(find_spec(name) is None for name in ("prometheus_client", "h11")):
+        raise click.ClickException(
+            "--metrics needs libraries that are not here: pip install 'korvet[metrics]'"
+        )
 
 
 def hide_passwords(command: Sequence[str]) -> None:
@@ -209,18 +228,23 @@ async def started_server(
     """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
     from korvet.server.server import keep_what_is_there, run, start_lines
 
+    serving: Run = partial(run, reread=reread)
+    if config.metrics_listener:
+        from korvet.metrics.serving import run_with_metrics
+
+        serving = partial(run_with_metrics, serving)
     if fault_port is None:
-        server: Server = await nursery.start(partial(run, config, reread=reread))
+        server: Server = await nursery.start(serving, config)
         lines = start_lines(server)
     else:
-        server, port = await nursery.start(run_with_faults, config, fault_port)
+        server, port = await nursery.start(run_with_faults, serving, config, fault_port)
         lines = [*start_lines(server), f"tests inject faults through port {port}: korvet fault --help"]
     keep_what_is_there()
     return lines, server.listeners[0].advertised.address
 
 
 async def run_with_faults(
-    config: Config, port: int, *, task_status: trio.TaskStatus[tuple[Server, int]]
+    run: Run, config: Config, port: int, *, task_status: trio.TaskStatus[tuple[Server, int]]
 ) -> None:
     """Run a server with a port for faults. Report the server and the port once both serve."""
     import trio
@@ -228,7 +252,6 @@ async def run_with_faults(
     from korvet.faults.control import fault_port
     from korvet.faults.injection import Faults
     from korvet.handlers import APIS
-    from korvet.server.server import run
 
     faults = Faults()
     ended = trio.Event()

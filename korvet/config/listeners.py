@@ -72,6 +72,26 @@ def _parse_listeners(value: Any) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
+def parse_address(value: Any) -> Listener:
+    """Parse the address of a port that does not serve the Kafka protocol. Raises ValueError."""
+    match = LISTENER.fullmatch(str(value))
+    if match is None or match["name"] or match["port"] is None or not _is_address(match):
+        raise ValueError(f"{value!r} is not an address")
+    return _parse_listener(value)
+
+
+def _parse_optional_address(value: Any) -> str:
+    return str(value) if value == "" else parse_address(value).address
+
+
+#: An address as a text, or "" for none.
+ADDRESS: Kind[str] = Kind(
+    "string",
+    "HOST:PORT; localhost is loopback, :PORT all addresses, port 0 any free port",
+    _parse_optional_address,
+)
+
+
 @frozen
 class ListenerProtocol:
     """The security protocol of the listener with that name."""

@@ -25,6 +25,7 @@ from korvet.config.kinds import (
     text,
 )
 from korvet.config.listeners import (
+    ADDRESS,
     ADDRESS_LIMITS,
     LISTENERS,
     PROTOCOL_MAP,
@@ -118,6 +119,23 @@ class Config:
         integer(at_least=1, at_most=64),
         1,
         "processes that serve as one broker, on the same ports and the same Redis; memory:// supports only 1",
+    )
+
+    # Metrics
+    metrics_listener: str = _setting(
+        ADDRESS,
+        "",
+        "address of the HTTP port for Prometheus (/metrics) and health checks (/livez, /readyz); not set, nothing is"
+        " counted",
+    )
+    metrics_max_topics: int = _setting(
+        integer(at_least=0), 1000, "topics that metrics name; records of further ones are counted as `other`"
+    )
+    metrics_max_groups: int = _setting(
+        integer(at_least=0), 500, "groups that metrics name; further ones have no metrics of members and lag"
+    )
+    metrics_group_lag: bool = _setting(
+        boolean(), default=True, description="read committed offsets and log ends when metrics are requested"
     )
 
     # Authorization
@@ -660,6 +678,7 @@ def _tls_contradictions(config: Config, listener: Listener) -> Iterator[str]:
 #: The title of each group of settings, by the first setting of the group.
 GROUPS = {
     "storage": "Storage, listeners, identity",
+    "metrics.listener": "Metrics",
     "authorizer.class.name": "Authorization",
     "auto.create.topics.enable": "Topics",
     "log.retention.ms": "Defaults of topics",

@@ -11,7 +11,6 @@ Declined: features (KIP-584). None are finalized, so clients use the API version
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -20,8 +19,7 @@ from attrs import Factory, frozen
 from korvet.broker.broker import Broker, RequestContext
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-
-SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+from korvet.protocol.text import is_software
 
 Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, Any, ApiVersionsResponse]]
 
@@ -44,7 +42,9 @@ def handler(served: Sequence[Served]) -> Handler:
     async def handle(
         _broker: Broker, request: ApiVersionsRequest, context: RequestContext
     ) -> ApiVersionsResponse:
-        if context.version >= 3 and not _names_software(request):
+        if context.version >= 3 and not is_software(
+            request.client_software_name, request.client_software_version
+        ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         if context.session is not None:
             context.session.versions_listed()
@@ -55,9 +55,3 @@ def handler(served: Sequence[Served]) -> Handler:
 
 def _described(api: Served) -> ApiVersion:
     return ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version)
-
-
-def _names_software(request: ApiVersionsRequest) -> bool:
-    return all(
-        SOFTWARE.fullmatch(text) for text in (request.client_software_name, request.client_software_version)
-    )

@@ -77,6 +77,8 @@ async def handle(broker: Broker, request: FetchRequest, context: RequestContext)
     for topic in request.topics:
         await fetch.resolve(topic)
     await fetch.read_or_wait()
+    if broker.counters.is_counting:
+        await fetch.count()
     return fetch.answer()
 
 
@@ -265,6 +267,12 @@ class _Fetch:
         return None
 
     # --- Answering --------------------------------------------------------------------------------------
+
+    async def count(self) -> None:
+        """Count the records that were read. Replicas count as well."""
+        for tp, outcome in self.outcomes.items():
+            if isinstance(outcome, ReadResult) and outcome.size:
+                await self.broker.counters.fetched(tp.topic, outcome.batches)
 
     def answer(self) -> FetchResponse:
         responses = [

@@ -19,6 +19,7 @@ Declined: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and Kafka's inte
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from time import monotonic
 
 from attrs import frozen
 
@@ -110,7 +111,10 @@ async def handle(
         await _take(broker, request, context, topic, time_slices, batches, outcomes)
     if batches:
         timeout_s = max(request.timeout_ms, 0) / 1000
+        began = monotonic() if broker.counters.is_counting else 0.0
         appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
+        if began:
+            context.stored_s = monotonic() - began
         if not isinstance(appending, dict):
             return PendingProduce(broker, request, context, batches, outcomes, appending)
         outcomes |= appending
@@ -243,7 +247,7 @@ def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> None:
     for tp, batch in batches.items():
         outcome = outcomes[tp]
         if isinstance(outcome, AppendResult) and not outcome.duplicate:
-            broker.counters.stored(batch.record_count, batch.size)
+            broker.counters.stored(tp.topic, batch.record_count, batch.size)
 
 
 def _disconnect_on_errors(outcomes: AppendResults) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+# The name, or the version, of a client's software (KIP-511).
+SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 LONGEST = 100
 # The longest text with an int16 length, as in versions that are not flexible, so that all versions can return it.
 LONGEST_ID_BYTES = 2**15 - 1
@@ -21,3 +25,8 @@ def quoted_list(texts: list[str], most: int = 5) -> str:
 def is_longer(text: str, limit: int) -> bool:
     """Return True if the text has more than `limit` bytes."""
     return len(text) > limit or len(text.encode()) > limit
+
+
+def is_software(*texts: str) -> bool:
+    """Return True if the texts may be the name and the version of a client's software."""
+    return all(SOFTWARE.fullmatch(text) for text in texts)

@@ -26,6 +26,8 @@ from korvet.broker.limits import Share
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
+from korvet.protocol.requests import API_VERSIONS
+from korvet.protocol.text import is_software
 from korvet.security.session import ANONYMOUS, Session, State
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.log_limit import LogLimit
@@ -75,6 +77,9 @@ class Exchange:
     context: RequestContext
     share: Share | None  # the share of the budget that the request had while it arrived
     began: float
+    received_s: float = 0.0  # the times of its phases, if the broker counts them
+    queued_s: float = 0.0
+    handled_at: float = 0.0
     response: object | None = None
     pending: PendingResponse | None = None
 
@@ -89,6 +94,7 @@ class ServedConnection:
     shared: Shared
     closed: Callable[[ServedConnection], None] = lambda _: None
     session: Session | None = None  # None on a listener without SASL
+    software: tuple[str, str] | None = None  # name and version, once the client has sent them
     progress: Progress = field(factory=Progress)
     incoming: Connection = field(init=False)
     receiver: Receiver = field(init=False)
@@ -244,8 +250,7 @@ class ServedConnection:
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
         broker = self.shared.broker
-        broker.counters.queued(request.api.name, self.receiver.queued_s)
-        self.receiver.queued_s = 0.0
+        exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
         exchange.response = request.refusal
         if exchange.response is None:
             try:
@@ -253,6 +258,8 @@ class ServedConnection:
             except CutShort as cut:
                 await self._send_first_half(request, cut.response)
                 raise
+        if broker.counters.is_counting:
+            exchange.handled_at = monotonic()
         if exchange.is_produce and isinstance(exchange.response, PendingResponse):
             exchange.pending = exchange.response
             if self._pending or self._has_more(request):
@@ -264,6 +271,8 @@ class ServedConnection:
         self._current = None
         if self.session is not None:
             self._follow(self.session)
+        if not exchange.is_produce and request.api.key == API_VERSIONS:
+            self._identify(request)
 
     def _follow(self, session: Session) -> None:
         """Accept the requests that the session's state allows, or none after a failed authentication."""
@@ -273,6 +282,15 @@ class ServedConnection:
             self.incoming.limit_frames(self.shared.broker.config.socket_request_max_bytes)
         elif session.state is State.FAILED:
             self._is_ending = True
+
+    def _identify(self, request: Request) -> None:
+        """Record the client's software, which ApiVersions names from v3 (KIP-511)."""
+        if self.software is not None or request.body is None:
+            return
+        name, version = request.body.client_software_name, request.body.client_software_version
+        if is_software(name, version):
+            self.software = (name, version)
+            self.shared.broker.counters.identified(self.listener_name, name, version)
 
     def _begin(self, request: Request) -> Exchange:
         """Count a request that was read."""
@@ -291,6 +309,9 @@ class ServedConnection:
         share = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
         self._current = exchange = Exchange(request, is_produce, context, share, began)
+        if self.receiver.arriving_since:
+            exchange.received_s = began - self.receiver.arriving_since
+            self.receiver.arriving_since = 0.0
         self._unanswered_bytes += request.frame_size
         self.shared.produces += is_produce
         self.shared.broker.counters.received(request.api.name, request.frame_size)
@@ -348,15 +369,29 @@ class ServedConnection:
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
-        counters, name = self.shared.broker.counters, exchange.request.api.name
         if exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
-        counters.handled(name)
+        counters = self.shared.broker.counters
+        answered_at = monotonic() if counters.is_counting else 0.0
         if self.shared.broker.quotas.is_enforced and self.incoming.accepted is None:
             self._throttle(exchange)
-        buffers = self.incoming.send(exchange.request, exchange.response)
+        request = exchange.request
+        buffers = self.incoming.send(request, exchange.response)
+        if counters.is_counting:
+            counters.answered(request.api.name, request.version, exchange.response)
         exchange.response = None  # it would keep the buffers that are sent already
-        counters.sent(name, await self._send(buffers))
+        size = await self._send(buffers)
+        if counters.is_counting:
+            stored_s = exchange.context.stored_s
+            counters.sent(
+                request.api.name,
+                size,
+                exchange.received_s,
+                exchange.queued_s,
+                exchange.handled_at - exchange.began - exchange.queued_s - stored_s,
+                stored_s + (answered_at - exchange.handled_at if exchange.pending is not None else 0.0),
+                max(self.progress.active - answered_at, 0.0),
+            )
         self.progress.answered += 1
         self._release(exchange)
         has_waited = exchange.pending is not None or exchange.context.has_parked
@@ -410,12 +445,15 @@ class ServedConnection:
         self.end()
 
     def _log(self, error: Exception) -> None:
+        counters = self.shared.broker.counters
         if isinstance(error, ProtocolError | Disconnect):
+            counters.aborted("protocol" if isinstance(error, ProtocolError) else "refused")
             self.shared.complaints.warning("%s: connection closed: %s", self.peer, error)
         elif isinstance(error, OSError):
             self._is_lost = True
             logger.debug("%s: connection lost: %s", self.peer, error)
         else:
+            counters.aborted("internal")
             logger.error("%s: connection closed by an error in korvet", self.peer, exc_info=error)
 
     def _release(self, exchange: Exchange) -> None:

@@ -85,6 +85,11 @@ def open_listeners(config: Config, use: Use = Use.ALONE) -> list[BoundListener]:
     return bound
 
 
+def open_address(listener: Listener, config: Config) -> list[socket.socket]:
+    """Listen on an address that is not for Kafka clients. Raises ListenError."""
+    return _open(listener, config, Use.ALONE)
+
+
 @contextmanager
 def held_ports(config: Config) -> Iterator[Config]:
     """Reserve the configured ports for processes that share them. Yield the settings with the actual ports.

@@ -34,6 +34,7 @@ class Receiver:
     progress: Progress
     share: Share | None = None  # the share of the budget of a request that has arrived in part
     queued_s: float = 0.0  # seconds for which that request has waited for memory
+    arriving_since: float = 0.0  # since when it waits for the rest of that request, on `monotonic`
 
     @property
     def is_amid_large(self) -> bool:
@@ -54,6 +55,8 @@ class Receiver:
     async def _receive_more(self) -> bool:
         """Do the same after part of a request: count that part, and wait for memory if the request is large."""
         budget = self.memory.budget
+        if not self.arriving_since:
+            self.arriving_since = monotonic()
         share = self.share = self.share or Share()
         budget.resize(share, self.incoming.held_bytes)
         size = self.incoming.pending_frame_size

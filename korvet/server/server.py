@@ -118,6 +118,16 @@ class Server:
         return self.listeners[0].advertised.address
 
     @property
+    def budgets(self) -> dict[str, tuple[int, int]]:
+        """The bytes in use and the limit of each memory budget; a limit of -1 is unlimited."""
+        answers = self.broker.answers
+        return {
+            "requests": (self._budget.taken, self._budget.limit),
+            "responses": (answers.read, answers.limit),
+            "decompressed": (DECODED.taken, DECODED.limit),
+        }
+
+    @property
     def is_stopping(self) -> bool:
         """True after `stop` was called."""
         return self._stopping.is_set()
@@ -260,13 +270,13 @@ class Server:
         connection = ServedConnection(transport, peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)
         self._admission.opened(listener.name, peer)
-        self.broker.counters.connected(self._admission.open)
+        self.broker.counters.opened(listener.name, self._admission.open)
         return connection
 
     def _ended(self, connection: ServedConnection) -> None:
         self._connections.discard(connection)
         self._admission.closed(connection.listener_name, connection.peer)
-        self.broker.counters.connected(self._admission.open)
+        self.broker.counters.closed(connection.listener_name, connection.software, self._admission.open)
 
     # --- Clients that keep us waiting -------------------------------------------------------------------
 
@@ -292,6 +302,7 @@ class Server:
             if (scope := connection.parked) is not None:
                 parked[connection.transport.number] = scope
             elif reason := connection.overdue(now, patience):
+                self.broker.counters.aborted("overdue")
                 logger.info("%s: connection closed: %s", connection.peer, reason)
                 connection.end()
         end_waits_of_disconnected(parked)

@@ -362,8 +362,8 @@ async def test_counters_exclude_duplicates(broker: Broker) -> None:
     seen = []
 
     class Stored(Counters):
-        def stored(self, records: int, size: int) -> None:
-            seen.append((records, size))
+        def stored(self, topic: str, records: int, size: int) -> None:
+            seen.append((topic, records, size))
 
     broker.counters = Stored()
     await create(broker)
@@ -372,7 +372,7 @@ async def test_counters_exclude_duplicates(broker: Broker) -> None:
     for _ in range(2):
         await append(broker, T0, b"a", b"b", **header)
 
-    assert [(2, len(batch(b"a", b"b", **header)))] == seen
+    assert [("t", 2, len(batch(b"a", b"b", **header)))] == seen
 
 
 async def test_topics_without_partitions_are_not_answered(broker: Broker) -> None:

@@ -1,0 +1,13 @@
+"""Metrics for Prometheus: count the events of a broker, and serve the counts over HTTP.
+
+    definitions       every metric: name, kind, labels, meaning
+    recorder          counts events while they happen
+    error_codes       find the error codes in a response
+    samples           the values of metrics, and how those of several processes are merged
+    gather            read everything else when a scrape requests it: groups, lag, Redis
+    exposition        samples in Prometheus' text formats
+    page              the HTTP port: /metrics, /livez, /readyz
+    reference         docs/metrics.md
+
+Nothing here is imported, and nothing is counted, unless `metrics.listener` is set.
+"""
