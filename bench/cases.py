@@ -64,6 +64,8 @@ JAVA_LOADS = (
     Load(100, 1, 1_000_000, 5_000_000, 1_000_000, ", Java client"),
     Load(1_000, 12, 16_000, 1_000_000, 300_000, ", Java client"),
 )
+#: Over TLS, for korvet in memory and for Kafka.
+TLS_LOAD = Load(100, 1, 1_000_000, 1_000_000, 300_000, ", TLS")
 
 
 def lower(name: str, unit: str) -> Case:
@@ -94,6 +96,8 @@ def goals() -> dict[tuple[Case, str], tuple[Goal, ...]]:
     found: dict[tuple[Case, str], tuple[Goal, ...]] = {}
     for load in (*SHORT_LOADS, *FULL_LOADS, *JAVA_LOADS):
         found |= dict(_throughput(load))
+    for direction in ("in", "out"):
+        found[TLS_LOAD.case(direction), MEMORY] = (Goal(1.0, KAFKA),)
     for case in (PRODUCED_P50, PRODUCED_P99):
         found[case, MEMORY] = (Goal(0.8, KAFKA),)
     for case in (DELIVERED_P50, DELIVERED_P99):

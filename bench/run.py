@@ -18,7 +18,7 @@ from typing import Protocol
 import redis
 from attrs import define, evolve, field
 
-from bench import cold, connections, floor, latency, times, wire
+from bench import cold, connections, floor, latency, rdkafka, times, tls, wire
 from bench.cases import (
     BATCH,
     BROKERS,
@@ -48,6 +48,7 @@ from bench.cases import (
     SEEK_P99,
     SHORT_LOADS,
     START,
+    TLS_LOAD,
     TWO,
     Load,
 )
@@ -64,9 +65,9 @@ CONNECTIONS_PARTITIONS = 12
 # Runs of a load on Kafka before it counts: Java compiles code that runs often.
 WARM_UPS = 2
 
-SECTIONS = ("throughput", "java", "latency", "connections", "cold", "start", "times")
+SECTIONS = ("throughput", "java", "latency", "connections", "cold", "start", "tls", "times")
 WITH_ALL_RUNNING = {"throughput", "java", "latency", "connections", "times"}
-SHORT_SECTIONS = ("throughput", "latency", "connections", "cold", "start")
+SHORT_SECTIONS = ("throughput", "latency", "connections", "cold", "start", "tls")
 
 
 class Client(Protocol):
@@ -283,6 +284,19 @@ def cold_fetches(results: Results, rounds: int) -> None:
             results.add(COLD_P99, MEMORY, found.p99_us / 1000)
 
 
+def encrypted(results: Results, rounds: int) -> None:
+    """Measure all rounds over TLS."""
+    load = {
+        "records": TLS_LOAD.records,
+        "record_bytes": TLS_LOAD.record_bytes,
+        "batch_bytes": TLS_LOAD.batch_bytes,
+    }
+    with tls.systems(rdkafka.build(), MEMORY, KAFKA) as running:
+        for system, produced, consumed in tls.rounds(running, rounds, WARM_UPS, load):
+            results.add(TLS_LOAD.case("in"), system, produced)
+            results.add(TLS_LOAD.case("out"), system, consumed)
+
+
 # --- Starting, memory -------------------------------------------------------------------------------------
 
 
@@ -352,6 +366,8 @@ def measure(results: Results, clients: Mapping[str, Client], options: argparse.N
             measure_running(bench, clients["java"], options)
     if "cold" in sections:
         cold_fetches(results, rounds)
+    if "tls" in sections and {MEMORY, KAFKA} <= set(options.systems):
+        encrypted(results, rounds)
     if "start" in sections:
         for number in range(rounds):
             starts(results, in_turn(options.systems, number))
