@@ -8,6 +8,7 @@ async with serving(storage=…, **settings) as server:
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -151,8 +152,16 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(server: Server, host: str = "127.0.0.1", port: int | None = None) -> AsyncIterator[Client]:
-    stream = await trio.open_tcp_stream(host, port or port_of(server))
+async def connect(
+    server: Server,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Client]:
+    stream: trio.abc.Stream = await trio.open_tcp_stream(host, port or port_of(server))
+    if tls is not None:
+        stream = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
     async with stream:
         yield Client(stream)
 

@@ -1,19 +1,28 @@
 """Clients that attack the authentication of a broker in this process, with conversations chosen by a seed.
 
-A conversation follows SASL up to a message that is truncated, too long, altered, replayed or out of order, or that has
-another channel binding. It then sends a request that only authenticated clients may send. The broker has to close the
-connection without an answer to that request, and to log no error.
+Some have TLS around them. A conversation follows SASL up to a message that is truncated, too long, altered, replayed or
+out of order, or that has another channel binding or token. It then sends a request that only authenticated clients may
+send. The broker has to close the connection without an answer to that request, and to log no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import ssl
+import string
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import trio
 from attrs import define, field, frozen
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
 
 from korvet.client.scram import ScramClient
+from korvet.config import Listener
 from korvet.handlers import APIS
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -22,12 +31,14 @@ from korvet.security.scram import MECHANISMS, credential_of, salted_password
 from korvet.security.users import Users
 from korvet.server.server import Server
 from korvet.storage.memory import MemoryStorage
-from tests.talk import Client, connect, seen
+from tests.certificates import Authority
+from tests.talk import Client, connect, seen, serving
 
 USERNAME, PASSWORD = "alice", "hush"
 SCRAM = "SCRAM-SHA-256", "SCRAM-SHA-512"
+KEY = ECKey.generate_key("P-256", {"kid": "key"})
 SETTINGS = {
-    "sasl_enabled_mechanisms": ("PLAIN", *SCRAM),
+    "sasl_enabled_mechanisms": ("PLAIN", *SCRAM, "OAUTHBEARER"),
     "connection_failed_authentication_delay_ms": 0,
     "sasl_server_max_receive_size": 4096,
 }
@@ -37,12 +48,35 @@ METADATA = MetadataRequest(topics=[])
 HANDSHAKE_VERSIONS, AUTHENTICATE_VERSIONS = (0, 1), (0, 1, 2)
 
 
+@asynccontextmanager
+async def attacked(protocol: str, folder: Path, limit_s: float) -> AsyncIterator[Target]:
+    """Serve a listener with SASL, and its keys and certificates from the folder."""
+    authority, keys = Authority(folder), folder / "keys.json"
+    keys.write_text(json.dumps(KeySet([KEY]).as_dict(private=False)))
+    settings = {**SETTINGS, "sasl_oauthbearer_jwks_endpoint_url": keys.as_uri()}
+    has_tls = protocol == "SASL_SSL"
+    if has_tls:
+        settings["ssl_keystore_location"] = str(authority.broker)
+    listeners = (Listener(protocol, "localhost", 0),)
+    storage = await storage_with_user()
+    async with serving(storage=storage, listeners=listeners, limit_s=limit_s, **settings) as server:
+        yield Target(server, authority.context() if has_tls else None)
+
+
 async def storage_with_user() -> MemoryStorage:
     storage = MemoryStorage()
     for mechanism in MECHANISMS.values():
         salted = salted_password(mechanism, PASSWORD, b"salt", 4096)
         await Users(storage).put(USERNAME, mechanism, credential_of(mechanism, salted, b"salt", 4096))
     return storage
+
+
+@frozen
+class Target:
+    """A broker, and what clients need for its TLS, if it has any."""
+
+    server: Server
+    tls: ssl.SSLContext | None
 
 
 class Answered(AssertionError):  # noqa: N818  it says what the broker did
@@ -134,6 +168,33 @@ class Conversation:
         answer = await self.exchange(header + scram.first()[3:])
         await self.exchange(scram.final(answer))
 
+    async def altered_token(self) -> None:
+        """Send a token of which a part was replaced, cut off, or signed by another key."""
+        await self.handshake("OAUTHBEARER")
+        header, claims, signature = token().split(".")
+        alteration = self.dice.randrange(5)
+        if alteration == 0:
+            header = replaced(self.dice, header)
+        elif alteration == 1:
+            claims = replaced(self.dice, claims)
+        elif alteration == 2:
+            signature = signature[: self.dice.randrange(len(signature) - 1)]
+        elif alteration == 3:
+            header, claims, signature = token(ECKey.generate_key("P-256", {"kid": "key"})).split(".")
+        else:
+            claims += self.dice.choice(["=", "A", "." + signature, "A" * 5000])
+        message = f"n,,\1auth=Bearer {header}.{claims}.{signature}\1\1".encode()
+        if await self.exchange(message):
+            await self.exchange(self.dice.choice([b"\1", b"", message]))
+
+    async def altered_bearer(self) -> None:
+        """Alter what surrounds a token that would be refused, too."""
+        await self.handshake("OAUTHBEARER")
+        text = token(ECKey.generate_key("P-256", {"kid": "key"}))
+        message = altered(self.dice, f"n,a={USERNAME},\1auth=Bearer {text}\1traceId=1\1\1".encode())
+        if await self.exchange(message):
+            await self.exchange(message)
+
     async def too_early(self) -> None:
         """Send a frame of any API instead of the next message."""
         steps = self.dice.randrange(3)
@@ -176,10 +237,24 @@ ATTACKS = [
     Conversation.altered_final,
     Conversation.replayed,
     Conversation.channel_binding,
+    Conversation.altered_token,
+    Conversation.altered_bearer,
     Conversation.too_early,
     Conversation.out_of_order,
     Conversation.broken_frame,
 ]
+
+
+def token(key: ECKey = KEY) -> str:
+    claims = {"sub": USERNAME, "iat": int(time.time()), "exp": int(time.time()) + 600}
+    return jwt.encode({"alg": "ES256", "kid": "key"}, claims, key, ["ES256"])
+
+
+def replaced(dice: Random, text: str) -> str:
+    """Return a text with another character of base64 somewhere."""
+    place = dice.randrange(len(text))
+    others = [each for each in string.ascii_letters + string.digits if each != text[place]]
+    return text[:place] + dice.choice(others) + text[place + 1 :]
 
 
 def altered(dice: Random, message: bytes) -> bytes:
@@ -197,25 +272,26 @@ def altered(dice: Random, message: bytes) -> bytes:
     return bytes(changed) if changed != message else b""
 
 
-async def attack(server: Server, numbers: range, seed: int) -> None:
+async def attack(target: Target, numbers: range, seed: int) -> None:
     """Hold these conversations, some at a time. Raises Answered, trio.TooSlowError."""
-    recordings = {mechanism: await record(server, mechanism) for mechanism in SCRAM}
+    recordings = {mechanism: await record(target, mechanism) for mechanism in SCRAM}
     remaining = iter(numbers)
 
     async def take_turns() -> None:
         for number in remaining:
-            await converse(server, Random(seed * 1_000_000 + number), recordings)
+            await converse(target, Random(seed * 1_000_000 + number), recordings)
 
     async with trio.open_nursery() as nursery:
         for _ in range(AT_ONCE):
             nursery.start_soon(take_turns)
+    counters = seen(target.server)
     with trio.fail_after(LIMIT_S):
-        await seen(server).until(lambda: seen(server).connections == 0)
+        await counters.until(lambda: counters.connections == 0)
 
 
-async def converse(server: Server, dice: Random, recordings: dict[str, Recording]) -> None:
+async def converse(target: Target, dice: Random, recordings: dict[str, Recording]) -> None:
     with trio.fail_after(LIMIT_S):
-        async with connect(server) as client:
+        async with connect(target.server, tls=target.tls) as client:
             conversation = Conversation(client, dice, recordings)
             try:
                 await dice.choice(ATTACKS)(conversation)
@@ -224,9 +300,9 @@ async def converse(server: Server, dice: Random, recordings: dict[str, Recording
                 return  # refused before, or the attacker has gone
 
 
-async def record(server: Server, mechanism: str) -> Recording:
+async def record(target: Target, mechanism: str) -> Recording:
     """Authenticate, and return the messages that did."""
-    async with connect(server) as client:
+    async with connect(target.server, tls=target.tls) as client:
         conversation = Conversation(client, Random(1), {})
         scram = ScramClient(mechanism, USERNAME, PASSWORD)
         await conversation.handshake(mechanism)

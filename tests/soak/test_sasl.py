@@ -6,34 +6,36 @@ import gc
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from korvet.config import Listener
 from tests.hostile.measuring import resident_bytes
-from tests.hostile.sasl import SCRAM, SETTINGS, attack, record, storage_with_user
-from tests.talk import serving
+from tests.hostile.sasl import SCRAM, attack, attacked, record
 
 SEED = 17
-WARM_UP, CONVERSATIONS = 10_000, 100_000
 MOST_GROWTH_BYTES = 10_000_000
 
 
+@pytest.mark.parametrize("protocol,count", [("SASL_PLAINTEXT", 100_000), ("SASL_SSL", 20_000)])
 async def test_altered_conversations_are_refused_without_growth(
-    caplog: pytest.LogCaptureFixture, report: Callable[[str], None]
+    protocol: str,
+    count: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    report: Callable[[str], None],
 ) -> None:
     caplog.set_level(logging.ERROR)
-    listeners = (Listener("SASL_PLAINTEXT", "localhost", 0),)
-    storage = await storage_with_user()
-    async with serving(storage=storage, listeners=listeners, limit_s=1800.0, **SETTINGS) as server:
-        await attack(server, range(WARM_UP), SEED)
+    warm_up = count // 10
+    async with attacked(protocol, tmp_path, 1800.0) as target:
+        await attack(target, range(warm_up), SEED)
         gc.collect()
         before = resident_bytes(os.getpid())
-        await attack(server, range(WARM_UP, CONVERSATIONS), SEED)
-        await record(server, SCRAM[0])
+        await attack(target, range(warm_up, count), SEED)
+        await record(target, SCRAM[0])
         gc.collect()
         growth = resident_bytes(os.getpid()) - before
-    report(f"{CONVERSATIONS:,} altered conversations: the process grew by {growth / 1e6:.1f} MB")
+    report(f"{count:,} altered conversations: the process grew by {growth / 1e6:.1f} MB")
 
     assert [] == [each.getMessage() for each in caplog.records]
     assert growth < MOST_GROWTH_BYTES
