@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,15 +14,10 @@ from pathlib import Path
 import aiokafka
 import pytest
 from confluent_kafka import Consumer, Producer
-from joserfc import jwt
-from joserfc.jwk import ECKey, KeySet
 from kafka import KafkaConsumer, KafkaProducer
 
+from tests.clients.secured import LIMIT_S, PASSWORD, PASSWORDS, add_alice, token, write_keys
 from tests.processes import KorvetProcess
-
-PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-KEY = ECKey.generate_key("P-256", {"kid": "key"})
-LIMIT_S = 30.0
 
 # One broker serves all tests of this module.
 pytestmark = pytest.mark.xdist_group("test_sasl")
@@ -35,28 +28,22 @@ def broker() -> Iterator[KorvetProcess]:
     """A broker with SASL on its listener and the user alice, whom a command has added to its storage."""
     folder = Path(tempfile.mkdtemp(prefix="ks-"))
     storage = f"embedded:{folder / 'data'}"
-    (folder / "keys").write_text(json.dumps(KeySet([KEY]).as_dict(private=False)))
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": ",".join((*PASSWORDS, "OAUTHBEARER")),
-        "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys").as_uri(),
+        "sasl.oauthbearer.jwks.endpoint.url": write_keys(folder / "keys"),
         "connections.max.reauth.ms": "600000",
         "group.initial.rebalance.delay.ms": "0",
     }
     try:
-        subprocess.run(
-            [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", storage],
-            env=os.environ | {"KORVET_PASSWORD": "alice's, secret="},
-            check=True,
-            timeout=LIMIT_S,
-        )
+        add_alice(storage)
         with KorvetProcess(storage, settings) as process:
             yield process
     finally:
         shutil.rmtree(folder)
 
 
-def librdkafka(broker: KorvetProcess, mechanism: str, password: str = "alice's, secret=") -> dict[str, str]:
+def librdkafka(broker: KorvetProcess, mechanism: str, password: str = PASSWORD) -> dict[str, str]:
     return {
         "bootstrap.servers": broker.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
@@ -86,11 +73,6 @@ def test_confluent_kafka_is_served(broker: KorvetProcess, mechanism: str) -> Non
 
 
 def test_confluent_kafka_with_a_token_is_served(broker: KorvetProcess) -> None:
-    def token(_: str) -> tuple[str, float]:
-        expires = time.time() + 300
-        claims = {"sub": "service", "iat": int(time.time()), "exp": int(expires)}
-        return jwt.encode({"alg": "ES256", "kid": "key"}, claims, KEY, ["ES256"]), expires
-
     settings = {
         "bootstrap.servers": broker.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
@@ -128,9 +110,7 @@ def test_kcat_is_served(broker: KorvetProcess, mechanism: str) -> None:
     assert b"value\n" == done.stdout
 
 
-def python_client(
-    broker: KorvetProcess, mechanism: str, password: str = "alice's, secret="
-) -> dict[str, object]:
+def python_client(broker: KorvetProcess, mechanism: str, password: str = PASSWORD) -> dict[str, object]:
     return {
         "bootstrap_servers": broker.bootstrap_servers,
         "security_protocol": "SASL_PLAINTEXT",

@@ -3,70 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
 import pytest
-from joserfc import jwt
-from joserfc.jwk import KeySet
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.certificates import Authority
-from tests.clients.test_sasl import KEY, LIMIT_S, PASSWORDS, librdkafka, python_client, round_trip
+from tests.clients.secured import LIMIT_S, PASSWORD, PASSWORDS, secured_brokers, token
+from tests.clients.test_sasl import librdkafka, python_client, round_trip
 from tests.processes import KorvetProcess
 
 # Two brokers serve all tests of this module.
 pytestmark = pytest.mark.xdist_group("test_tls")
-PASSWORD = "alice's, secret="
 PROTOCOLS = ("SASL_SSL", "SSL")
 
 
 @pytest.fixture(scope="module")
 def brokers(authority: Authority) -> Iterator[dict[str, KorvetProcess]]:
-    """A broker with SASL_SSL and the user alice, and one that requires client certificates and serves only alice's."""
-    folder = Path(tempfile.mkdtemp(prefix="kt-"))
-    storage = f"embedded:{folder / 'data'}"
-    (folder / "keys").write_text(json.dumps(KeySet([KEY]).as_dict(private=False)))
-    authorized = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:alice",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-    sasl = {
-        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
-        "ssl.keystore.location": str(authority.broker),
-        "sasl.enabled.mechanisms": ",".join((*PASSWORDS, "OAUTHBEARER")),
-        "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys").as_uri(),
-    }
-    mutual = {
-        "listener.security.protocol.map": "PLAINTEXT:SSL",
-        "ssl.keystore.location": str(authority.broker),
-        "ssl.truststore.location": str(authority.ca),
-        "ssl.client.auth": "required",
-        "ssl.principal.mapping.rules": "RULE:^CN=([a-z]+),.*$/$1/",
-    }
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", storage],
-            env=os.environ | {"KORVET_PASSWORD": PASSWORD},
-            check=True,
-            timeout=LIMIT_S,
-        )
-        with (
-            KorvetProcess(storage, sasl | authorized, ["--processes", "2"]) as first,
-            KorvetProcess("memory://", mutual | authorized) as second,
-        ):
-            yield {"SASL_SSL": first, "SSL": second}
-    finally:
-        shutil.rmtree(folder)
+    with secured_brokers(authority) as running:
+        yield running
 
 
 def of_librdkafka(
@@ -121,11 +81,6 @@ def test_confluent_kafka_is_served(
 def test_confluent_kafka_with_a_token_is_served(
     brokers: dict[str, KorvetProcess], authority: Authority
 ) -> None:
-    def token(_: str) -> tuple[str, float]:
-        expires = time.time() + 300
-        claims = {"sub": "alice", "iat": int(time.time()), "exp": int(expires)}
-        return jwt.encode({"alg": "ES256", "kid": "key"}, claims, KEY, ["ES256"]), expires
-
     settings = {
         "bootstrap.servers": brokers["SASL_SSL"].bootstrap_servers,
         "security.protocol": "SASL_SSL",
