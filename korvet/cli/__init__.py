@@ -33,6 +33,7 @@ COMMANDS = {
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of topics.",
+    "web": "Serve a web page with the topics, records, groups and brokers of a cluster.",
     "fault": "Inject faults into the answers of a broker, for tests of its clients.",
     "lake": "Archive topics to lake tables, and maintain the tables.",
     "users": "Add, remove and list users, who log in with a password.",

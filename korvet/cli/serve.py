@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from korvet.metrics.serving import Run
     from korvet.server.reloading import ReadConfig
     from korvet.server.server import Server
+    from korvet.web.serving import Page
     from korvet.workers.forking import Forker
 
 USED_MOST = (
@@ -104,10 +105,17 @@ def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     help="Let tests inject faults through this port on 127.0.0.1; see korvet fault. 0 is a free port.",
 )  # fmt: skip
 @click.option(
+    "--web", metavar="HOST:PORT",
+    help="Serve a web page with topics, records and groups at this address; port 0 is a free one.",
+)  # fmt: skip
+@click.option("--web-write", is_flag=True, help="Let the web page produce records and reset offsets.")
+@click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
-def command(ready_file: Path | None, fault_port: int | None, **given: Any) -> None:
+def command(
+    ready_file: Path | None, fault_port: int | None, web: str | None, web_write: bool, **given: Any
+) -> None:
     """Start a broker.
 
     Without options the broker stores records in memory, listens on port 9092 of this machine, and loses all records
@@ -127,9 +135,30 @@ def command(ready_file: Path | None, fault_port: int | None, **given: Any) -> No
         raise click.UsageError("--fault-port needs a broker of one process.")
     if config.metrics_listener and config.processes > 1:
         raise click.UsageError("--metrics needs a broker of one process.")
+    if web_write and web is None:
+        raise click.UsageError("--web-write needs --web HOST:PORT.")
     forker = None if config.processes == 1 else new_forker()
+    page = None if web is None else page_of(config, web, write=web_write)
     with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
-        trio.run(serve, config, forker, announce, fault_port, read)
+        trio.run(serve, config, forker, announce, fault_port, read, page)
+
+
+def page_of(config: Config, web: str, *, write: bool) -> Page:
+    """Return the web page for the broker's first listener."""
+    from korvet.cli.web import open_page
+    from korvet.web.options import LOGINS
+
+    listener = config.listeners[0]
+    if config.has_tls(listener):
+        raise click.UsageError(
+            f"--web needs a first listener without TLS, not {listener}; korvet web --command-config FILE serves the"
+            " page for listeners with TLS."
+        )
+    mechanisms = config.mechanisms(listener)
+    login = next((each for each in LOGINS if each in mechanisms), "")
+    if mechanisms and not login:
+        raise click.UsageError(f"--web needs one of {', '.join(LOGINS)} in sasl.enabled.mechanisms.")
+    return open_page(web, "--web", login=login, write=write)
 
 
 def require_metrics() -> None:
@@ -198,21 +227,27 @@ async def serve(
     announce: Callable[[str], None] | None = None,
     fault_port: int | None = None,
     reread: ReadConfig | None = None,
+    page: Page | None = None,
 ) -> None:
-    """Serve from processes of the forker, or from this one, until a signal ends the broker.
+    """Serve from processes of the forker, or from this one, until a signal ends the broker. Serve the page beside it.
 
     Print what was started, and call `announce` with the address for clients. A reload calls `reread` for the present
     settings.
     """
     import trio
 
-    async with trio.open_nursery() as nursery:
+    from korvet.concurrency.background import background_nursery
+
+    async with background_nursery() as beside, trio.open_nursery() as nursery:
         if forker is None:
             lines, address = await started_server(config, nursery, fault_port, reread)
         else:
             lines, address = await started_parent(config, forker, nursery, reread)
         for line in lines:
             click.echo(line)
+        if page is not None:
+            await beside.start(page.serve, address)
+            click.echo(f"the web page is at {page.url}")
         if announce is not None:
             announce(address)
         if sys.stdout.isatty():

@@ -51,6 +51,9 @@ class Consumer:
     until: Mapping[TopicPartition, int] | None = None
     max_wait_ms: int = MAX_WAIT_MS
     min_bytes: int = 1
+    #: Limits of the bytes that a Fetch requests, in all and of a partition.
+    max_bytes: int = MAX_BYTES
+    max_partition_bytes: int = MAX_PARTITION_BYTES
     #: High watermarks in the last responses.
     high_watermarks: dict[TopicPartition, int] = field(factory=dict, init=False)
     _polled: deque[ConsumedRecord] = field(factory=deque, init=False)
@@ -134,7 +137,7 @@ class Consumer:
         return FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=self.min_bytes,
-            max_bytes=MAX_BYTES,
+            max_bytes=self.max_bytes,
             topics=[
                 FetchTopic(
                     topic=name,
@@ -143,7 +146,7 @@ class Consumer:
                         FetchPartition(
                             partition=tp.partition,
                             fetch_offset=self.positions[tp],
-                            partition_max_bytes=MAX_PARTITION_BYTES,
+                            partition_max_bytes=self.max_partition_bytes,
                         )
                         for tp in tps
                         if tp.topic == name

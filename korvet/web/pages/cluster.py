@@ -1,0 +1,96 @@
+"""Brokers and their settings, and the rules of access: ACLs, users and quotas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from korvet.client import Client
+from korvet.client.acls import list_acls
+from korvet.client.administration import BROKER, Resource, describe_settings, describe_users
+from korvet.client.cluster import raise_for
+from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from korvet.security.acls import AclFilter
+from korvet.web.inputs import MAX_NUMBER
+from korvet.web.sessions import Visitor
+from korvet.web.site import NotHere, Site, explained
+
+MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+MAX_ROWS = 2000
+
+
+async def brokers(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the list of brokers with their log directories."""
+    client = visitor.client
+    answer = await client.request(
+        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
+    )
+    raise_for(answer.error_code, "the cluster", answer.error_message)
+    rows = [
+        {"broker": each, "directories": await _directories(client, each.broker_id)}
+        for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+    ]
+    values = {"cluster_id": answer.cluster_id, "controller_id": answer.controller_id, "rows": rows}
+    return site.render(request, "brokers.html", values)
+
+
+async def _directories(client: Client, node_id: int) -> list[dict[str, Any]]:
+    """Return the log directories of a broker with their sizes; none if it does not describe them."""
+    try:
+        answer = await client.request(
+            DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node_id
+        )
+    except KafkaError:
+        return []
+    return [
+        {
+            "name": directory.log_dir,
+            "is_offline": bool(directory.error_code),
+            "partitions": sum(len(topic.partitions) for topic in directory.topics),
+            "size": sum(
+                partition.partition_size for topic in directory.topics for partition in topic.partitions
+            ),
+        }
+        for directory in answer.results
+    ]
+
+
+async def broker(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the settings of a broker."""
+    node_id = request.path_params["node_id"]
+    if node_id > MAX_NUMBER or node_id not in visitor.client.brokers:
+        raise NotHere(f"There is no broker {str(node_id)[:20]}.")
+    settings = await describe_settings(visitor.client, Resource(BROKER, str(node_id)))
+    values = {"node_id": node_id, "address": visitor.client.brokers[node_id], "settings": settings}
+    return site.render(request, "broker.html", values)
+
+
+async def access(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the ACLs and the users with SCRAM credentials."""
+    acls, acls_fault = [], ""
+    try:
+        acls = await list_acls(visitor.client, [AclFilter()])
+    except KafkaError as error:
+        acls_fault = explained(error)
+    users: list[dict[str, Any]] = []
+    users_fault = ""
+    try:
+        described = await describe_users(visitor.client)
+        users = [
+            {"name": name, "mechanisms": [MECHANISMS.get(key, str(key)) for key in sorted(mechanisms)]}
+            for name, mechanisms in sorted(described.items())
+        ]
+    except KafkaError as error:
+        users_fault = explained(error)
+    values = {
+        "acls": acls[:MAX_ROWS],
+        "left_out": max(len(acls) - MAX_ROWS, 0),
+        "acls_fault": acls_fault,
+        "users": users[:MAX_ROWS],
+        "users_fault": users_fault,
+    }
+    return site.render(request, "access.html", values)

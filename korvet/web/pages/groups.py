@@ -1,0 +1,121 @@
+"""Consumer groups: the list, the page of one group with its lag, and the reset of its offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from korvet.client.groups import describe_group, list_groups
+from korvet.client.positions import Position, ResetRefused, Target, positions, reset
+from korvet.web.inputs import BadInput, choice, moment, number, signed_number
+from korvet.web.pages.topics import Listed
+from korvet.web.sessions import Visitor
+from korvet.web.site import Site, as_json, url
+
+GROUPS_A_PAGE = 50
+LONGEST_ID = 1000
+TARGETS = ("earliest", "latest", "time", "offset", "shift")
+
+
+async def groups(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the list of groups."""
+    query = request.query_params
+    text = query.get("q", "").strip()
+    state = query.get("state", "")
+    every = await list_groups(visitor.client)
+    chosen = [
+        group
+        for group in every
+        if text.lower() in group.group_id.lower() and (not state or group.state == state)
+    ]
+    values = {
+        "listed": Listed.of(chosen, number(query, "page", 1), GROUPS_A_PAGE),
+        "every": len(every),
+        "states": sorted({group.state for group in every if group.state}),
+        "query": {"q": text, "state": state},
+    }
+    return site.render(request, "groups.html", values)
+
+
+async def group(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the page of a group."""
+    group_id = _id(request.query_params)
+    described = await describe_group(visitor.client, group_id)
+    owners = {tp: member for member in described.members for tp in member.assignment}
+    found = await positions(visitor.client, group_id, owners)
+    values = {
+        "group": described,
+        "positions": found,
+        "owners": owners,
+        "lag": lag_of(found),
+        "topics": sorted({position.tp.topic for position in found}),
+        "done": request.query_params.get("done", "") == "reset",
+    }
+    return site.render(request, "group.html", values)
+
+
+async def lag_json(_site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the lag of a group in records, for the list of groups."""
+    found = await positions(visitor.client, _id(request.query_params), ())
+    return as_json({"lag": lag_of(found), "more": any(position.more for position in found)})
+
+
+def lag_of(found: list[Position]) -> int | None:
+    """Return the sum of the lags, or None if no partition has one."""
+    lags = [position.lag for position in found if position.lag is not None]
+    return sum(lags) if lags else None
+
+
+async def preview(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Return the offsets that a reset would commit. Nothing is written."""
+    query = request.query_params
+    target, kind = _target(query), choice(query, "to", TARGETS)
+    group_id, topic = _id(query), query.get("topic", "")
+    values: dict[str, Any] = {
+        "group_id": group_id,
+        "topic": topic,
+        "to": kind,
+        "value": query.get("value", ""),
+    }
+    try:
+        done = await reset(visitor.client, group_id, [topic] if topic else [], target, execute=False)
+    except ResetRefused as error:
+        raise BadInput(str(error)) from None
+    rows = [
+        {"tp": tp, "before": done.before.get(tp), "after": offset}
+        for tp, offset in sorted(done.offsets.items())
+    ]
+    return site.render(request, "reset.html", values | {"rows": rows, "warnings": done.warnings})
+
+
+async def execute(site: Site, request: Request, visitor: Visitor) -> Response:
+    """Commit the offsets of a reset."""
+    fields = await site.written(request)
+    target, group_id, topic = _target(fields), _id(fields), fields.get("topic", "")
+    try:
+        await reset(visitor.client, group_id, [topic] if topic else [], target, execute=True)
+    except ResetRefused as error:
+        raise BadInput(str(error)) from None
+    return RedirectResponse(url("/group", id=group_id, done="reset"), 303)
+
+
+def _target(fields: Mapping[str, str]) -> Target:
+    match choice(fields, "to", TARGETS):
+        case "time":
+            return Target("time", moment(fields, "value"))
+        case "offset":
+            return Target("offset", number(fields, "value", 0))
+        case "shift":
+            return Target("shift", signed_number(fields, "value"))
+        case kind:
+            return Target(kind)
+
+
+def _id(fields: Mapping[str, str]) -> str:
+    group_id = fields.get("id", "")
+    if not group_id or len(group_id) > LONGEST_ID:
+        raise BadInput("id is missing or too long; accepted: the id of a group.")
+    return group_id

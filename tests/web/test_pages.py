@@ -1,0 +1,274 @@
+"""The pages of topics, records, groups and brokers, without a browser."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition
+from tests.web.asgi import Browser
+from tests.web.conftest import NewPage
+
+EVIL = '<script>alert("x")</script>'
+HEADERS = ((EVIL, EVIL.encode()),)
+
+
+def token(text: str) -> str:
+    return re.search(r'name="token" value="(\w+)"', text)[1]
+
+
+async def test_the_first_page_is_the_list_of_topics(browser: Browser, client: Client) -> None:
+    await client.create_topic("orders", partitions=3)
+
+    assert "/topics" == (await browser.get("/")).headers["location"]
+    text = (await browser.get("/topics")).text
+    assert '<a href="/topics/orders" data-row>orders</a>' in text
+    assert "1 topic" in text
+
+
+async def test_topics_are_filtered_sorted_and_paged_by_the_server(browser: Browser, client: Client) -> None:
+    for index in range(60):
+        await client.create_topic(f"many-{index:02}", partitions=1 + (index == 7))
+    await client.create_topic("other")
+
+    def names(text: str) -> list[str]:
+        return re.findall(r'data-topic="([^"]+)"', text)
+
+    assert 50 == len(names((await browser.get("/topics?q=MANY")).text))
+    assert 10 == len(names((await browser.get("/topics?q=many&page=2")).text))
+    assert 10 == len(names((await browser.get("/topics?q=many&page=99")).text))
+    assert ["other", "many-59"] == names((await browser.get("/topics?order=down")).text)[:2]
+    assert "many-07" == names((await browser.get("/topics?sort=partitions&order=down")).text)[0]
+    await client.produce("other", [Record(b"x" * 1000)])
+    assert "other" == names((await browser.get("/topics?sort=size&order=down")).text)[0]
+
+
+async def test_a_topic_has_partitions_offsets_and_settings(browser: Browser, client: Client) -> None:
+    await client.create_topic("orders", partitions=2, settings={"retention.ms": "12345"})
+    await client.produce("orders", [Record(b"x", partition=1)] * 3)
+
+    text = (await browser.get("/topics/orders")).text
+    assert "12345" in text
+    assert "<dd>3</dd>" in text
+    assert {"1": 3, "0": 0} == {
+        key: value["end"]
+        for key, value in (await browser.get("/topics/orders/topic.json")).json["partitions"].items()
+    }
+
+
+async def test_contents_of_records_never_become_html(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce("t", [Record(EVIL.encode(), key=EVIL.encode(), headers=HEADERS)])
+
+    for path in (
+        "/topics/t/records",
+        "/topics/t/records/0/0",
+        f"/topics/t/records?q={quote(EVIL)}",
+        f"/topics?q={quote(EVIL)}",
+    ):
+        answer = await browser.get(path)
+        assert 200 == answer.status
+        assert EVIL not in answer.text
+        assert html.escape(EVIL, quote=False)[:15] in answer.text
+
+
+async def test_text_that_is_no_unicode_is_shown(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce("t", [Record(b'"\\ud800"'), Record(b"\xff\xfe")])
+
+    assert 200 == (await browser.get("/topics/t/records?value=json")).status
+    assert 200 == (await browser.get("/topics/t/records?value=text")).status
+
+
+async def test_records_are_read_from_each_start(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce(
+        "t", [Record(f"value-{i}".encode(), timestamp=1_700_000_000_000 + i) for i in range(10)]
+    )
+
+    async def values(query: str) -> list[str]:
+        text = (await browser.get(f"/topics/t/records?limit=2&{query}")).text
+        return re.findall(r'class="value text">value-(\d)<', text)
+
+    assert ["9", "8"] == await values("from=newest")
+    assert ["0", "1"] == await values("from=start")
+    assert ["4", "5"] == await values("from=offset&offset=4")
+    assert ["3", "4"] == await values("from=time&time=1700000000003")
+    assert ["3", "4"] == await values("from=time&time=2023-11-14T22:13:20.003")
+    assert ["7"] == await values("q=value-7")
+    assert [] == await values("q=nothing")
+
+
+async def test_older_records_follow_by_a_link(browser: Browser, client: Client) -> None:
+    await client.create_topic("t", partitions=3)
+    await client.produce(
+        "t", [Record(str(i).encode(), partition=i % 3, timestamp=1_700_000_000_000 + i) for i in range(30)]
+    )
+    path: str | None = "/topics/t/records?limit=7"
+    seen: list[int] = []
+
+    while path:
+        text = (await browser.get(path)).text
+        seen += map(int, re.findall(r'class="value json">(\d+)<', text))
+        link = re.search(r'<a rel="next" href="([^"]+)"', text)
+        path = html.unescape(link[1]) if link else None
+
+    assert list(range(29, -1, -1)) == seen
+
+
+async def test_one_record_has_a_page_and_files(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce("t", [Record(b"\x00binary", key=b"k")])
+
+    assert "00 62 69 6e 61 72 79" in (await browser.get("/topics/t/records/0/0")).text
+    found = await browser.get("/topics/t/records/0/0?download=value")
+    assert (b"\x00binary", "application/octet-stream") == (found.body, found.headers["content-type"])
+    assert "attachment" in found.headers["content-disposition"]
+    assert 404 == (await browser.get("/topics/t/records/0/1")).status
+
+
+async def test_records_are_downloaded_as_json_lines(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce(
+        "t", [Record(b"a", timestamp=5), Record(b"\xff", key=b"", headers=(("h", None),), timestamp=6)]
+    )
+
+    found = await browser.get("/topics/t/download?from=start")
+
+    base = '{"topic": "t", "partition": 0, "offset": '
+    assert [
+        base + '0, "timestamp": 5, "key": null, "value": "a", "headers": []}',
+        base
+        + '1, "timestamp": 6, "key": "", "value_base64": "/w==", "headers": [{"name": "h", "value": null}]}',
+    ] == found.text.splitlines()
+
+
+async def test_a_group_has_lag_and_a_reset_with_preview(new_page: NewPage, client: Client) -> None:
+    browser = new_page(write=True)
+    tp = TopicPartition("t", 0)
+    await client.create_topic("t")
+    await client.produce("t", [Record(b"x")] * 10)
+    group = 'a/b "c"'
+    await client.commit(group, {tp: OffsetAndMetadata(4)})
+
+    assert html.escape(group) in (await browser.get("/groups")).text.replace("&#34;", "&quot;")
+    assert {"lag": 6, "more": False} == (await browser.get(f"/group/lag.json?id={quote(group)}")).json
+    assert "<dd>6</dd>" in (await browser.get(f"/group?id={quote(group)}")).text
+    preview = (await browser.get(f"/group/reset?id={quote(group)}&to=shift&value=-3")).text
+    assert "-3</td>" in preview
+    assert 4 == (await client.committed(group))[tp].offset
+    fields = {"token": token(preview), "id": group, "to": "shift", "value": "-3"}
+    assert 303 == (await browser.post("/group/reset", fields)).status
+    assert 1 == (await client.committed(group))[tp].offset
+
+
+async def test_a_record_is_produced(new_page: NewPage, client: Client) -> None:
+    browser = new_page(write=True)
+    await client.create_topic("t", partitions=2)
+    form = (await browser.get("/topics/t/produce")).text
+    fields = {
+        "token": token(form),
+        "partition": "1",
+        "key": "k",
+        "key_kind": "text",
+        "value": "00ff",
+        "value_kind": "hex",
+        "headers": "a: b",
+    }
+
+    answer = await browser.post("/topics/t/produce", fields)
+
+    assert "/topics/t/records/1/0" == answer.headers["location"]
+    async for record in client.consume({TopicPartition("t", 1): 0}, until={TopicPartition("t", 1): 1}):
+        assert (b"k", b"\x00\xff", (("a", b"b"),)) == (record.key, record.value, record.headers)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"value": "{", "value_kind": "json"}, "the value is not JSON"),
+        ({"value": "0", "value_kind": "hex"}, "the value is not hex"),
+        ({"partition": "7"}, "partition is 7; accepted: 0 to 0"),
+        ({"headers": "no colon"}, "has no name"),
+        ({"value": "x", "value_kind": "null"}, "is null and has text"),
+    ],
+    ids=["json", "hex", "partition", "header", "null"],
+)
+async def test_invalid_records_are_refused_in_one_line(
+    new_page: NewPage, client: Client, fields: dict[str, str], message: str
+) -> None:
+    browser = new_page(write=True)
+    await client.create_topic("t")
+    form = (await browser.get("/topics/t/produce")).text
+
+    answer = await browser.post("/topics/t/produce", {"token": token(form), "key_kind": "null", **fields})
+
+    assert 400 == answer.status
+    assert message in answer.text
+
+
+async def test_the_live_view_sends_new_records(
+    browser: Browser, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.web.pages.live.STREAM_LIMIT_S", 1.0)
+    await client.create_topic("t")
+    answers = []
+
+    async def watch() -> None:
+        answers.append(await browser.get("/topics/t/events"))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            while not answers:
+                await client.produce("t", [Record(EVIL.encode())])
+                await trio.sleep(0.05)
+
+    assert "event: records" in answers[0].text
+    assert '"value": "<script>' in answers[0].text
+
+
+@pytest.mark.parametrize("path", ["/brokers", "/brokers/1", "/access", "/groups", "/static/page.css"])
+async def test_other_pages_answer(browser: Browser, path: str) -> None:
+    assert 200 == (await browser.get(path)).status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/topics/nope",
+        "/topics/nope/records",
+        "/group?id=nope",
+        "/brokers/7",
+        "/static/nope",
+        "/topics/a\0b",
+    ],
+)
+async def test_missing_things_are_404(browser: Browser, path: str) -> None:
+    assert 404 == (await browser.get(path)).status
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=x",
+        "partition=9",
+        "offset=-1&from=offset",
+        "time=soon&from=time",
+        "limit=501",
+        "at=1",
+        "value=xml",
+    ],
+)
+async def test_invalid_queries_are_400(browser: Browser, client: Client, query: str) -> None:
+    await client.create_topic("t")
+
+    answer = await browser.get(f"/topics/t/records?{query}")
+
+    assert 400 == answer.status
+    assert "accepted" in answer.text
