@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.broker.rates import Meter, Rate, TokenBucket, Window
 from korvet.concurrency.task_times import TaskTimes
@@ -48,6 +48,16 @@ MeterKey = tuple[str, str]
 Found = tuple[float, MeterKey]
 
 
+@frozen
+class Usage:
+    """An amount that clients of one process have used of a quota, and the limit that it counts for."""
+
+    quota: str  # its name in Kafka
+    key: MeterKey
+    limit: float
+    amount: float
+
+
 def applicable(user: str, client_id: str) -> Iterator[tuple[Entity, MeterKey]]:
     """Yield the entities whose quota may apply to a client, the most specific one first, with the key of the meter."""
     if client_id:
@@ -69,6 +79,7 @@ class Enforcement:
 
     make_meter: Callable[[], Meter]
     limits: Mapping[Entity, float] = field(factory=dict)
+    unreported: dict[Found, float] | None = None  # amounts that other processes of the broker do not know
     _meters: dict[MeterKey, Meter] = field(factory=dict)  # the last used one is the last
 
     def limit(self, context: RequestContext) -> Found | None:
@@ -112,7 +123,17 @@ class Enforcement:
         now = trio.current_time()
         meter = self.meter(key, now)
         meter.record(amount, limit, now)
+        self._remember(found, amount)
         return meter.excess_s(limit, now)
+
+    def add_reported(self, usage: Usage) -> None:
+        """Record what clients of another process have used."""
+        now = trio.current_time()
+        self.meter(usage.key, now).record(usage.amount, usage.limit, now)
+
+    def _remember(self, found: Found, amount: float) -> None:
+        if self.unreported is not None and (found in self.unreported or len(self.unreported) < MOST_METERS):
+            self.unreported[found] = self.unreported.get(found, 0.0) + amount
 
     def charge_if_kept(self, context: RequestContext, amount: float) -> float:
         """Record an amount if the limit is kept. If it is not, return for how many seconds the client has to wait."""
@@ -124,6 +145,7 @@ class Enforcement:
         excess_s = meter.excess_s(limit, now)
         if not excess_s:
             meter.record(amount, limit, now)
+            self._remember(found, amount)
         return excess_s
 
 
@@ -179,6 +201,32 @@ class ClientQuotas:
         elif not is_needed and self._times is not None:
             trio.lowlevel.remove_instrument(self._times)
             self._times = None
+
+    # --- For the other processes of the broker -----------------------------------------------------------
+
+    @property
+    def _enforcements(self) -> Mapping[str, Enforcement]:
+        return {**self._keys, CONNECTION_CREATION_RATE: self._connections}
+
+    def share(self) -> None:
+        """Collect usage for `take_usage` from now on."""
+        for enforcement in self._enforcements.values():
+            enforcement.unreported = {}
+
+    def take_usage(self) -> list[Usage]:
+        """Return what the clients of this process have used since the last call."""
+        taken = []
+        for name, enforcement in self._enforcements.items():
+            if unreported := enforcement.unreported:
+                taken += [Usage(name, key, limit, amount) for (limit, key), amount in unreported.items()]
+                enforcement.unreported = {}
+        return taken
+
+    def add_usage(self, reported: Iterable[Usage]) -> None:
+        """Count what the clients of another process have used."""
+        enforcements = self._enforcements
+        for usage in reported:
+            enforcements[usage.quota].add_reported(usage)
 
     # --- For handlers -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker, MakeGroups, RequestContext
-from korvet.concurrency.rpc import Link, answer_links, link_to
+from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
 from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.security.authorizer import AuthorizerUsageError
@@ -29,6 +29,7 @@ from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  impo
 from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Reload, Setup
 from korvet.workers.forking import call_myself
 from korvet.workers.groups import LedGroups, answer
+from korvet.workers.quotas import USAGE, reporting
 
 
 @define(eq=False)
@@ -50,10 +51,11 @@ class Worker:
                 await nursery.start(self._drain_on_sigterm)
                 nursery.start_soon(self._obey)
                 listeners = open_listeners(config, Use.SHARED)
-                make_groups = sharded(self.setup, nursery)
+                links = links_to_others(self.setup, nursery)
                 async with (
-                    opened(config, listeners, make_groups=make_groups) as server,
+                    opened(config, listeners, make_groups=sharded(self.setup, links)) as server,
                     answering(server.broker, self.setup),
+                    reporting(server.broker.quotas, links),
                 ):
                     self._server = server
                     await self._serve(server)
@@ -100,26 +102,36 @@ class Worker:
             self._server.stop()
 
 
-def sharded(setup: Setup, nursery: trio.Nursery) -> MakeGroups:
-    """Return a factory of this process's coordinator, whose connections to the other processes run in `nursery`."""
-    links: Mapping[int, Link] = {
+def links_to_others(setup: Setup, nursery: trio.Nursery) -> Mapping[int, Link]:
+    """Return the links to the other processes by their index. Their connections run in `nursery`."""
+    return {
         index: link_to(setup.path_of(index), nursery)
         for index in range(setup.config.processes)
         if index != setup.index
     }
+
+
+def sharded(setup: Setup, links: Mapping[int, Link]) -> MakeGroups:
+    """Return a factory of this process's coordinator."""
     expiry_lease = f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE
     return partial(LedGroups, index=setup.index, links=links, expiry_lease=expiry_lease)
 
 
 @asynccontextmanager
 async def answering(broker: Broker, setup: Setup) -> AsyncIterator[None]:
-    """Answer requests of the other processes about this process's groups, for the block."""
+    """Answer requests of the other processes about this process's groups, and their reports, for the block."""
 
     def bound(wait_s: float) -> AbstractContextManager[object]:
         return broker.parked(RequestContext(version=0), wait_s)
 
+    async def answered(question: Question, parked: Parked) -> object:
+        if question.verb == USAGE:
+            broker.quotas.add_usage(*question.arguments)
+            return None
+        return await answer(broker.groups, question, parked)
+
     async with trio.open_nursery() as nursery:
-        await nursery.start(answer_links, setup.path_of(setup.index), partial(answer, broker.groups), bound)
+        await nursery.start(answer_links, setup.path_of(setup.index), answered, bound)
         yield
         nursery.cancel_scope.cancel()
 
