@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, Self
 
 import click
-from attrs import frozen
+from attrs import define, frozen
 
 from korvet.cli.times import parse_time
 
 if TYPE_CHECKING:
-    from korvet.client import Client, ConsumedRecord, Consumer, TopicPartition
+    from korvet.client import Client, ConsumedRecord, TopicPartition
 
 # A part of the log may have no records any more. This number of consecutive empty polls means the end of the log.
 EMPTY_POLLS_AT_THE_END = 2
@@ -104,18 +104,41 @@ async def last_of_partition(
         first = max(start, end - offsets)
         records: deque[ConsumedRecord] = deque(maxlen=count)
         consumer = client.consume({tp: first}, until={tp: end}, max_wait_ms=0)
-        async for record in to_the_end(consumer):
-            records.append(record)
+        async for polled in Rounds(consumer, consumer.poll):
+            records.extend(polled)
         if len(records) == count or first == start:
             return records
         offsets *= GROWTH
 
 
-async def to_the_end(consumer: Consumer) -> AsyncIterator[ConsumedRecord]:
-    """Yield all records up to the end of the log, which may have none any more."""
-    empty_polls = 0
-    while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
-        records = await consumer.poll()
-        empty_polls = 0 if records else empty_polls + 1
-        for record in records:
-            yield record
+class Source(Protocol):
+    """A consumer of partitions, or a member of a group."""
+
+    @property
+    def until(self) -> Mapping[TopicPartition, int] | None:
+        """The end of each partition, None if there is no end."""
+
+    def unfinished(self) -> object:
+        """Return a true value unless everything was read."""
+
+    async def poll(self) -> list[ConsumedRecord]:
+        """Return the records of one round."""
+
+
+@define
+class Rounds:
+    """Iterates over the records of each poll, up to the end of the log, which may have none any more."""
+
+    source: Source
+    poll: Callable[[], Awaitable[list[ConsumedRecord]]]
+    _empty: int = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[ConsumedRecord]:
+        if self._empty == EMPTY_POLLS_AT_THE_END or not self.source.unfinished():
+            raise StopAsyncIteration
+        records = await self.poll()
+        self._empty = 0 if records or self.source.until is None else self._empty + 1
+        return records

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, assignments, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from korvet.client.administration import DescribedSetting, Resource
 
 BROKER_PREFIX = "broker:"
-RESOURCE = click.argument("resource", metavar="TOPIC|broker:ID")
+RESOURCE = click.argument("resource", metavar="TOPIC|broker:ID", shell_complete=complete_topics)
 
 
 @click.group(name="configs")

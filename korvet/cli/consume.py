@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from attrs import frozen
 
-from korvet.cli.bounds import EMPTY_POLLS_AT_THE_END, bounds_of, last_records
+from korvet.cli.bounds import Bounds, Rounds, Source, bounds_of, last_records
+from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import Progress
 from korvet.cli.times import EXAMPLES
@@ -18,16 +21,17 @@ from korvet.cli.times import EXAMPLES
 if TYPE_CHECKING:
     import trio
 
-    from korvet.client import Client, ConsumedRecord, Consumer, Topic
+    from korvet.client import Client, ConsumedRecord, Topic
 
 # Time after which the user is notified that the broker does not answer. A poll usually takes half a second at most.
 AWAY_S = 3.0
 
 Format = Callable[["ConsumedRecord"], bytes]
+Written = Callable[[Sequence["ConsumedRecord"]], Awaitable[None]]
 
 
 @click.command()
-@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option(
     "--from", "start", metavar="WHERE", default="start", show_default=True, help="start, end, or an offset."
 )
@@ -43,6 +47,12 @@ Format = Callable[["ConsumedRecord"], bytes]
 )
 @click.option("--until-time", metavar="TIME", help="To the record before the first one at or after a time.")
 @partition_numbers
+@click.option(
+    "--group",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Read as a member of this consumer group, and commit what was printed.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option(
     "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="Maximum number of records."
@@ -69,6 +79,7 @@ Format = Callable[["ConsumedRecord"], bytes]
 def command(
     topics: tuple[str, ...],
     numbers: tuple[int, ...],
+    group: str | None,
     last: int | None,
     follow: bool,
     limit: int | None,
@@ -82,6 +93,9 @@ def command(
 
     Prints the records and ends; with --follow it waits for more. A TOPIC that begins with ^ is a regular expression.
 
+    With --group the broker assigns partitions to the members of the group. It reads on from the committed offsets, and
+    where the group has none, from --from. Each record is printed before its offset is committed.
+
     In text a line is a record's value. In JSON it is an object with topic, partition, offset, timestamp, key, value
     and headers; bytes that are not UTF-8 are {"base64": "…"}. A format string has kcat's tokens: %t topic, %p
     partition, %o offset, %T timestamp, %k key, %s value, %h headers, %K and %S lengths, and \n for a line end.
@@ -91,9 +105,17 @@ def command(
         raise click.UsageError("--last excludes --from, --time and --follow.")
     if follow and bounds.has_end:
         raise click.UsageError("--follow excludes --until and --until-time.")
+    if group is not None and (numbers or last or bounds.has_end or bounds.time or start_is_offset(bounds)):
+        raise click.UsageError(
+            "--group excludes --partition, --last, --time, --until, --until-time and an offset in --from."
+        )
     output = formatter(form, key_separator, null)
 
     async def consume(client: Client) -> None:
+        if group is not None:
+            names = [topic.name for topic in await matching(client, topics)]
+            await consume_as_member(client, group, names, bounds, output, limit, follow=follow)
+            return
         tps = [tp for topic in await matching(client, topics) for tp in chosen(topic, numbers)]
         ends = await bounds.ends(client, tps)
         if last is not None:
@@ -103,6 +125,49 @@ def command(
         await print_records(client.consume(starts, until=None if follow else ends), output, limit)
 
     with_client(servers, consume)
+
+
+def start_is_offset(bounds: Bounds) -> bool:
+    return bounds.start not in ("start", "end")
+
+
+async def consume_as_member(
+    client: Client,
+    group: str,
+    topics: Sequence[str],
+    bounds: Bounds,
+    output: Output,
+    limit: int | None,
+    *,
+    follow: bool,
+) -> None:
+    """Print records as a member of a group. On Ctrl-C and SIGTERM, commit and leave the group."""
+    import trio
+
+    from korvet.client import EARLIEST, LATEST
+    from korvet.client.membership import group_consumer
+    from korvet.concurrency.background import background_nursery
+
+    ended_by: list[int] = []
+
+    async def end_on_signals(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                ended_by.append(number)
+                scope.cancel()
+
+    start = LATEST if bounds.start == "end" else EARLIEST
+    with trio.CancelScope() as scope:
+        async with background_nursery() as nursery:
+            await nursery.start(end_on_signals, scope)
+            async with group_consumer(client, group, topics, start=start, follows=follow) as member:
+                await print_records(
+                    member, output, limit, written=member.processed, is_joining=lambda: member.is_joining
+                )
+                await member.commit()
+    if ended_by:
+        raise SystemExit(128 + ended_by[0])
 
 
 async def matching(client: Client, names: tuple[str, ...]) -> list[Topic]:
@@ -139,7 +204,7 @@ class Output:
 def formatter(form: str, key_separator: str | None, null: str | None) -> Output:
     """Return the output for the options."""
     from korvet.cli.record_format import NULL, compiled
-    from korvet.cli.records import to_json, to_text
+    from korvet.cli.record_lines import to_json, to_text
 
     if form != "text" and key_separator is not None:
         raise click.UsageError("--key-separator is for text; other formats have the key where they name it.")
@@ -158,25 +223,33 @@ def formatter(form: str, key_separator: str | None, null: str | None) -> Output:
     return Output(lambda record: to_text(record, separator, text))
 
 
-async def print_records(consumer: Consumer, output: Output, limit: int | None) -> None:
-    """Write records to stdout as they arrive, until all are read or the limit is reached."""
-    count = empty_polls = 0
+async def print_records(
+    source: Source,
+    output: Output,
+    limit: int | None,
+    *,
+    written: Written | None = None,
+    is_joining: Callable[[], bool] = lambda: False,
+) -> None:
+    """Write records to stdout as they arrive, until all are read or the limit is reached.
+
+    Call `written` after each round, with the records beyond the limit.
+    """
+    count = 0
     with Progress("consumed") as progress:
-        while consumer.unfinished() and empty_polls < EMPTY_POLLS_AT_THE_END:
-            records = await patient_poll(consumer)
-            if limit is not None:
-                records = records[: limit - count]
+        async for polled in Rounds(source, partial(patient_poll, source, is_joining)):
+            records = polled if limit is None else polled[: limit - count]
             write_all(output.data(records))
             count += len(records)
+            if written is not None:
+                await written(polled[len(records) :])
             if count == limit:
                 return
-            if consumer.until is not None:
-                empty_polls = 0 if records else empty_polls + 1
             if not sys.stdout.isatty():
                 progress.show(count)
 
 
-async def patient_poll(consumer: Consumer) -> list[ConsumedRecord]:
+async def patient_poll(source: Source, is_joining: Callable[[], bool]) -> list[ConsumedRecord]:
     """Poll, and notify the user if the broker does not answer. With --follow, wait until it does."""
     import trio
 
@@ -184,26 +257,28 @@ async def patient_poll(consumer: Consumer) -> list[ConsumedRecord]:
 
     notified = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notify_of_waiting, notified)
+        nursery.start_soon(notify_of_waiting, notified, is_joining)
         while True:
             try:
-                records = await consumer.poll()
+                records = await source.poll()
             except KafkaError as error:
-                if consumer.until is not None or not error.retriable:
+                if source.until is not None or not error.retriable:
                     raise
             else:
                 break
         nursery.cancel_scope.cancel()
-    if notified.is_set():
+    if notified.is_set() and not is_joining():
         click.echo("korvet: the broker answers again", err=True)
     return records
 
 
-async def notify_of_waiting(notified: trio.Event) -> None:
-    """Write to stderr unless this is cancelled soon."""
+async def notify_of_waiting(notified: trio.Event, is_joining: Callable[[], bool]) -> None:
+    """Write to stderr unless this is cancelled soon. Do not write that a group rebalances, which may take longer."""
     import trio
 
     await trio.sleep(AWAY_S)
+    if is_joining():
+        return
     click.echo("korvet: the broker does not answer; waiting for it", err=True)
     notified.set()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
@@ -87,7 +88,7 @@ def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], servers: str, a
 
 
 @command.command("describe")
-@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@click.argument("names", metavar="[GROUP]…", nargs=-1, shell_complete=complete_groups)
 @click.option("--all", "everything", is_flag=True, help="All groups.")
 @click.option("--members", is_flag=True, help="Show the members and their assignments.")
 @click.option("--state", is_flag=True, help="Show the state, the coordinator and the number of members.")
@@ -125,6 +126,8 @@ def describe(
         if not group.members:
             click.echo(f"{group.group_id} has no members.", err=True)
         print_table([printable(row) for row in rows], MEMBER_COLUMNS if members else POSITION_COLUMNS)
+        if not members:
+            click.echo(total_lag(rows))
 
 
 async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
@@ -222,6 +225,15 @@ def printable(row: dict[str, Any]) -> dict[str, Any]:
     return texts
 
 
+def total_lag(rows: list[dict[str, Any]]) -> str:
+    """Return a line with the lag of all partitions, in records."""
+    known = [row["lag"] for row in rows if row["lag"] is not None]
+    more = "+" if any(row["lag-is-at-least"] for row in rows) else ""
+    without = sum(row["lag"] is None and row["topic"] is not None for row in rows)
+    rest = f"; {without} partitions have no committed offset" if without else ""
+    return f"total lag: {sum(known):,}{more}{rest}"
+
+
 def dashed(row: dict[str, Any]) -> dict[str, Any]:
     return {name: DASH if value in (None, "") else value for name, value in row.items()}
 
@@ -230,12 +242,13 @@ def dashed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @command.command("reset-offsets")
-@click.argument("group", metavar="GROUP")
+@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "--topic",
     "topics",
     metavar="TOPIC[:PARTITION,…]",
     multiple=True,
+    shell_complete=complete_topics,
     help="A topic, or some of its partitions; may be repeated.",
 )
 @click.option("--all-topics", is_flag=True, help="All partitions with a committed offset.")
@@ -256,6 +269,14 @@ def dashed(row: dict[str, Any]) -> dict[str, Any]:
     "--by-duration", "duration_text", metavar="DURATION",
     help="To the first record of the last PT1H30M, P7D, 90s or 1h30m.",
 )  # fmt: skip
+@click.option(
+    "--from-file", "source", metavar="FILE", type=click.File(encoding="utf-8"),
+    help="To the offsets in a CSV file, as kafka-consumer-groups --export writes it; - is standard input.",
+)  # fmt: skip
+@click.option(
+    "--to-file", "destination", metavar="FILE", type=click.File("w", encoding="utf-8", lazy=True),
+    help="Write the new offsets to a CSV file for --from-file, instead of a table; - is standard output.",
+)  # fmt: skip
 @click.option("--execute", is_flag=True, help="Commit the new offsets; default: only show them.")
 @bootstrap_servers
 @as_json
@@ -270,6 +291,8 @@ def reset_offsets(
     shift_by: int | None,
     time_text: str | None,
     duration_text: str | None,
+    source: IO[str] | None,
+    destination: IO[str] | None,
     execute: bool,
     servers: str,
     as_json: bool,
@@ -278,9 +301,14 @@ def reset_offsets(
 
     Only shows the new offsets, unless --execute is given. Offsets that are out of range become the log's start or end.
     """
+    from korvet.cli.offset_files import read_offsets, write_offsets
     from korvet.client.positions import NoSuchPartition, ResetRefused, Target, reset
 
-    if bool(topics) == all_topics:
+    if source is not None and (topics or all_topics):
+        raise click.UsageError(
+            "--from-file excludes --topic and --all-topics; the file names the partitions."
+        )
+    if source is None and bool(topics) == all_topics:
         raise click.UsageError("Name --topic, or --all-topics.")
     target = only_one(
         Target("earliest") if to_earliest else None,
@@ -290,6 +318,7 @@ def reset_offsets(
         None if shift_by is None else Target("shift", shift_by),
         None if time_text is None else Target("time", parse_time(time_text)),
         None if duration_text is None else Target("time", now_ms() - parse_duration(duration_text)),
+        None if source is None else Target("listed", offsets=read_offsets(source, group)),
     )
     try:
         done = with_client(servers, lambda client: reset(client, group, topics, target, execute=execute))
@@ -309,9 +338,11 @@ def reset_offsets(
         }
         for tp, offset in done.offsets.items()
     ]
+    if destination is not None:
+        write_offsets(destination, done.offsets)
     if as_json:
         print_json(rows)
-    else:
+    elif destination is None:
         print_table([dashed(row) for row in rows], RESET_COLUMNS)
     if not execute:
         click.echo("Nothing was altered; --execute does it.", err=True)
@@ -321,8 +352,8 @@ def only_one(*targets: Target | None) -> Target:
     given = [target for target in targets if target is not None]
     if len(given) != 1:
         raise click.UsageError(
-            "Name one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration and"
-            " --shift-by."
+            "Name one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration,"
+            " --shift-by and --from-file."
         )
     return given[0]
 
@@ -331,7 +362,7 @@ def only_one(*targets: Target | None) -> Target:
 
 
 @command.command("delete")
-@click.argument("names", metavar="GROUP…", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP…", nargs=-1, required=True, shell_complete=complete_groups)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @bootstrap_servers
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import print_json
 from korvet.cli.times import EXAMPLES, NAMED, parse_named_time
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--time",
     "time_text",

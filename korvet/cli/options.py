@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,28 +16,90 @@ F = TypeVar("F", bound=Callable[..., object])
 
 SECURITY = "korvet.security"
 TIMEOUT = "korvet.timeout"
+PROFILE = "korvet.profile"
+DEFAULT_SERVERS = "localhost:9092"
 
 
 def _read_properties(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
     """Store the file's security settings in the context, and use its bootstrap.servers as the default."""
-    from korvet.client.security import security_of
+    if path is not None:
+        settings = properties_of(Path(path))
+        context.meta[SECURITY] = parsed_security(settings, path)
+        if "bootstrap.servers" in settings:
+            # Above the profile, and below the file of `korvet lake --config`.
+            profile: Mapping[str, str] = context.meta.get(PROFILE, {})
+            others = {
+                name: value
+                for name, value in (context.default_map or {}).items()
+                if profile.get(name) is not value
+            }
+            context.default_map = {"servers": settings["bootstrap.servers"], **others}
+    return path
+
+
+def _read_profile(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
+    """Use the settings of a profile as defaults."""
+    from korvet.cli.profiles import COMMAND_CONFIG, SERVERS, read_profiles
+    from korvet.cli.profiles import TIMEOUT as TIMEOUT_PROPERTY
+
+    profiles = read_profiles()
+    properties = dict(profiles.chosen(name))
+    if not properties:
+        return
+    if file := properties.pop(COMMAND_CONFIG, None):
+        path = profiles.path.parent / Path(file).expanduser()
+        properties = properties_of(path) | properties
+    defaults = {
+        parameter: properties.pop(name)
+        for parameter, name in (("servers", SERVERS), ("timeout", TIMEOUT_PROPERTY))
+        if name in properties
+    }
+    context.default_map = {**defaults, **(context.default_map or {})}
+    context.meta[PROFILE] = defaults
+    context.meta[SECURITY] = parsed_security(properties, str(profiles.path))
+
+
+def properties_of(path: Path) -> dict[str, str]:
+    """Return the properties in a file. Raises BadParameter."""
     from korvet.config.properties import parse_properties
 
-    if path is not None:
-        settings = parse_properties(Path(path).read_text(encoding="utf-8", errors="replace"))
-        try:
-            context.meta[SECURITY] = security_of(settings)
-        except ValueError as error:
-            raise click.BadParameter(f"{path}: {error}") from None
-        if "bootstrap.servers" in settings:
-            context.default_map = {"servers": settings["bootstrap.servers"], **(context.default_map or {})}
-    return path
+    try:
+        return dict(parse_properties(path.read_text(encoding="utf-8", errors="replace")))
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}.") from None
+
+
+def parsed_security(settings: Mapping[str, str], source: str) -> Security:
+    """Return the security settings among properties. Raises BadParameter, which names their source."""
+    from korvet.client.security import security_of
+
+    try:
+        return security_of(settings)
+    except ValueError as error:
+        raise click.BadParameter(f"{source}: {error}") from None
 
 
 def _keep_timeout(context: click.Context, _parameter: click.Parameter, seconds: float) -> None:
     context.meta[TIMEOUT] = seconds
 
 
+def _complete_profiles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from korvet.cli.completion import complete_profiles
+
+    return complete_profiles(context, parameter, incomplete)
+
+
+_profile = click.option(
+    "--profile",
+    metavar="NAME",
+    envvar="KORVET_PROFILE",
+    show_envvar=True,
+    is_eager=True,
+    callback=_read_profile,
+    expose_value=False,
+    shell_complete=_complete_profiles,
+    help="Cluster of the file with profiles; see korvet profiles.",
+)
 _command_config = click.option(
     "--command-config",
     metavar="FILE",
@@ -53,7 +115,7 @@ _bootstrap_servers = click.option(
     "--bootstrap-servers",
     "servers",
     metavar="HOST:PORT,…",
-    default="localhost:9092",
+    default=DEFAULT_SERVERS,
     show_default=True,
     envvar="KORVET_BOOTSTRAP_SERVERS",
     show_envvar=True,
@@ -76,7 +138,7 @@ _timeout = click.option(
 def cluster_options(command: F) -> F:
     """Add the options that name a cluster and how to connect to it."""
     # In this order, click reads the file before it determines the servers.
-    return _command_config(_bootstrap_servers(command))
+    return _profile(_command_config(_bootstrap_servers(command)))
 
 
 def bootstrap_servers(command: F) -> F:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from korvet.cli.completion import complete_topics
 from korvet.cli.options import bootstrap_servers, with_client
 from korvet.cli.output import Progress
 
@@ -31,7 +32,7 @@ Parse = Callable[[bytes], "Record"]
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("file", type=click.File("rb"), default="-", required=False)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--key-separator", metavar="TEXT", help="In text: separator between key and value.")
@@ -114,7 +115,7 @@ def parser(
 ) -> Parse:
     """Return the function that parses a line into a record."""
     from korvet.cli.options import assignments
-    from korvet.cli.records import TextLines, from_json
+    from korvet.cli.record_lines import TextLines, from_json
 
     if form == "json":
         if (
@@ -218,7 +219,7 @@ def parse_lines(
     lines: list[bytes], parse: Parse, *, first_number: int
 ) -> tuple[list[Record], click.ClickException | None]:
     """Return the records before the first bad line, and the error of that line or None. Skip empty JSON lines."""
-    from korvet.cli.records import BadLine, from_json
+    from korvet.cli.record_lines import BadLine, from_json
 
     records = []
     for number, line in enumerate(lines, first_number):

@@ -17,7 +17,11 @@ NAMED = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-DURATION = re.compile(r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE)
+NUMBER = r"(\d+(?:\.\d+)?)"
+DURATION = re.compile(
+    rf"P?(?:{NUMBER}D)?T?(?:{NUMBER}H)?(?:{NUMBER}M)?(?:{NUMBER}S)?(?:{NUMBER}MS)?", re.IGNORECASE
+)
+DURATION_EXAMPLES = "PT1H30M, P7D, 90s, 1h30m, 500ms"
 EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 1767225600000"
 
 
@@ -40,12 +44,27 @@ def now_ms() -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration in days, hours, minutes and seconds, in ISO 8601 (P1DT2H) or short (1d2h), to milliseconds."""
-    match = DURATION.fullmatch(text)
+    """Parse a duration into milliseconds, in ISO 8601 (P1DT2H) or short (1d2h, 500ms)."""
+    match = DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()):
-        raise click.BadParameter(f"{text!r} is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m.")
-    days, hours, minutes, seconds = (float(number or 0) for number in match.groups())
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+        raise click.BadParameter(f"{text!r} is not a duration. Accepted: {DURATION_EXAMPLES}.")
+    days, hours, minutes, seconds, milliseconds = (float(number or 0) for number in match.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds)
+
+
+def duration_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """Parse the duration of an option."""
+    return parse_duration(text)
+
+
+def interval_s(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """Parse the interval of an option into seconds. It is more than 0, and in seconds if it has no unit."""
+    if text is None:
+        return None
+    interval_ms = parse_duration(f"{text.strip()}s" if re.fullmatch(NUMBER, text.strip()) else text)
+    if interval_ms == 0:
+        raise click.BadParameter(f"{text!r} is not above 0. Accepted: {DURATION_EXAMPLES}.")
+    return interval_ms / 1000
 
 
 def parse_named_time(text: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, assignments, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
 
@@ -81,7 +82,7 @@ def create(
 
 
 @command.command("describe")
-@click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC…", nargs=-1, required=True, shell_complete=complete_topics)
 @bootstrap_servers
 @as_json
 def describe(names: tuple[str, ...], servers: str, as_json: bool) -> None:
@@ -139,7 +140,7 @@ def joined(ids: list[int]) -> str:
 
 
 @command.command("alter")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
@@ -199,7 +200,7 @@ async def altered(
 
 
 @command.command("delete")
-@click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC…", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @bootstrap_servers
 def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:

@@ -5,7 +5,7 @@
         async for record in client.consume({TopicPartition("orders", 0): 0}):
             ...
 
-Not supported: group membership, transactions, idempotent producers.
+`korvet.client.membership` has members of consumer groups. Not supported: transactions, idempotent producers.
 """
 
 from korvet.client.authentication import REFUSALS as REFUSALS

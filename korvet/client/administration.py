@@ -1,4 +1,4 @@
-"""Describe and alter settings, and add partitions: the administration that the command line needs.
+"""Describe the cluster, describe and alter settings, and add partitions: what the command line needs.
 
 Requests are not retried, so that the caller learns the outcome of an alteration. Errors are KafkaErrors with the
 broker's message.
@@ -12,6 +12,7 @@ from attrs import frozen
 
 from korvet.client.client import Client
 from korvet.client.cluster import raise_for
+from korvet.client.model import TopicPartition
 from korvet.protocol.errors import BrokerNotAvailable
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -24,10 +25,16 @@ from korvet.protocol.messages.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
+from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+)
+from korvet.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
 from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -151,6 +158,60 @@ async def add_partitions(client: Client, topic: str, count: int, *, validate_onl
     )
     for result in answer.results:
         raise_for(result.error_code, result.name, result.error_message)
+
+
+@frozen
+class PartitionSize:
+    """The size of a partition in bytes, in a log directory of a broker."""
+
+    broker_id: int
+    log_dir: str
+    tp: TopicPartition
+    size: int
+
+
+async def describe_cluster(client: Client) -> DescribeClusterResponse:
+    """Return the cluster's id, controller and brokers."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    answer = await client.request(request, DescribeClusterResponse)
+    raise_for(answer.error_code, "the cluster", answer.error_message)
+    return answer
+
+
+async def describe_log_dirs(
+    client: Client, *, topics: Sequence[str] = (), broker_ids: Sequence[int] = ()
+) -> list[PartitionSize]:
+    """Return the sizes of partitions, of all topics and brokers or those named, sorted.
+
+    Raises UnknownTopicOrPartition, BrokerNotAvailable, ClusterAuthorizationFailed, …
+    """
+    partitions = None
+    if topics:
+        described = [await client.topic(name) for name in dict.fromkeys(topics)]
+        partitions = [
+            DescribableLogDirTopic(topic=topic.name, partitions=[p.partition for p in topic.partitions])
+            for topic in described
+        ]
+    found = []
+    for node_id in dict.fromkeys(broker_ids) or sorted(client.brokers):
+        broker = Resource(BROKER, str(node_id)).node_id(client)
+        answer = await client.request(
+            DescribeLogDirsRequest(topics=partitions), DescribeLogDirsResponse, node_id=broker
+        )
+        raise_for(answer.error_code, f"log directories of broker {node_id}")
+        for result in answer.results:
+            raise_for(result.error_code, f"{result.log_dir} of broker {node_id}")
+            found += [
+                PartitionSize(
+                    node_id,
+                    result.log_dir,
+                    TopicPartition(topic.name, partition.partition_index),
+                    partition.partition_size,
+                )
+                for topic in result.topics
+                for partition in topic.partitions
+            ]
+    return sorted(found, key=lambda each: (each.broker_id, each.log_dir, each.tp))
 
 
 async def describe_users(client: Client) -> dict[str, dict[int, int]]:

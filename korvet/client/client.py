@@ -28,6 +28,12 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from korvet.protocol.messages.list_offsets import (
@@ -240,12 +246,56 @@ class Client:
         await self._cluster.retrying(lambda: self._cluster.each_leader(timestamps.keys() - found.keys(), ask))
         return {tp: found[tp] for tp in timestamps}
 
+    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset in each partition, and return the new first offsets.
+
+        An offset of -1 deletes all records. Raises OffsetOutOfRange, PolicyViolation, …
+        """
+        found: dict[TopicPartition, int] = {}
+
+        async def ask(leader: Address, tps: list[TopicPartition]) -> None:
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=name,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=p, offset=offsets[TopicPartition(name, p)])
+                            for p in partitions
+                        ],
+                    )
+                    for name, partitions in _by_topic(tps).items()
+                ],
+                timeout_ms=self._timeout_ms(),
+            )
+            answer = await self._cluster.request(leader, request, DeleteRecordsResponse)
+            errors = []
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        errors.append(error_about(p.error_code, tp))
+                    else:
+                        found[tp] = p.low_watermark
+            raise_worst(errors)
+
+        await self._cluster.retrying(lambda: self._cluster.each_leader(offsets.keys() - found.keys(), ask))
+        return {tp: found[tp] for tp in offsets}
+
     # --- Committed offsets ------------------------------------------------------------------------------
 
-    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets of a group without being a member, which is possible while the group has no members."""
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        member_id: str = "",
+        generation_id: int = -1,
+    ) -> None:
+        """Commit offsets of a group as a member, or without a member id, while the group has no members."""
         request = OffsetCommitRequest(
             group_id=group_id,
+            member_id=member_id,
+            generation_id_or_member_epoch=generation_id,
             topics=[
                 OffsetCommitRequestTopic(
                     name=name,
@@ -322,13 +372,15 @@ class Client:
         node_id: int | None = None,
         group_id: str | None = None,
         min_version: int = 0,
+        wait_s: float = 0.0,
     ) -> R:
         """Send any request to one broker, a group's coordinator, or any broker, and return the response.
 
-        The request is not retried, and the response is not checked for errors.
+        The request is not retried, and the response is not checked for errors. `wait_s` is the time that a request to a
+        coordinator lets it wait; it is added to the request timeout.
         """
         if group_id is not None:
-            return await self._ask_coordinator(group_id, message, response)
+            return await self._ask_coordinator(group_id, message, response, wait_s=wait_s)
         if node_id is None:
             return await self._cluster.ask_any(message, response)
         return await self._cluster.request(self.brokers[node_id], message, response, min_version=min_version)
@@ -344,10 +396,18 @@ class Client:
         return await self._cluster.request(controller, message, response, max_version=max_version)
 
     async def _ask_coordinator(
-        self, group_id: str, message: object, response: type[R], *, max_version: int = MAX_VERSION
+        self,
+        group_id: str,
+        message: object,
+        response: type[R],
+        *,
+        max_version: int = MAX_VERSION,
+        wait_s: float = 0.0,
     ) -> R:
         coordinator = await self._coordinator(group_id)
-        return await self._cluster.request(coordinator, message, response, max_version=max_version)
+        return await self._cluster.request(
+            coordinator, message, response, max_version=max_version, wait_s=wait_s
+        )
 
     async def _coordinator(self, group_id: str) -> Address:
         request = FindCoordinatorRequest(key=group_id)

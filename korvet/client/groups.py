@@ -161,7 +161,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     """
     if not assignment:
         return ()
-    reader = _Reader(assignment, 2)
+    reader = Reader(assignment, 2)
     found = []
     try:
         for _ in range(reader.number(">i")):
@@ -173,7 +173,9 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 
 @define
-class _Reader:
+class Reader:
+    """Reads the numbers and texts of a consumer's metadata or assignment."""
+
     data: bytes
     position: int = field(default=0)
 

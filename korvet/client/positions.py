@@ -126,10 +126,14 @@ class NoSuchPartition(ResetRefused):
 
 @frozen
 class Target:
-    """The target of a reset: "earliest", "latest" or "current", or "offset", "shift" or "time" (ms) with a number."""
+    """The target of a reset: "earliest", "latest" or "current", or "offset", "shift" or "time" (ms) with a number.
+
+    "listed" has its partitions, and an offset for each, in `offsets`.
+    """
 
     kind: str
     number: int = 0
+    offsets: Mapping[TopicPartition, int] = field(factory=dict)
 
 
 @define
@@ -146,12 +150,14 @@ async def reset(
 ) -> Reset:
     """Compute a group's new offsets, and commit them if `execute` is True.
 
-    `topics` are names, optionally with :partition,…. If empty, reset every partition with a committed offset. Raises
-    ResetRefused for a group that has members.
+    `topics` are names, optionally with :partition,…. If empty, reset every partition with a committed offset, or those
+    that the target lists. Raises ResetRefused for a group that has members.
     """
     await check_idle(client, group_id)
     committed = await client.committed(group_id)
     tps = [tp for text in topics for tp in await named(client, text)] if topics else sorted(committed)
+    if target.kind == "listed":
+        tps = sorted(target.offsets)
     if not tps:
         raise ResetRefused(f"group {group_id} has no offsets; name a --topic.")
     done = Reset({tp: position.offset for tp, position in committed.items() if tp in set(tps)})
@@ -204,6 +210,8 @@ async def offsets_at(
     """Return the target's offset in each partition. Partitions that are left out are reset to the end of the log."""
     if target.kind == "offset":
         return dict.fromkeys(tps, target.number)
+    if target.kind == "listed":
+        return target.offsets
     if target.kind == "current":
         return done.before
     if target.kind == "shift":

@@ -28,7 +28,7 @@ Korvet = Callable[..., Outcome]
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KorvetProcess]:
-    with KorvetProcess() as process:
+    with KorvetProcess(settings={"group.initial.rebalance.delay.ms": "0"}) as process:
         yield process
 
 

@@ -626,3 +626,59 @@ def test_timeout_ends_a_command_when_the_broker_does_not_answer(piped: Korvet) -
     assert 1 == outcome.status
     assert 1 == outcome.err.count("\n")
     assert time.monotonic() - began_s < 15
+
+
+# --- consume --group ----------------------------------------------------------------------------------------
+
+
+def test_group_continues_after_the_records_it_has_printed(korvet: Korvet, topic: str, numbers: str) -> None:
+    korvet("produce", topic, numbers)
+
+    assert Outcome(0, "0\n1\n2\n") == korvet("consume", topic, "--group", topic, "--max", "3")
+    assert Outcome(0, "".join(f"{number}\n" for number in range(3, 10))) == korvet(
+        "consume", topic, "--group", topic
+    )
+    assert Outcome(0, "") == korvet("consume", topic, "--group", topic)
+
+
+def test_group_from_the_end_prints_nothing(korvet: Korvet, topic: str, numbers: str) -> None:
+    korvet("produce", topic, numbers)
+
+    assert Outcome(0, "") == korvet("consume", topic, "--group", topic, "--from", "end")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--partition", "0"],
+        ["--last", "1"],
+        ["--until", "5"],
+        ["--until-time", "2026-01-01"],
+        ["--time", "2026-01-01"],
+        ["--from", "5"],
+    ],
+)
+def test_group_excludes_other_starts_and_ends(korvet: Korvet, options: list[str]) -> None:
+    done = korvet("consume", "t", "--group", "g", *options)
+
+    assert 2 == done.status
+    assert "--group excludes " in done.err
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_commits_and_leaves_the_group(
+    broker: KorvetProcess, korvet: Korvet, topic: str, numbers: str, number: int, status: int
+) -> None:
+    korvet("produce", topic, numbers)
+    command = [sys.executable, "-m", "korvet", "consume", topic, "--group", topic, "--follow"]
+    command += ["-b", broker.bootstrap_servers]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in range(10):
+            assert f"{line}\n" == process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+
+    assert (status, "") == (process.returncode, err)
+    (row,) = json.loads(korvet("groups", "describe", topic, "--json").out)
+    assert (0, None) == (row["lag"], row["member-id"])

@@ -61,16 +61,15 @@ class Members:
     stopping: threading.Event = field(factory=threading.Event)
 
     def poll(self, topic: str) -> None:
-        received = 0
-        for consumer in self.consumers:
-            consumer.subscribe([topic])
+        settled: set[int] = set()  # consumers with an assignment, also an empty one
+        for number, consumer in enumerate(self.consumers):
+            consumer.subscribe([topic], on_assign=lambda *_, number=number: settled.add(number))
         while not self.stopping.is_set():
             for consumer in self.consumers:
                 message = consumer.poll(0.05)
-                received += message is not None and message.error() is None
-                if received == 3:
+                # Records that were read before the second consumer joined are read again.
+                if len(settled) == 2 and message is not None and message.offset() == 2:
                     consumer.commit(asynchronous=False)
-                    received += 1
                     self.assigned.set()
 
 
@@ -189,7 +188,7 @@ def test_describe_reports_a_group_without_members(korvet: Korvet, topic: str) ->
 
     assert f"{topic} has no members.\n" == described.err
     assert [[topic, topic, str(n), "4", "10", "6", "-", "-", "-"] for n in range(2)] == [
-        line.split() for line in described.out.splitlines()[1:]
+        line.split() for line in described.out.splitlines()[1:-1]
     ]
 
 
@@ -217,8 +216,9 @@ def test_lag_under_timestamp_mapping_counts_records(
     assert [0, 0] == [row["lag-ms"] for row in there]
     monkeypatch.setattr("korvet.client.positions.COUNTED_RECORDS", 4)
     assert ["4+", "4+"] == [
-        line.split()[5] for line in korvet("groups", "describe", "late").out.splitlines()[1:]
+        line.split()[5] for line in korvet("groups", "describe", "late").out.splitlines()[1:-1]
     ]
+    assert "total lag: 8+" == korvet("groups", "describe", "late").out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -405,3 +405,56 @@ def test_assignment_with_a_topic_beyond_its_end_is_refused() -> None:
     broken: Any = ASSIGNMENT[:6] + b"\xff\xff" + ASSIGNMENT[8:]
     with pytest.raises(ValueError, match="longer than the assignment"):
         assigned_partitions(broken)
+
+
+# --- reset-offsets from and to a file -----------------------------------------------------------------------
+
+
+def test_offsets_are_written_to_a_file_and_restored_from_it(
+    korvet: Korvet, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "offsets.csv"
+    korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-offset", "4", "--execute")
+
+    done = korvet("groups", "reset-offsets", topic, "--all-topics", "--to-current", "--to-file", str(file))
+    assert Outcome(0, "", "Nothing was altered; --execute does it.\n") == done
+    assert f"{topic},0,4\n{topic},1,4\n" == file.read_text()
+    korvet("groups", "reset-offsets", topic, "--all-topics", "--to-latest", "--execute")
+    korvet("groups", "reset-offsets", topic, "--from-file", str(file), "--execute")
+    assert {0: 4, 1: 4} == committed_offsets(korvet, topic)
+
+
+def test_file_of_several_groups_resets_only_the_named_one(korvet: Korvet, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text(f'"{topic}","{topic}",1,7\nanother,{topic},0,3\n\n')
+    korvet("groups", "reset-offsets", topic, "--from-file", str(file), "--execute")
+
+    assert {1: 7} == committed_offsets(korvet, topic)
+
+
+@pytest.mark.parametrize(
+    "line, status, message",
+    [
+        ("t;0;5", 2, "line 1: it has 1 fields. Accepted: topic,partition,offset or"),
+        ("t,zero,5", 2, "line 1: partition and offset are not whole numbers."),
+        ("t,0,-5", 2, "line 1: partition and offset are not whole numbers."),
+        ("another,t,0,5", 2, "has no offsets of group g."),
+        ("", 2, "has no offsets of group g."),
+        ("no-such-topic-of-a-file,0,5", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
+    ],
+)
+def test_unusable_file_is_refused_in_one_line(
+    korvet: Korvet, tmp_path: Path, line: str, status: int, message: str
+) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text(line)
+    done = korvet("groups", "reset-offsets", "g", "--from-file", str(file), "--execute")
+
+    assert (status, 1) == (done.status, done.err.count("\n")), done.err
+    assert message in done.err
+
+
+def test_total_lag_is_the_last_line(korvet: Korvet, topic: str) -> None:
+    korvet("groups", "reset-offsets", topic, "--topic", f"{topic}:1", "--to-offset", "4", "--execute")
+
+    assert "total lag: 6" == korvet("groups", "describe", topic).out.splitlines()[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from korvet.cli.times import format_time, parse_duration, parse_named_time, parse_time
+from korvet.cli.times import format_time, interval_s, parse_duration, parse_named_time, parse_time
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,28 @@ def test_timestamp_is_printed_in_utc(timestamp: int, expected: str) -> None:
         ("90s", 90_000),
         ("1d2h", 93_600_000),
         ("PT0S", 0),
+        ("500ms", 500),
+        ("1.5h", 5_400_000),
+        ("90d", 7_776_000_000),
     ],
 )
 def test_duration_is_iso_or_short(text: str, expected: int) -> None:
     assert expected == parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "soon", "1w", "-1h", "1h30"])
+@pytest.mark.parametrize("text", ["", "P", "PT", "soon", "1w", "-1h", "1h30", "90"])
 def test_invalid_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration. Accepted: PT1H30M"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "text, expected", [("30", 30.0), ("0.5", 0.5), ("500ms", 0.5), ("5m", 300.0), (None, None)]
+)
+def test_interval_without_a_unit_is_in_seconds(text: str | None, expected: float | None) -> None:
+    assert expected == interval_s(None, None, text)
+
+
+def test_interval_is_above_zero() -> None:
+    with pytest.raises(click.BadParameter, match="'0s' is not above 0"):
+        interval_s(None, None, "0s")

@@ -36,7 +36,7 @@ def broker(memory: Cluster) -> KorvetProcess:
         ),
         (
             ["--topics", "a", "--to", "lake", "--every", "soon"],
-            "'soon' is not a time; accepted: 500ms, 30s, 5m, 1h.",
+            "'soon' is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m, 500ms.",
         ),
         (["--topics", "a(b", "--to", "lake", "--once"], "'a(b' is neither a name nor a regular expression"),
         (["--topics", ",", "--to", "lake", "--once"], "it names no topic"),

@@ -50,7 +50,11 @@ def test_show_prints_columns_and_bad_rows_and_writes_no_table(
     [
         (("--topics", "orders"), 2, "One of --once, --every and --show is needed."),
         (("--topics", "orders", "--show", "--once"), 2, "One of --once, --every and --show is needed."),
-        (("--topics", "orders", "--every", "soon"), 2, "'soon' is not a time; accepted: 500ms, 30s, 5m, 1h."),
+        (
+            ("--topics", "orders", "--every", "soon"),
+            2,
+            "'soon' is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m",
+        ),
         (("--show",), 2, "No topic is named: give --topics, or a file with sections [topics.<name>]."),
         (
             ("--topics", "orders", "--format", "xml", "--show"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -22,23 +21,12 @@ from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.options import check_addresses, cluster_options, security
 from korvet.cli.output import print_json
 from korvet.cli.progress import ProgressLine, duration_text, size_text
+from korvet.cli.times import interval_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from korvet.pipeline.archive import Archive, TopicProgress
-
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-
-def duration_s(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    """Parse a time such as 30s. Return seconds."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
-    if match is None or match[2] not in UNITS_S or float(match[1]) == 0:
-        raise click.BadParameter(f"{text!r} is not a time; accepted: 500ms, 30s, 5m, 1h.")
-    return float(match[1]) * UNITS_S[match[2]]
 
 
 @click.command(name="archive")
@@ -53,7 +41,7 @@ def duration_s(_context: click.Context, _parameter: click.Parameter, text: str |
 @click.option(
     "--every",
     "every_s",
-    callback=duration_s,
+    callback=interval_s,
     metavar="TIME",
     help="Repeat at this interval: 30s. New topics are included.",
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from korvet.cli.lake.archive import duration_s
 from korvet.cli.lake.options import (
     config_file,
     lake_location,
@@ -21,6 +20,7 @@ from korvet.cli.lake.options import (
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.output import print_json
 from korvet.cli.progress import ProgressLine
+from korvet.cli.times import interval_s
 
 if TYPE_CHECKING:
     from korvet.pipeline.decoding.job import DecodeJob
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 @click.option("--keep-raw", is_flag=True, default=None, help="Keep the undecoded value in the column _raw.")
 @storage_options
 @click.option("--once", is_flag=True, help="Decode the current archive, and end.")
-@click.option("--every", "every_s", callback=duration_s, metavar="TIME", help="Repeat at this interval: 30s.")
+@click.option("--every", "every_s", callback=interval_s, metavar="TIME", help="Repeat at this interval: 30s.")
 @click.option(
     "--show", is_flag=True, help="Only show the columns that the first records need, and their faults."
 )

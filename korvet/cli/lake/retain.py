@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -16,28 +15,20 @@ from korvet.cli.lake.options import (
     parsed_location,
     storage_options,
 )
+from korvet.cli.times import duration_ms
 
 if TYPE_CHECKING:
     from korvet.lake.location import Location
 
 # Limit of conflicts with concurrent compactions.
 ATTEMPTS = 10
-UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def age_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    """Parse a time such as 90d. Return milliseconds."""
-    match = re.fullmatch(r"\s*([0-9]+)\s*([a-z])\s*", text)
-    if match is None or match[2] not in UNITS_MS:
-        raise click.BadParameter(f"{text!r} is not a time; accepted: 90d, 12h, 30m.")
-    return int(match[1]) * UNITS_MS[match[2]]
 
 
 @click.command(name="retain")
 @lake_location("--at")
 @click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @click.option(
-    "--older-than", callback=age_ms, required=True, metavar="TIME", help="Maximum age of records: 90d."
+    "--older-than", callback=duration_ms, required=True, metavar="TIME", help="Maximum age of records: 90d."
 )
 @storage_options
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")

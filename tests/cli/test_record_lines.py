@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.cli.records import BadLine, TextLines, from_json, to_json, to_text
+from korvet.cli.record_lines import BadLine, TextLines, from_json, to_json, to_text
 from korvet.client import ConsumedRecord, Record
 
 TEXT_OR_BYTES = st.none() | st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
