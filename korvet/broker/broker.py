@@ -50,7 +50,14 @@ from korvet.security.acl_store import AclStore
 from korvet.security.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from korvet.security.session import ANONYMOUS, Session
 from korvet.security.users import Users
-from korvet.storage.interface import DocumentConflict, Storage, StorageInfo, Topic, TopicPartition
+from korvet.storage.interface import (
+    DocumentConflict,
+    Measurements,
+    Storage,
+    StorageInfo,
+    Topic,
+    TopicPartition,
+)
 from korvet.tiered.log import Tiers
 from korvet.tiered.remote import RemoteStore
 
@@ -161,6 +168,10 @@ class Broker:
     async def check_store(self) -> None:
         """Read from the store once. Raises KafkaError if it does not answer."""
         await self._storage.load(*CLUSTER_ID)
+
+    async def read_measurements(self) -> Measurements:
+        """Return values for metrics that the store itself has. Raises KafkaError."""
+        return await self._storage.read_measurements()
 
     # --- Brokers, leaders, coordinators -----------------------------------------------------------------
 
@@ -439,6 +450,8 @@ async def open_broker(
     `advertised` has host and port by listener name; `remote` is the lake at `lake.url`, if that is set. Raises
     AuthorizerUsageError.
     """
+    if counters is not None and counters.is_counting:
+        storage.start_counting()
     log, leases = Tiers(storage, config, remote), Leases(storage)
     quotas = ClientQuotas(storage, config)
     await quotas.stored.refresh_or_report()

@@ -133,8 +133,6 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if fault_port is not None and config.processes > 1:
         raise click.UsageError("--fault-port needs a broker of one process.")
-    if config.metrics_listener and config.processes > 1:
-        raise click.UsageError("--metrics needs a broker of one process.")
     if web_write and web is None:
         raise click.UsageError("--web-write needs --web HOST:PORT.")
     forker = None if config.processes == 1 else new_forker()

@@ -30,6 +30,11 @@ class CompactionWorker:
     storage: Storage
     config: Config
     leases: Leases
+    # For metrics: compactions, those that failed, the bytes they removed, and their time.
+    compactions: int = 0
+    errors: int = 0
+    removed_bytes: int = 0
+    seconds: float = 0.0
     # The last logged error of each partition. Each round retries the partition but logs only a different error.
     _failures: dict[TopicPartition, str] = field(factory=dict)
 
@@ -63,10 +68,14 @@ class CompactionWorker:
             result = await self.storage.compact(tp)
         except KafkaError as error:
             if await is_still_there(self.storage, topic):
+                self.errors += 1
                 self._say_once(tp, error.message)
             return
         self._failures.pop(tp, None)
         if result is not None:
+            self.compactions += 1
+            self.removed_bytes += max(result.size_before - result.size_after, 0)
+            self.seconds += trio.current_time() - began_s
             # Only a smaller log is worth a line: without records to remove, new fields of the entries can enlarge it.
             logger.log(
                 logging.INFO if result.size_after < result.size_before else logging.DEBUG,

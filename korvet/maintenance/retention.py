@@ -8,6 +8,7 @@ others. Only archived records of a tiered topic are dropped, and none while the 
 from __future__ import annotations
 
 import logging
+import time
 
 import trio
 from attrs import define
@@ -33,6 +34,10 @@ class RetentionWorker:
     config: Config
     leases: Leases
     log: Tiers  # has the archived offsets
+    # For metrics: partitions that were trimmed, and those that could not be; the end of the last run, Unix time.
+    trims: int = 0
+    errors: int = 0
+    last_run_s: float = 0.0
 
     async def run(self) -> None:
         """Trim all partitions periodically while this broker holds the lease."""
@@ -57,15 +62,18 @@ class RetentionWorker:
             for number in range(topic.partitions):
                 up_to = None if archived is None else archived.get(number, 0)
                 await self._trim(topic, TopicPartition(topic.name, number), up_to)
+        self.last_run_s = time.time()
 
     async def _trim(self, topic: Topic, tp: TopicPartition, up_to: int | None) -> None:
         try:
             start = await self.storage.enforce_retention(tp, up_to=up_to)
         except KafkaError as error:
             if await is_still_there(self.storage, topic):
+                self.errors += 1
                 logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)
             return
         if start is not None:
+            self.trims += 1
             logger.info("retention: %s-%d: new log start offset %d", *tp, start)
         await trio.lowlevel.checkpoint()
 

@@ -9,5 +9,5 @@
     page              the HTTP port: /metrics, /livez, /readyz
     reference         docs/metrics.md
 
-Nothing here is imported, and nothing is counted, unless `metrics.listener` is set.
+Nothing is counted, and prometheus-client is not imported, unless `metrics.listener` is set.
 """

@@ -10,10 +10,7 @@ from enum import Enum
 
 from attrs import frozen
 
-# Upper bounds of the buckets of histograms, in seconds. Small requests take some 50 microseconds.
-SECONDS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
-)  # fmt: skip
+from korvet.concurrency.histograms import SECONDS
 
 
 class Kind(Enum):
@@ -118,6 +115,97 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             " answered so, such as a failed produce with acks=0), `overdue` (idle or too slow), `internal` (an error"
             " in korvet).",
             "reason",
+        ),
+    ),
+    "Topics and groups": (
+        _gauge("korvet_topics", "Topics.", scope=_STORE),
+        _gauge("korvet_partitions", "Partitions of all topics.", scope=_STORE),
+        _gauge(
+            "korvet_groups", "Groups by state, with Kafka's names.", "state", scope=_STORE, merge=Merge.SUM
+        ),
+        _gauge("korvet_group_members", "Members of a group.", "group", scope=_STORE, merge=Merge.SUM),
+        _gauge(
+            "korvet_group_lag_records",
+            "Records behind a group's committed offsets, in all partitions of the topic. If offsets follow the clock"
+            " (`offset.mapping=timestamp`), the records are counted, at most 10,000 of a partition.",
+            "group",
+            "topic",
+            scope=_STORE,
+            merge=Merge.SUM,
+        ),
+        _gauge(
+            "korvet_group_lag_seconds",
+            "Time between the last record before a group's committed offset and the last record, in the partition"
+            " where it is longest. Only for topics whose offsets follow the clock (`offset.mapping=timestamp`).",
+            "group",
+            "topic",
+            scope=_STORE,
+        ),
+    ),
+    "Maintenance": (
+        _counter(
+            "korvet_retention_trims_total", "Partitions that retention has trimmed, apart from appends."
+        ),
+        _counter("korvet_retention_errors_total", "Partitions that retention could not trim."),
+        _gauge(
+            "korvet_retention_last_run_timestamp_seconds",
+            "End of the last run of retention, Unix time. One broker on a store runs it.",
+            merge=Merge.MAX,
+        ),
+        _counter("korvet_compactions_total", "Compactions of partitions."),
+        _counter("korvet_compaction_errors_total", "Compactions that failed."),
+        _counter("korvet_compaction_removed_bytes_total", "Bytes by which compactions have reduced logs."),
+        _counter("korvet_compaction_seconds_total", "Time of compactions."),
+        _gauge(
+            "korvet_archive_lag_records",
+            "Records of a tiered topic that are not archived. Only for topics whose offsets count records.",
+            "topic",
+            scope=_STORE,
+        ),
+        _gauge(
+            "korvet_archive_lag_seconds",
+            "Time between the last archived record and the last record of a tiered topic, in the partition where it"
+            " is longest. Only for topics whose offsets follow the clock.",
+            "topic",
+            scope=_STORE,
+        ),
+        _counter("korvet_remote_requests_total", "Requests for archived records and offsets."),
+        _counter("korvet_remote_errors_total", "Requests for archived records and offsets that failed."),
+        _counter("korvet_remote_read_bytes_total", "Bytes of archived records that were read."),
+        _histogram("korvet_remote_request_seconds", "Time of requests for archived records and offsets."),
+    ),
+    "Redis": (
+        _gauge("korvet_redis_connected", "Processes that are connected to Redis."),
+        _counter("korvet_redis_reconnects_total", "Connections to Redis that were lost."),
+        _counter(
+            "korvet_redis_commands_total", "Commands, or groups of commands in one write, that were answered."
+        ),
+        _histogram(
+            "korvet_redis_round_trip_seconds",
+            "Time from the write of a command until its reply, without waits.",
+        ),
+        _counter("korvet_redis_script_calls_total", "Calls of Lua scripts, by all clients.", scope=_STORE),
+        _counter("korvet_redis_script_seconds_total", "Time in Lua scripts, of all clients.", scope=_STORE),
+        _gauge("korvet_redis_memory_used_bytes", "Memory that Redis uses (`used_memory`).", scope=_STORE),
+        _gauge(
+            "korvet_redis_memory_limit_bytes",
+            "Limit of that memory (`maxmemory`); 0 is unlimited.",
+            scope=_STORE,
+        ),
+        _counter("korvet_redis_evicted_keys_total", "Keys that Redis has evicted.", scope=_STORE),
+        _gauge("korvet_redis_replicas", "Connected replicas.", scope=_STORE),
+        _gauge(
+            "korvet_redis_replica_lag_bytes",
+            "Bytes of the replication stream that a replica has not acknowledged.",
+            "replica",
+            scope=_STORE,
+        ),
+        _gauge(
+            "korvet_redis_persistence_ok",
+            "1 if the last write of the append-only file (`aof`) or snapshot (`rdb`) succeeded.",
+            "kind",
+            scope=_STORE,
+            merge=Merge.MIN,
         ),
     ),
     "Memory": (

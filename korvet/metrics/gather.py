@@ -5,17 +5,32 @@ Every read has a deadline, so that a store that does not answer cannot delay a s
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 from attrs import define, field
 
 import korvet
+from korvet.broker.broker import Broker
+from korvet.broker.limits import share_of
+from korvet.concurrency.histograms import observe
+from korvet.groups.members import State
 from korvet.metrics.definitions import METRICS
-from korvet.metrics.recorder import Recorder, observe
+from korvet.metrics.lag import Ends, LagReader, archive
+from korvet.metrics.recorder import Recorder
 from korvet.metrics.samples import Samples
 from korvet.protocol.errors import KafkaError
 from korvet.server.server import Server
+from korvet.storage.interface import Measurements
+
+logger = logging.getLogger(__name__)
 
 READY_LIMIT_S = 1.0
+# Limit of the time for each part of a scrape that reads from the store.
+PART_LIMIT_S = 3.0
 LOOP_INTERVAL_S = 0.1
 
 
@@ -25,7 +40,7 @@ class Gatherer:
 
     recorder: Recorder
     server: Server | None = None
-    _process: object = field(default=None, init=False)
+    _lags: LagReader = field(factory=LagReader)
 
     async def is_ready(self) -> bool:
         """Return True if the process serves and its store answers within READY_LIMIT_S."""
@@ -39,25 +54,95 @@ class Gatherer:
             return True
         return False
 
-    async def samples(self) -> Samples:
-        """Return the present values of all metrics."""
+    async def samples(self, *, reads_store: bool = True) -> Samples:
+        """Return the present values of all metrics; without `reads_store`, only those of this process."""
         began = trio.current_time()
         is_ready = await self.is_ready()
-        samples = self.recorder.samples()
+        samples: Samples = {}
+        if self.server is not None:
+            self._add_server(self.server, samples)
+            if is_ready:
+                await self._add_reads(self.server.broker, samples, reads_store=reads_store)
+        samples |= self.recorder.samples()
         samples["korvet_build_info"] = {(korvet.__version__,): 1}
         samples["korvet_ready"] = {(): float(is_ready)}
         samples["korvet_processes"] = {(): 1}
-        if self.server is not None:
-            self._add_server(self.server, samples)
         self._add_process(samples)
         samples["korvet_scrape_seconds"] = {(): trio.current_time() - began}
         return samples
 
     def _add_server(self, server: Server, samples: Samples) -> None:
-        budgets = server.budgets.items()
+        """Add what the process knows without waiting."""
+        budgets, broker = server.budgets.items(), server.broker
         samples["korvet_memory_budget_used_bytes"] = {(name,): used for name, (used, _) in budgets}
         samples["korvet_memory_budget_limit_bytes"] = {(name,): limit for name, (_, limit) in budgets}
-        samples["korvet_memory_storage_bytes"] = {(): server.broker.store.held_bytes}
+        samples["korvet_memory_storage_bytes"] = {(): broker.store.held_bytes}
+        retention, compaction, remote = broker.retention, broker.compaction, broker.log.remote
+        counts: dict[str, float] = {
+            "korvet_retention_trims_total": retention.trims,
+            "korvet_retention_errors_total": retention.errors,
+            "korvet_compactions_total": compaction.compactions,
+            "korvet_compaction_errors_total": compaction.errors,
+            "korvet_compaction_removed_bytes_total": compaction.removed_bytes,
+            "korvet_compaction_seconds_total": compaction.seconds,
+        }
+        if retention.last_run_s:
+            counts["korvet_retention_last_run_timestamp_seconds"] = retention.last_run_s
+        if remote is not None:
+            counts["korvet_remote_requests_total"] = sum(remote.times[:-1])
+            counts["korvet_remote_errors_total"] = remote.errors
+            counts["korvet_remote_read_bytes_total"] = remote.read_bytes
+            samples["korvet_remote_request_seconds"] = {(): [*remote.times]}
+        samples |= {name: {(): value} for name, value in counts.items()}
+        samples |= defined(broker.store.measurements())
+
+    async def _add_reads(self, broker: Broker, samples: Samples, *, reads_store: bool) -> None:
+        """Add what has to be read from the store."""
+        ends: Ends | None = None
+        with self._part("topics"):
+            known = {topic.name: topic for topic in await broker.all_topics()}
+            self.recorder.forget_topics(known)
+            ends = Ends(broker, known)
+            if reads_store:
+                samples["korvet_topics"] = {(): len(known)}
+                samples["korvet_partitions"] = {(): sum(topic.partitions for topic in known.values())}
+                samples |= await archive(ends)
+        if ends is not None:
+            with self._part("groups"):
+                samples |= await self._groups(broker, ends)
+        if reads_store:
+            with self._part("store"):
+                samples |= defined(await broker.read_measurements())
+
+    async def _groups(self, broker: Broker, ends: Ends) -> Samples:
+        """Return the metrics of the groups that this process coordinates."""
+        config = broker.config
+        groups = await broker.groups.own_groups()
+        states = Counter(group.state.value for group in groups)
+        named = groups[
+            : share_of(config.metrics_max_groups, config.processes) if config.metrics_max_groups else 0
+        ]
+        samples: Samples = {
+            "korvet_groups": {
+                (state.value,): states[state.value] for state in State if state is not State.DEAD
+            },
+            "korvet_group_members": {(group.group_id,): len(group.members) for group in named},
+        }
+        if config.metrics_group_lag:
+            samples |= await self._lags.groups(ends, [group.group_id for group in named])
+        return samples
+
+    @contextmanager
+    def _part(self, name: str) -> Iterator[None]:
+        """Bound the reads in the block by PART_LIMIT_S, and count it if they fail."""
+        with trio.move_on_after(PART_LIMIT_S) as limit:
+            try:
+                yield
+            except* KafkaError as errors:
+                self.recorder.errors[name] += 1
+                logger.debug("metrics: %s cannot be read: %s", name, errors.exceptions[0])
+        if limit.cancelled_caught:
+            self.recorder.errors[name] += 1
 
     def _add_process(self, samples: Samples) -> None:
         from prometheus_client import ProcessCollector  # noqa: PLC0415  only if metrics are read
@@ -73,3 +158,8 @@ class Gatherer:
             due = trio.current_time() + LOOP_INTERVAL_S
             await trio.sleep_until(due)
             observe(self.recorder.event_loop_delay, max(trio.current_time() - due, 0.0))
+
+
+def defined(measurements: Measurements) -> Samples:
+    """Return the values of a store whose metrics are defined."""
+    return {name: dict(values) for name, values in measurements.items() if name in METRICS}

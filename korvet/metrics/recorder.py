@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import Struct
 from typing import Any
 
 from attrs import define, field
 
 from korvet.broker.counters import Counters
+from korvet.concurrency.histograms import SECONDS, new_histogram, observe
 from korvet.concurrency.time_slices import TimeSlices
-from korvet.metrics.definitions import SECONDS
 from korvet.metrics.error_codes import Find, finder, name_of
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.buffers import Buffer
@@ -29,17 +29,6 @@ MOST_SOFTWARE = 100
 LENGTH, RECORDS = Struct(">8xi"), Struct(">57xi")
 BEFORE_LENGTH = 12  # bytes of a batch that its length does not include
 BATCHES_BETWEEN_CHECKPOINTS = 500
-
-
-def new_histogram() -> list[float]:
-    """Return a histogram: a count for each bucket, one for larger values, and the sum."""
-    return [0] * (len(SECONDS) + 1) + [0.0]
-
-
-def observe(histogram: list[float], seconds: float) -> None:
-    """Add an observation to a histogram."""
-    histogram[bisect_left(SECONDS, seconds)] += 1
-    histogram[-1] += seconds
 
 
 @define(eq=False)
@@ -154,6 +143,12 @@ class Recorder(Counters):
                 start += BEFORE_LENGTH + length
                 if not counts.batches % BATCHES_BETWEEN_CHECKPOINTS:
                     await time_slices.next()
+
+    def forget_topics(self, existing: Collection[str]) -> None:
+        """Remove the counts of topics that do not exist any more, so that new topics are counted by name."""
+        for counts in (self._received, self._sent):
+            for topic in [topic for topic in counts if topic != OTHER and topic not in existing]:
+                del counts[topic]
 
     def _new_topic(self, counts: dict[str, RecordCounts], topic: str) -> RecordCounts:
         name = topic if len(counts) < self.most_topics else OTHER

@@ -32,6 +32,9 @@ reach it.
   `max by (…)` for several brokers. Add all others: `sum by (…)`.
 - A scrape waits at most a few seconds for the store. Metrics that could not be read are missing, and
   `korvet_scrape_errors_total` counts them.
+
+[`deploy/prometheus/`](../deploy/prometheus/) has a configuration of Prometheus and alert rules,
+[`deploy/grafana/korvet.json`](../deploy/grafana/korvet.json) is a dashboard.
 """
 
 

@@ -6,7 +6,7 @@ histogram is a list: the number of observations in each bucket, the last bucket 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from korvet.metrics.definitions import METRICS, Merge
 
@@ -40,8 +40,3 @@ def _joined(merge: Merge, one: Value, other: Value) -> Value:
             return max(one, other)
         case Merge.MIN:
             return min(one, other)
-
-
-def only(samples: Samples, names: Mapping[str, object] | Iterable[str]) -> Samples:
-    """Return the samples of some metrics."""
-    return {name: samples[name] for name in names if name in samples}

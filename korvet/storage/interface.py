@@ -39,6 +39,7 @@ from korvet.storage.values import (
     EpochEnd,
     IsolationLevel,
     LogOffsets,
+    Measurements,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
@@ -64,6 +65,7 @@ __all__ = [
     "IsolationLevel",
     "Log",
     "LogOffsets",
+    "Measurements",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetMapping",
@@ -375,6 +377,17 @@ class StorageInfo:
     def held_bytes(self) -> int:
         """Approximate bytes that the store holds in this process's memory; 0 if the store is another process."""
         return 0
+
+    def start_counting(self) -> None:
+        """Begin to count for `measurements`. A store does nothing, or counts always, if that costs nothing."""
+
+    def measurements(self) -> Measurements:
+        """Return counts of this process for metrics, by the names in docs/metrics.md. A store may have none."""
+        return {}
+
+    async def read_measurements(self) -> Measurements:
+        """Return values for metrics that the store itself has, such as its memory. Raises KafkaError."""
+        return {}
 
 
 class Storage(Log, GroupOffsets, Catalogue, Documents, StorageInfo):

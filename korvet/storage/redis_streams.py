@@ -37,6 +37,7 @@ from korvet.storage.interface import (
     EpochEnd,
     IsolationLevel,
     LogOffsets,
+    Measurements,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
@@ -56,6 +57,7 @@ from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.bulk import BulkConnection
 from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.statistics import SECTIONS, Statistics, server_values
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.compaction import Compactor
 from korvet.storage.redis.document_watches import AnnouncedDocuments, DocumentWatches
@@ -138,7 +140,8 @@ class RedisStreamsStorage(Storage):
         self._keyspace = keyspace
         self._nursery = nursery
         self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
-        bulk = BulkConnection(connection.address, nursery)
+        self._bulk = bulk = BulkConnection(connection.address, nursery)
+        self._statistics = Statistics()
         self._redis = redis = RedisCaller(connection, bulk)
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
@@ -180,6 +183,25 @@ class RedisStreamsStorage(Storage):
         self._catalogue.forget_topic(name)
         prefix = self._keyspace.stream_prefix(name)
         self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
+
+    # --- Metrics ----------------------------------------------------------------------------------------
+
+    def start_counting(self) -> None:
+        self._bulk.statistics = self._statistics
+        self._redis.connection.count_in(self._statistics)
+
+    def measurements(self) -> Measurements:
+        counted = self._statistics
+        return {
+            "korvet_redis_connected": {(): float(self._redis.connection.is_connected)},
+            "korvet_redis_reconnects_total": {(): counted.lost},
+            "korvet_redis_commands_total": {(): sum(counted.round_trips[:-1])},
+            "korvet_redis_round_trip_seconds": {(): [*counted.round_trips]},
+        }
+
+    async def read_measurements(self) -> Measurements:
+        replies = await self._redis.pipeline([(b"INFO", section) for section in SECTIONS], repeatable=True)
+        return server_values(replies)
 
     # --- The catalogue ----------------------------------------------------------------------------------
 

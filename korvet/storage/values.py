@@ -11,6 +11,9 @@ from attrs import field, frozen
 
 from korvet.protocol.buffers import Buffer
 
+# Values of metrics by name and label values. A histogram is a list (`korvet.concurrency.histograms`).
+Measurements = Mapping[str, Mapping[tuple[str, ...], float | list[float]]]
+
 
 class TopicPartition(NamedTuple):
     """The topic and the number of a partition."""

@@ -282,6 +282,13 @@ class Tiers:
         found = self._archived[topic.topic_id] = await self.remote.refresh(topic)
         return found
 
+    def archived_ends(self) -> dict[UUID, dict[int, int]]:
+        """Return the end of each archived partition, by topic id and partition, as last read."""
+        return {
+            topic_id: {partition: log.end for partition, log in logs.items()}
+            for topic_id, logs in self._archived.items()
+        }
+
     async def trimmable(self, topic: Topic) -> Mapping[int, int]:
         """Return the offset before which each partition may be trimmed; an empty dict if the lake cannot be read."""
         try:

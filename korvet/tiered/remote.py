@@ -17,6 +17,7 @@ import trio
 from attrs import define, field
 
 from korvet.concurrency.background import background_nursery
+from korvet.concurrency.histograms import new_histogram, observe
 from korvet.concurrency.rpc import Link, LinkBroken, Question
 from korvet.lake.remote_values import ArchivedLog, Failure
 from korvet.protocol.errors import KafkaStorageError
@@ -38,6 +39,10 @@ class RemoteStore:
     _nursery: trio.Nursery
     _link: Link = field(init=False)
     _process: trio.Process | None = None  # the last one
+    # For metrics: requests that failed, bytes that were read, and the times of requests.
+    errors: int = 0
+    read_bytes: int = 0
+    times: list[float] = field(factory=new_histogram, repr=False)
     _room: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(QUESTIONS_AT_ONCE))
 
     def __attrs_post_init__(self) -> None:
@@ -61,6 +66,7 @@ class RemoteStore:
         The size is about `max_bytes`, but at least one batch is returned if there is any.
         """
         found: tuple[bytes, int] = await self._ask("read", topic, partition, offset, end, max_bytes)
+        self.read_bytes += len(found[0])
         return found
 
     async def first(self, topic: Topic, partition: int, offset: int, end: int) -> OffsetAndTimestamp | None:
@@ -86,6 +92,16 @@ class RemoteStore:
     # --- Requests and responses -----------------------------------------------------------------------------
 
     async def _ask(self, verb: str, topic: Topic, *arguments: int) -> Any:
+        began_s = trio.current_time()
+        try:
+            return await self._answer(verb, topic, *arguments)
+        except KafkaStorageError:
+            self.errors += 1
+            raise
+        finally:
+            observe(self.times, trio.current_time() - began_s)
+
+    async def _answer(self, verb: str, topic: Topic, *arguments: int) -> Any:
         question = Question(verb, (topic.name, topic.topic_id, *arguments))
         async with self._room:
             try:

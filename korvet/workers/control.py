@@ -4,6 +4,8 @@
     Setup           ──────▶
                     ◀──────     Ready, or Refused
     Reload          ──────▶                          any number of times
+    Measure         ──────▶
+                    ◀──────     Measured             the metrics of the worker
     Drain           ──────▶                          a worker whose parent has ended drains as well
                     ◀──────     Drained              no connection is left; the worker still answers RPC requests
     End             ──────▶                          no worker will send an RPC request any more
@@ -24,6 +26,7 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.config import Config
+from korvet.metrics.samples import Samples
 from korvet.protocol.frames import LARGEST_FRAME, FrameReader, framed
 
 RECEIVE_BYTES = 64 * 1024
@@ -70,6 +73,22 @@ class Reload:
 
 
 @frozen
+class Measure:
+    """Send the metrics; `reads_store` is True for the one worker that reads those of the store."""
+
+    number: int
+    reads_store: bool
+
+
+@frozen
+class Measured:
+    """The metrics of a worker, in response to the request with that number."""
+
+    number: int
+    samples: Samples
+
+
+@frozen
 class Drained:
     """The worker has drained: it has no connections left."""
 
@@ -79,7 +98,7 @@ class End:
     """The parent allows the worker to end, because all other workers have drained."""
 
 
-Message = Setup | Ready | Refused | Reload | Drain | Drained | End
+Message = Setup | Ready | Refused | Reload | Measure | Measured | Drain | Drained | End
 
 
 @define(eq=False)

@@ -18,16 +18,29 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import trio
 from attrs import define, evolve, field
 
 from korvet.config import Config
+from korvet.metrics.samples import Samples
 from korvet.server.listeners import ListenError, PortInUse, held_ports
 from korvet.server.reloading import ReadConfig, report_changes
 from korvet.server.signals import Ending, ended_by_signals
-from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Reload, Setup
+from korvet.workers.control import (
+    Control,
+    Drain,
+    Drained,
+    End,
+    Measure,
+    Measured,
+    Ready,
+    Refused,
+    Reload,
+    Setup,
+)
 from korvet.workers.forking import Forker, Process
 
 logger = logging.getLogger(__name__)
@@ -39,6 +52,8 @@ RECOVERED_AFTER_S = 60.0
 ENDS_AT_MOST = 6
 # Time that a worker gets after the deadline of a drain before it is killed.
 GRACE_S = 5.0
+# Limit of the time for the response of a worker to a request for metrics. Its own reads have shorter limits.
+MEASURE_LIMIT_S = 8.0
 PORT_PATIENCE_S = 1.0
 LOOK_AGAIN_S = 0.05
 # The path of a Unix socket has at most 103 bytes on some systems; this leaves space for the file name.
@@ -50,6 +65,14 @@ class WorkersFail(Exception):  # noqa: N818  reads as a sentence
 
 
 @define(eq=False)
+class Answered:
+    """The response to a request for metrics, once it has arrived."""
+
+    event: trio.Event = field(factory=trio.Event)
+    samples: Samples | None = None
+
+
+@define(eq=False)
 class Worker:
     """One of the N workers, and the process that currently runs it."""
 
@@ -58,9 +81,17 @@ class Worker:
     pid: int = 0
     _control: Control | None = None
     _is_serving: bool = False
+    # Responses with metrics that are waited for, by the number of the request.
+    _measured: dict[int, Answered] = field(factory=dict)
+    _numbers: Iterator[int] = field(factory=count)
 
     def __repr__(self) -> str:
         return f"<Worker {self.setup.index} process={self.pid} serving={self._is_serving}>"
+
+    @property
+    def is_serving(self) -> bool:
+        """True if the worker's process serves clients."""
+        return self._is_serving
 
     @property
     def name(self) -> str:
@@ -97,6 +128,19 @@ class Worker:
         if self._control is not None:
             await self._control.send(message)
 
+    async def measure(self, *, reads_store: bool) -> Samples | None:
+        """Return the metrics of the worker's process, or None if it does not answer within MEASURE_LIMIT_S."""
+        number, answered = next(self._numbers), Answered()
+        self._measured[number] = answered
+        try:
+            with trio.move_on_after(MEASURE_LIMIT_S):
+                if self._is_serving and self._control is not None:
+                    await self._control.send(Measure(number, reads_store))
+                    await answered.event.wait()
+        finally:
+            del self._measured[number]
+        return answered.samples
+
     async def _run(self) -> Process:
         """Start a process and wait until it has ended. If cancelled, end it first."""
         ours, theirs = socket.socketpair()
@@ -126,6 +170,9 @@ class Worker:
                     raise error
                 case Refused(error):
                     logger.error("%s", error)
+                case Measured(number, samples) if number in self._measured:
+                    self._measured[number].samples = samples
+                    self._measured[number].event.set()
                 case Drained():
                     await self.family.has_drained(self)
 
@@ -148,6 +195,7 @@ class Worker:
                 nursery.start_soon(self._kill_late, process)
                 await process.wait()
                 nursery.cancel_scope.cancel()
+            self._is_serving = False
             await self.family.has_gone(self)
 
 
@@ -255,7 +303,21 @@ async def run(
                     report_changes(config, reread)
 
                 ending.reload = reload
-                await family.run(ending, task_status=task_status)
+                async with measured(config, family):
+                    await family.run(ending, task_status=task_status)
+
+
+@asynccontextmanager
+async def measured(config: Config, family: Family) -> AsyncIterator[None]:
+    """Serve the metrics of all workers for the block, if configured. Raises ListenError."""
+    if not config.metrics_listener:
+        yield
+        return
+    from korvet.metrics.page import page  # noqa: PLC0415  only if configured
+    from korvet.workers.metrics import FamilyMetrics  # noqa: PLC0415  as above
+
+    async with page(config, FamilyMetrics(family.workers)):
+        yield
 
 
 @asynccontextmanager

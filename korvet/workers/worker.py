@@ -21,15 +21,30 @@ from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
 from korvet.groups.coordinator import EXPIRY_LEASE
+from korvet.metrics.gather import Gatherer
+from korvet.metrics.recorder import Recorder
 from korvet.security.authorizer import AuthorizerUsageError
 from korvet.server.listeners import ListenError, Use, open_listeners
 from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
-from korvet.workers.control import Control, Drain, Drained, End, Ready, Refused, Reload, Setup
+from korvet.workers.control import (
+    Control,
+    Drain,
+    Drained,
+    End,
+    Measure,
+    Measured,
+    Ready,
+    Refused,
+    Reload,
+    Setup,
+)
 from korvet.workers.forking import call_myself
 from korvet.workers.groups import LedGroups, answer
 from korvet.workers.quotas import USAGE, reporting
+
+logger = logging.getLogger(__name__)
 
 
 @define(eq=False)
@@ -39,6 +54,7 @@ class Worker:
     setup: Setup
     control: Control
     _server: Server | None = None  # None until the storage is open
+    _gatherer: Gatherer | None = None  # None without metrics
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _may_end: trio.Event = field(factory=trio.Event)
     is_orphaned: bool = False
@@ -49,11 +65,19 @@ class Worker:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._drain_on_sigterm)
-                nursery.start_soon(self._obey)
+                nursery.start_soon(self._obey, nursery)
+                if config.metrics_listener:
+                    self._gatherer = Gatherer(Recorder(config.metrics_max_topics))
+                    nursery.start_soon(self._gatherer.watch_event_loop)
                 listeners = open_listeners(config, Use.SHARED)
                 links = links_to_others(self.setup, nursery)
                 async with (
-                    opened(config, listeners, make_groups=sharded(self.setup, links)) as server,
+                    opened(
+                        config,
+                        listeners,
+                        counters=self._recorder,
+                        make_groups=sharded(self.setup, links),
+                    ) as server,
                     answering(server.broker, self.setup),
                     reporting(server.broker.quotas, links),
                 ):
@@ -69,15 +93,23 @@ class Worker:
                 nursery.start_soon(check_advertised, server.listeners)
             await nursery.start(server.serve)
             keep_what_is_there()
+            if self._gatherer is not None:
+                self._gatherer.server = server
             address = server.listeners[0].advertised.address
             await self.control.send(Ready(start_lines(server), address))
 
-    async def _obey(self) -> None:
+    @property
+    def _recorder(self) -> Recorder | None:
+        return None if self._gatherer is None else self._gatherer.recorder
+
+    async def _obey(self, nursery: trio.Nursery) -> None:
         """Handle the parent's messages. When the parent has ended, drain and end."""
         while (message := await self.control.receive()) is not None:
             match message:
                 case Reload() if self._server is not None:
                     self._server.reload()
+                case Measure() if self._gatherer is not None:
+                    nursery.start_soon(self._measure, self._gatherer, message)
                 case Drain(at_once=at_once):
                     self._drain(at_once=at_once)
                 case End():
@@ -85,6 +117,14 @@ class Worker:
         self.is_orphaned = True
         self._drain()
         self._may_end.set()
+
+    async def _measure(self, gatherer: Gatherer, request: Measure) -> None:
+        try:
+            samples = await gatherer.samples(reads_store=request.reads_store)
+        except Exception:
+            logger.exception("metrics: they are missing because of an error in korvet")
+            return
+        await self.control.send(Measured(request.number, samples))
 
     async def _drain_on_sigterm(self, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:

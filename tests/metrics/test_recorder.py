@@ -6,7 +6,8 @@ from typing import Any
 
 import trio
 
-from korvet.metrics.definitions import METRICS, SECONDS
+from korvet.concurrency.histograms import SECONDS
+from korvet.metrics.definitions import METRICS
 from korvet.metrics.error_codes import finder
 from korvet.metrics.recorder import OTHER, Recorder
 from korvet.metrics.samples import Samples, merged

@@ -16,6 +16,7 @@ from attrs import define
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
 from korvet.storage.redis.client.errors import RedisError
+from korvet.storage.redis.client.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class BulkConnection:
 
     address: RedisAddress
     nursery: trio.Nursery
+    statistics: Statistics | None = None
     _connection: RedisConnection | None = None
     _is_tried: bool = False
 
@@ -47,6 +49,8 @@ class BulkConnection:
     async def _hold_open(self) -> None:
         try:
             async with open_connection(self.address, name="bulk", announce=False) as self._connection:
+                if self.statistics is not None:
+                    self._connection.count_in(self.statistics)
                 await trio.sleep_forever()
         except RedisError as error:
             # The first connection was accepted: since then the server has reached maxclients, or the password changed.

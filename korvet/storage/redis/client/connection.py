@@ -43,6 +43,7 @@ from korvet.storage.redis.client.link import (
     open_link,
 )
 from korvet.storage.redis.client.replies import Argument, Command, Reply, is_temporary, pack
+from korvet.storage.redis.client.statistics import Statistics
 
 __all__ = [
     "ConnectionLost",
@@ -119,6 +120,7 @@ class RedisConnection:
         self._closed = False
         self._failures = 0
         self._said_at = -math.inf
+        self._statistics: Statistics | None = None
 
     def __repr__(self) -> str:
         return f"<RedisConnection {self.address.description} {self._link or self._cause}>"
@@ -132,6 +134,12 @@ class RedisConnection:
     def run_id(self) -> bytes:
         """The `run_id` of the server process that was connected last; empty if the Redis user may not send INFO."""
         return self._peer.run_id
+
+    def count_in(self, statistics: Statistics) -> None:
+        """Count round trips and lost connections from now on."""
+        self._statistics = statistics
+        if self._link is not None:
+            self._link.statistics = statistics
 
     def leave_other_servers(self, run_id: bytes, cause: str) -> bool:
         """End the connection, and connect again, if the present server process has another `run_id`.
@@ -309,6 +317,8 @@ class RedisConnection:
             link.fail_all()
         if trio.current_time() > link.opened_at + SETTLED_S:
             self._failures = 0
+        if self._statistics is not None:
+            self._statistics.lost += 1
         self._said_at = -math.inf
         self._say(
             f"lost the connection to Redis at {self.address.description}: {link.cause}; connecting again"
@@ -318,6 +328,7 @@ class RedisConnection:
         if self._said_at > -math.inf:
             logger.info("connected to Redis at %s", self.address.description)
         self._link = link
+        link.statistics = self._statistics
         self._peer = link.peer
         self._connected.set()
 

@@ -20,12 +20,14 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import cast
 
 import hiredis
 import trio
 from attrs import define, frozen
 
+from korvet.concurrency.histograms import observe
 from korvet.protocol.buffers import Buffer
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.errors import (
@@ -35,6 +37,7 @@ from korvet.storage.redis.client.errors import (
     RedisConnectionError,
 )
 from korvet.storage.redis.client.replies import Command, Reply, pack, reply_error
+from korvet.storage.redis.client.statistics import Statistics
 from korvet.storage.redis.client.transport import Transport, open_transport
 
 RECEIVE_BYTES = 256 * 1024
@@ -89,6 +92,7 @@ class Pending:
     reply: Reply = None
     done: bool = False
     abandoned: bool = False
+    sent_s: float = 0.0  # on `monotonic`, if round trips are counted
     task: trio.lowlevel.Task | None = None
 
     async def wait(self) -> Reply:
@@ -138,6 +142,7 @@ class Link:
         self._silence = trio.CancelScope()  # around the reads; its deadline is the oldest command's limit
         self._read_only = False
         self.peer = UNKNOWN
+        self.statistics: Statistics | None = None
 
     def __repr__(self) -> str:
         return f"<Link unsent={len(self._unsent)} waiting={len(self._waiting)} {self.cause or 'open'}>"
@@ -152,6 +157,8 @@ class Link:
         else:
             self._rest = self.transport.send_now(pending.buffers)
             pending.buffers = []
+            if self.statistics is not None:
+                pending.sent_s = monotonic()
             self._waiting.append(pending)
             self._expect_answer()
             if not self._rest:
@@ -215,8 +222,10 @@ class Link:
         batch, self._unsent = self._unsent, []
         buffers, self._rest = [*self._rest], ()
         was_idle = not self._waiting
+        now_s = 0.0 if self.statistics is None else monotonic()
         for pending in batch:
             if not pending.abandoned:
+                pending.sent_s = now_s
                 buffers += pending.buffers
                 pending.buffers = []
                 self._waiting.append(pending)
@@ -245,6 +254,8 @@ class Link:
 
     def _deliver(self) -> None:
         gets, waiting = self._reader.gets, self._waiting
+        round_trips = None if self.statistics is None else self.statistics.round_trips
+        now_s = 0.0 if round_trips is None else monotonic()
         while (reply := gets()) is not INCOMPLETE:
             if type(reply) is hiredis.PushNotification:
                 continue  # RESP3 has push messages; korvet subscribes to none
@@ -258,6 +269,8 @@ class Link:
                     continue
                 reply = replies
             waiting.popleft()
+            if round_trips is not None and pending.sent_s:
+                observe(round_trips, now_s - pending.sent_s)
             pending.resolve(reply)
         if self._read_only and trio.current_time() > self.opened_at + READ_ONLY_AFTER_S:
             raise LinkEnded("it has become read-only")

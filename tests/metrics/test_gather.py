@@ -1,0 +1,202 @@
+"""What is read when a scrape requests it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from korvet.broker.broker import Broker
+from korvet.broker.topics import NewTopic
+from korvet.metrics import lag
+from korvet.metrics.gather import Gatherer
+from korvet.metrics.recorder import Recorder
+from korvet.metrics.samples import Samples
+from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.record_batch import RecordBatch, build_batch
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from korvet.storage.offsets import TimestampOffsets, offset_mapper
+from tests.talk import serving
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MAPPINGS = ("dense", "timestamp")
+
+
+@asynccontextmanager
+async def gathered(
+    storage: MemoryStorage | None = None, *, mapping: str = "dense", **settings: Any
+) -> AsyncIterator[tuple[Gatherer, Broker]]:
+    """Serve a topic t of two partitions."""
+    gatherer = Gatherer(Recorder(10))
+    async with serving(storage=storage, counters=gatherer.recorder, **settings) as server:
+        gatherer.server = server
+        new = NewTopic("t", 2, settings=[("offset.mapping", mapping)])
+        await server.broker.create_topic(await server.broker.plan_topic(new))
+        yield gatherer, server.broker
+
+
+async def append(broker: Broker, tp: TopicPartition, records: int) -> int:
+    """Append a batch, and return its base offset."""
+    batch = build_batch([(index, 0, None, b"value", ()) for index in range(records)])
+    done = await broker.log.begin_append({tp: RecordBatch(batch)}, acks=-1, timeout_s=10)
+    assert isinstance(done, dict)
+    return done[tp].base_offset
+
+
+async def commit(broker: Broker, group_id: str, **offsets: int) -> None:
+    """Commit offsets, by the partition as p0, p1."""
+    committed = {TopicPartition("t", int(name[1:])): OffsetAndMetadata(at) for name, at in offsets.items()}
+    assert not any((await broker.groups.commit(group_id, committed)).values())
+
+
+def lags(samples: Samples) -> dict[str, Any]:
+    return {group: value for (group, _), value in samples.get("korvet_group_lag_records", {}).items()}
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+async def test_lag_is_the_number_of_records_behind_in_all_partitions(mapping: str) -> None:
+    async with gathered(mapping=mapping) as (gatherer, broker):
+        first, other = await append(broker, T0, 10), await append(broker, T1, 5)
+        await append(broker, T0, 7)
+        await commit(broker, "behind", p0=first + 4, p1=other)
+        await commit(broker, "done", p1=other + 5)
+        before = lags(await gatherer.samples())
+        await append(broker, T0, 3)
+        await commit(broker, "behind", p1=other + 5)
+        after = lags(await gatherer.samples())
+
+    assert {"behind": 6 + 7 + 5, "done": 0} == before
+    assert {"behind": 6 + 7 + 3, "done": 0} == after
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+async def test_lag_begins_at_the_log_start(mapping: str) -> None:
+    async with gathered(mapping=mapping) as (gatherer, broker):
+        first = await append(broker, T0, 10)
+        await commit(broker, "g", p0=first)
+        await broker.log.truncate_before(T0, first + 8)
+        samples = await gatherer.samples()
+
+    assert {"g": 2} == lags(samples)
+
+
+async def test_lag_in_time_is_that_of_the_partition_furthest_behind() -> None:
+    async with gathered(mapping="timestamp") as (gatherer, broker):
+        first, other = await append(broker, T0, 1), await append(broker, T1, 1)
+        mapper = offset_mapper((await broker.find_topic("t")).config)
+        assert isinstance(mapper, TimestampOffsets)
+        await trio.sleep(0.05)  # the measured time
+        await append(broker, T0, 1)
+        await commit(broker, "g", p0=first + 1, p1=other + 1)
+        samples = await gatherer.samples()
+
+    (seconds,) = samples["korvet_group_lag_seconds"].values()
+    assert isinstance(seconds, float)
+    assert seconds >= 0.05
+
+
+async def test_counting_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "COUNTED_RECORDS", 15)
+    async with gathered(mapping="timestamp") as (gatherer, broker):
+        first = await append(broker, T0, 10)
+        await append(broker, T0, 10)
+        await commit(broker, "g", p0=first)
+        samples = await gatherer.samples()
+
+    assert {"g": 15} == lags(samples)
+
+
+async def test_groups_are_counted_by_state_and_named_up_to_the_limit() -> None:
+    async with gathered(metrics_max_groups=2) as (gatherer, broker):
+        await append(broker, T0, 1)
+        for group_id in ("a", "b", "c"):
+            await commit(broker, group_id, p0=0)
+        samples = await gatherer.samples()
+
+    assert 3 == samples["korvet_groups"]["Empty",]
+    assert {("a",): 0, ("b",): 0} == samples["korvet_group_members"]
+    assert {"a": 1, "b": 1} == lags(samples)
+
+
+async def test_lag_is_not_read_if_it_is_switched_off() -> None:
+    async with gathered(metrics_group_lag=False) as (gatherer, broker):
+        await commit(broker, "g", p0=0)
+        samples = await gatherer.samples()
+
+    assert "korvet_group_lag_records" not in samples
+    assert {("g",): 0} == samples["korvet_group_members"]
+
+
+async def test_offsets_in_a_deleted_topic_have_no_lag() -> None:
+    async with gathered() as (gatherer, broker):
+        await append(broker, T0, 1)
+        await commit(broker, "g", p0=0)
+        await broker.delete_topic(await broker.find_topic("t"))
+        samples = await gatherer.samples()
+
+    assert {} == lags(samples)
+    assert {(): 0} == samples["korvet_topics"]
+
+
+async def test_store_that_does_not_answer_delays_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.metrics.gather.PART_LIMIT_S", 0.02)
+    storage = MemoryStorage()
+
+    async def hang(*_: object) -> None:
+        await trio.sleep_forever()
+
+    async with gathered(storage) as (gatherer, broker):
+        await append(broker, T0, 1)
+        await commit(broker, "g", p0=0)
+        monkeypatch.setattr(storage, "committed", hang)
+        monkeypatch.setattr(storage, "read_measurements", hang)
+        samples = await gatherer.samples()
+
+    assert {("groups",), ("store",)} <= samples["korvet_scrape_errors_total"].keys()
+    assert {(): 1} == samples["korvet_ready"]
+    assert {(): 1} == samples["korvet_topics"]
+
+
+async def test_error_of_the_store_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+
+    async def fail(*_: object) -> None:
+        raise KafkaStorageError("gone")
+
+    async with gathered(storage) as (gatherer, broker):
+        await commit(broker, "g", p0=0)
+        monkeypatch.setattr(storage, "committed", fail)
+        monkeypatch.setattr(storage, "read_measurements", fail)
+        samples = await gatherer.samples()
+
+    assert {("groups",): 1, ("store",): 1} == samples["korvet_scrape_errors_total"]
+
+
+async def test_process_that_is_not_the_first_reads_nothing_of_the_store() -> None:
+    async with gathered() as (gatherer, _):
+        samples = await gatherer.samples(reads_store=False)
+
+    assert "korvet_topics" not in samples
+
+
+async def test_counts_of_deleted_topics_are_removed() -> None:
+    recorder = Recorder(1)
+    recorder.stored("old", 1, 1)
+    recorder.forget_topics({"new"})
+    recorder.stored("new", 2, 1)
+
+    assert {("new",): 2} == recorder.samples()["korvet_topic_received_records_total"]
+
+
+async def test_retention_and_compaction_are_counted() -> None:
+    async with gathered() as (gatherer, broker):
+        await broker.retention.trim_all()
+        samples = await gatherer.samples()
+
+    assert {(): 0} == samples["korvet_retention_trims_total"]
+    assert {(): broker.retention.last_run_s} == samples["korvet_retention_last_run_timestamp_seconds"]
+    assert broker.retention.last_run_s > 1e9
