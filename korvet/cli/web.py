@@ -75,7 +75,7 @@ def open_page(listen: str, option: str, **options: Any) -> Page:
     try:
         return Page(PageOptions(host, port, **options))
     except PageRefused as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
+        raise click.UsageError(str(error)) from None
 
 
 async def serve(page: Page) -> None:

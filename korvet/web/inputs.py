@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import parse_qsl
@@ -97,10 +98,11 @@ async def _body(request: Request) -> bytes:
     body = bytearray()
     try:
         with trio.fail_after(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise TooLarge(f"the body is too large; accepted: up to {MAX_BODY_BYTES} bytes.")
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > MAX_BODY_BYTES:
+                        raise TooLarge(f"the body is too large; accepted: up to {MAX_BODY_BYTES} bytes.")
     except trio.TooSlowError:
         raise BadInput(f"the body did not arrive within {BODY_TIMEOUT_S:g} s.") from None
     except ClientDisconnect:

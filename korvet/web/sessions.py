@@ -29,8 +29,9 @@ LOGINS_AT_ONCE = 4
 FAILURE_PAUSE_S = 1.0
 REQUEST_TIMEOUT_S = 10.0
 RETRY_TIMEOUT_S = 5.0
-# The list of all topics is requested again after this time.
+# The list of all topics is requested again after this time, and by pages that refresh themselves after the second one.
 TOPICS_AGE_S = 3.0
+REFRESHED_AGE_S = 60.0
 
 
 class LoginFailed(Exception):  # noqa: N818  names the event
@@ -47,17 +48,13 @@ class Visitor:
     _topics_at: float = field(default=-1e9)
     _lock: trio.Lock = field(factory=trio.Lock)
 
-    async def topics(self) -> dict[str, Topic]:
-        """Return all topics by name. The result may be a few seconds old."""
+    async def topics(self, *, age_s: float = TOPICS_AGE_S) -> dict[str, Topic]:
+        """Return all topics by name. The result may be `age_s` old: with many topics, the request takes long."""
         async with self._lock:
-            if trio.current_time() - self._topics_at > TOPICS_AGE_S:
+            if trio.current_time() - self._topics_at > age_s:
                 self._topics = await self.client.topics()
                 self._topics_at = trio.current_time()
             return self._topics
-
-    def forget(self) -> None:
-        """Request the topics again when they are needed next."""
-        self._topics_at = -1e9
 
 
 @define(eq=False)

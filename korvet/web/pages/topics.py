@@ -13,7 +13,7 @@ from korvet.client.administration import TOPIC, Resource, describe_settings
 from korvet.protocol.errors import KafkaError
 from korvet.web import catalogue
 from korvet.web.inputs import choice, number
-from korvet.web.sessions import Visitor
+from korvet.web.sessions import REFRESHED_AGE_S, TOPICS_AGE_S, Visitor
 from korvet.web.site import NotHere, Site, as_json, explained
 
 TOPICS_A_PAGE = 50
@@ -46,17 +46,17 @@ async def topics(site: Site, request: Request, visitor: Visitor) -> Response:
 
 async def topics_json(_site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the sizes of the topics of a page, from which the browser computes rates."""
-    values = await _listed(request, visitor)
+    values = await _listed(request, visitor, age_s=REFRESHED_AGE_S)
     return as_json({"sizes": {topic.name: values["sizes"][topic.name] for topic in values["listed"].items}})
 
 
-async def _listed(request: Request, visitor: Visitor) -> dict[str, Any]:
+async def _listed(request: Request, visitor: Visitor, *, age_s: float = TOPICS_AGE_S) -> dict[str, Any]:
     query = request.query_params
     text = query.get("q", "").strip()
     sort = choice(query, "sort", ("name", "partitions", "size"))
     order = choice(query, "order", ("up", "down"))
     with_internal = choice(query, "internal", ("no", "yes")) == "yes"
-    every = await visitor.topics()
+    every = await visitor.topics(age_s=age_s)
     chosen = [
         topic
         for topic in every.values()
