@@ -109,13 +109,24 @@ def print_settings(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     "--web", metavar="HOST:PORT",
     help="Serve a web page with topics, records and groups at this address; port 0 is a free one.",
 )  # fmt: skip
+@click.option(
+    "--web-registry",
+    metavar="URL",
+    default="",
+    help="A schema registry, so that the page shows Avro and Protobuf.",
+)
 @click.option("--web-write", is_flag=True, help="Let the web page produce records and reset offsets.")
 @click.option(
     "--settings", is_flag=True, is_eager=True, expose_value=False, callback=print_settings,
     help="Print all settings with their defaults, and exit.",
 )  # fmt: skip
 def command(
-    ready_file: Path | None, fault_port: int | None, web: str | None, web_write: bool, **given: Any
+    ready_file: Path | None,
+    fault_port: int | None,
+    web: str | None,
+    web_write: bool,
+    web_registry: str,
+    **given: Any,
 ) -> None:
     """Start a broker.
 
@@ -134,15 +145,15 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if fault_port is not None and config.processes > 1:
         raise click.UsageError("--fault-port needs a broker of one process.")
-    if web_write and web is None:
-        raise click.UsageError("--web-write needs --web HOST:PORT.")
+    if (web_write or web_registry) and web is None:
+        raise click.UsageError("--web-write and --web-registry need --web HOST:PORT.")
     forker = None if config.processes == 1 else new_forker()
-    page = None if web is None else page_of(config, web, write=web_write)
+    page = None if web is None else page_of(config, web, write=web_write, registry=web_registry)
     with nullcontext() if ready_file is None else announced_in(ready_file) as announce:
         trio.run(serve, config, forker, announce, fault_port, read, page)
 
 
-def page_of(config: Config, web: str, *, write: bool) -> Page:
+def page_of(config: Config, web: str, *, write: bool, registry: str) -> Page:
     """Return the web page for the broker's first listener."""
     from korvet.cli.web import open_page
     from korvet.web.options import LOGINS
@@ -157,7 +168,7 @@ def page_of(config: Config, web: str, *, write: bool) -> Page:
     login = next((each for each in LOGINS if each in mechanisms), "")
     if mechanisms and not login:
         raise click.UsageError(f"--web needs one of {', '.join(LOGINS)} in sasl.enabled.mechanisms.")
-    return open_page(web, "--web", login=login, write=write)
+    return open_page(web, "--web", login=login, write=write, registry=registry)
 
 
 def require_metrics() -> None:

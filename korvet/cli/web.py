@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +32,12 @@ DEFAULT = "localhost:8080"
     "--certificate", metavar="FILE", default="", help="The page's certificate chain (PEM), for HTTPS."
 )
 @click.option("--key", metavar="FILE", default="", help="The private key of the certificate (PEM).")
-@click.option("--registry", metavar="URL", default="", help="A schema registry, to show Avro and Protobuf.")
+@click.option(
+    "--registry",
+    metavar="URL",
+    default="",
+    help="A schema registry, so that the page shows Avro and Protobuf.",
+)
 @cluster_options
 def command(
     listen: str, write: bool, login: str, certificate: str, key: str, registry: str, servers: str
@@ -43,7 +49,10 @@ def command(
     """
     import trio
 
+    from korvet.cli.serve import hide_passwords
+
     check_addresses(servers)
+    hide_passwords(sys.orig_argv)
     page = open_page(
         listen,
         "--listen",

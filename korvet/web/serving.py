@@ -13,6 +13,7 @@ from hypercorn.config import Config
 
 from korvet.web.app import application
 from korvet.web.options import PageOptions, PageRefused, bind
+from korvet.web.schemas import open_schemas
 from korvet.web.site import compile_templates
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class Page:
     def __init__(self, options: PageOptions) -> None:
         """Check the options and listen. Raises PageRefused."""
         options.refuse_unsafe()
+        if options.registry:
+            open_schemas(options.registry)
         self.options = options
         self._config = _config(options)
         compile_templates()

@@ -22,6 +22,7 @@ from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web import formats
 from korvet.web.inputs import BadInput, TooLarge, form
 from korvet.web.options import PageOptions, is_loopback
+from korvet.web.schemas import Schemas, open_schemas
 from korvet.web.sessions import Sessions, Visitor, is_refusal
 from korvet.web.values import Shown, shown
 
@@ -88,11 +89,13 @@ class Site:
 
     options: PageOptions
     sessions: Sessions = field(init=False)
+    schemas: Schemas | None = field(init=False)
     live_views: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(LIVE_VIEWS))
     _pages: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(PAGES_AT_ONCE))
 
     def __attrs_post_init__(self) -> None:
         self.sessions = Sessions(self.options)
+        self.schemas = open_schemas(self.options.registry) if self.options.registry else None
 
     # --- Responses --------------------------------------------------------------------------------------
 
@@ -122,7 +125,9 @@ class Site:
         return self.render(request, "fault.html", {"status": status, "message": message}, status=status)
 
     async def shown(self, data: bytes | None, form: str) -> Shown:
-        """Return bytes of a record in a format."""
+        """Return bytes of a record in a format, decoded by a schema if they name one."""
+        if self.schemas is not None and data and (form == "schema" or (form == "auto" and data[0] == 0)):
+            return await self.schemas.shown(data, form)
         return shown(data, form)
 
     # --- Requests ---------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 from attrs import frozen
 
@@ -17,8 +16,7 @@ HEX_BEGIN, HEX_END = 10, 10 + 3 * HEX_WIDTH
 # Marks the digits of a number while they are a string.
 MARK = "\ue000"
 MARKED = re.compile(f'"{MARK}([^"]*)"')
-# Decodes a value with its schema from a registry: returns its kind and JSON. Raises Undecodable.
-Decode = Callable[[bytes], tuple[str, str]]
+NO_REGISTRY = "there is no schema registry; --web-registry URL (or korvet web --registry) names one"
 
 
 class Undecodable(ValueError):  # noqa: N818  names the condition
@@ -44,21 +42,17 @@ class Shown:
         return line if len(line) <= PREVIEW_CHARACTERS else line[:PREVIEW_CHARACTERS] + "…"
 
 
-def shown(data: bytes | None, form: str = "auto", *, decode: Decode | None = None) -> Shown:
-    """Return bytes in a format. If they are not of that format, return hex or text, and the reason."""
+def shown(data: bytes | None, form: str = "auto", *, fault: str = "") -> Shown:
+    """Return bytes in a format. If they are not of that format, return hex or text, and the reason.
+
+    `fault` is the reason why the bytes could not be decoded by a schema.
+    """
     if data is None:
         return Shown("null", "null")
     if not data:
         return Shown("empty", "empty")
-    fault = ""
-    if form == "schema" or (form == "auto" and decode is not None and data[0] == 0):
-        try:
-            if decode is None:
-                raise Undecodable("there is no schema registry; korvet web --registry URL names one")
-            kind, text = decode(data)
-            return Shown(kind, text, len(data))
-        except Undecodable as error:
-            fault = str(error) if form == "schema" else ""
+    if form == "schema" and not fault:
+        fault = NO_REGISTRY
     cut = data[:MAX_SHOWN_BYTES]
     is_cut = len(cut) < len(data)
     if form in ("auto", "json", "schema") and not is_cut:

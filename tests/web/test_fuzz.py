@@ -94,7 +94,7 @@ OTHER: st.SearchStrategy[Any] = st.tuples(
 
 
 def test_no_request_brings_an_error_of_the_server(run: Callable[..., None]) -> None:
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(GET | OTHER, max_size=60))
     def every(requests: list[tuple[str, str, str, dict[str, str], bytes]]) -> None:
         async def visit(browser: Browser) -> None:
@@ -111,7 +111,7 @@ FORMS = st.tuples(st.sampled_from(["/topics/t/produce", "/group/reset"]), FIELDS
 
 
 def test_no_form_brings_an_error_of_the_server(run: Callable[..., None]) -> None:
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(
             st.tuples(st.sampled_from(["/topics/t/produce", "/group/reset"]), FIELDS),
