@@ -146,6 +146,12 @@ def bootstrap_servers(command: F) -> F:
     return cluster_options(_timeout(command))
 
 
+def timeout_s() -> float:
+    """Return the seconds of --timeout for the current command."""
+    seconds: float = click.get_current_context().meta[TIMEOUT]
+    return seconds
+
+
 def security() -> Security:
     """Return the security settings of --command-config for the current command."""
     from korvet.client.security import PLAINTEXT
@@ -175,13 +181,13 @@ def with_client(servers: str, use: Callable[[Client], Awaitable[T]]) -> T:
 
     async def main() -> T:
         async with open_client(
-            servers, security=secured, request_timeout_s=timeout_s, retry_timeout_s=timeout_s
+            servers, security=secured, request_timeout_s=limit_s, retry_timeout_s=limit_s
         ) as client:
             return await use(client)
 
     check_addresses(servers)
     secured = security()
-    timeout_s: float = click.get_current_context().meta[TIMEOUT]
+    limit_s = timeout_s()
     return trio.run(main)
 
 

@@ -48,6 +48,7 @@ class Lake:
     bootstrap_servers: str | None = None
     typed: Location | None = None  # location of typed tables
     security: Security = PLAINTEXT
+    request_timeout_s: float = 30.0
 
     def topics(self) -> list[str]:
         """Return the topics that have an archive."""
@@ -99,7 +100,9 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     """
     if lake.bootstrap_servers is None:
         return archived(spark, LakeTable.open(lake.location, topic))
-    connecting = Connecting(lake.bootstrap_servers, security=lake.security)
+    connecting = Connecting(
+        lake.bootstrap_servers, request_timeout_s=lake.request_timeout_s, security=lake.security
+    )
     described = described_topic(connecting, topic)
     table = LakeTable.open(lake.location, topic, described.topic_id)
     return archived(spark, table).unionByName(not_archived(spark, table, connecting, described))

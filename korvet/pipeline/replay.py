@@ -79,9 +79,12 @@ class Replay:
     rate: float = 0.0
     dry_run: bool = False
     security: Security = PLAINTEXT
+    request_timeout_s: float = 30.0
 
     def client(self) -> AbstractAsyncContextManager[Client]:
-        return Connecting(self.bootstrap_servers, security=self.security).open()
+        return Connecting(
+            self.bootstrap_servers, request_timeout_s=self.request_timeout_s, security=self.security
+        ).open()
 
     @property
     def batch_records(self) -> int:

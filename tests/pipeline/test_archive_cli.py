@@ -38,6 +38,7 @@ def broker(memory: Cluster) -> KorvetProcess:
             ["--topics", "a", "--to", "lake", "--every", "soon"],
             "'soon' is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m, 500ms.",
         ),
+        (["--topics", "a", "--to", "lake", "--once", "--timeout", "0"], "0.0 is not in the range x>0."),
         (["--topics", "a(b", "--to", "lake", "--once"], "'a(b' is neither a name nor a regular expression"),
         (["--topics", ",", "--to", "lake", "--once"], "it names no topic"),
         (["--topics", "a", "--to", "gopher://x/y", "--once"], "accepted are a path, file:///path and s3://"),

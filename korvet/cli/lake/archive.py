@@ -18,7 +18,7 @@ from korvet.cli.lake.options import (
     storage_options,
 )
 from korvet.cli.lake.running import ended_by_signals
-from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_json
 from korvet.cli.progress import ProgressLine, duration_text, size_text
 from korvet.cli.times import interval_s
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="archive")
-@cluster_options
+@bootstrap_servers
 @click.option(
     "-t", "--topics", metavar="TOPICS", required=True,
     help="Names and regular expressions for whole names, separated by commas: orders,'eu\\..*'.",
@@ -91,7 +91,7 @@ def command(
         wanted = Wanted.parse(topics)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--topics") from None
-    connecting = Connecting(servers, security=security())
+    connecting = Connecting(servers, request_timeout_s=timeout_s(), security=security())
     options = ArchiveOptions(connecting, wanted, location, every_s, accept_gap=accept_gap, group_id=group)
     display = Display()
     try:

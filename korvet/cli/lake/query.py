@@ -23,7 +23,7 @@ from korvet.cli.lake.options import (
     storage_options,
 )
 from korvet.cli.lake.running import errors_in_one_line
-from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_table
 
 
@@ -35,7 +35,7 @@ from korvet.cli.output import print_table
 @lake_location("--at")
 @storage_options
 @click.option("--typed", metavar="URL", help="Location of typed tables; each becomes a view typed_<table>.")
-@cluster_options
+@bootstrap_servers
 @click.option("--archived", is_flag=True, help="Query only archived records, without a broker.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
@@ -68,7 +68,7 @@ def command(
         from korvet.pipeline.query import Lake, create_views
         from korvet.pipeline.session import spark_session
     place = None if typed is None else parsed_location(typed, storage_texts)
-    tables = Lake(location, None if archived else servers, place, security())
+    tables = Lake(location, None if archived else servers, place, security(), timeout_s())
     with errors_in_one_line():
         spark = spark_session("korvet lake query", master=master, settings=spark_settings(spark_texts))
         try:

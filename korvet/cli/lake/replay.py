@@ -20,7 +20,7 @@ from korvet.cli.lake.options import (
     storage_options,
 )
 from korvet.cli.lake.running import errors_in_one_line
-from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_json, print_table
 from korvet.cli.progress import ProgressLine, duration_text
 from korvet.cli.times import EXAMPLES, parse_time
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.argument("topic")
 @lake_location("--from")
 @storage_options
-@cluster_options
+@bootstrap_servers
 @click.option("--into", metavar="TOPIC", help="Topic to produce to; it must exist.")
 @click.option("--same-topic", is_flag=True, help="Produce to the topic that the records are from.")
 @click.option("--partition", "numbers", metavar="NUMBER", type=int, multiple=True, help="[all] Repeatable.")
@@ -103,6 +103,7 @@ def command(
             rate / max(1, len(selections)),
             dry_run,
             security(),
+            timeout_s(),
         )
         spark = spark_session("korvet lake replay", master=master, settings=spark_settings(spark_texts))
         line = ProgressLine()
