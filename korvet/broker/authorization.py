@@ -97,14 +97,19 @@ def _log(
 ) -> None:
     audit.log(
         level,
-        "%s principal=%r host=%s operation=%s resource=%s:%r api=%s",
-        "denied" if level == logging.INFO else "allowed",
-        context.principal,
-        host,
-        operation.name,
-        resource_type.name,
-        name,
-        context.api_name,
+        "%(decision)s principal=%(principal)r host=%(host)s operation=%(operation)s"
+        " resource=%(resource_type)s:%(resource)r api=%(api)s",
+        {
+            "decision": "denied" if level == logging.INFO else "allowed",
+            "principal": context.principal,
+            "host": host,
+            "operation": operation.name,
+            "resource_type": resource_type.name,
+            "resource": name,
+            "api": context.api_name,
+            "client_id": context.client_id,
+            "peer": context.peer,
+        },
     )
 
 

@@ -137,12 +137,14 @@ def command(
     """
     import trio
 
+    from korvet.logs import configure
+
     read = partial(read_config, **given)
     config = read()
     if config.metrics_listener:
         require_metrics()
     hide_passwords(sys.orig_argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure(config.logging_format, config.logging_levels)
     if fault_port is not None and config.processes > 1:
         raise click.UsageError("--fault-port needs a broker of one process.")
     if (web_write or web_registry) and web is None:
@@ -254,10 +256,10 @@ async def serve(
         else:
             lines, address = await started_parent(config, forker, nursery, reread)
         for line in lines:
-            click.echo(line)
+            say(config, line)
         if page is not None:
             await beside.start(page.serve, address)
-            click.echo(f"the web page is at {page.url}")
+            say(config, f"the web page is at {page.url}")
         if announce is not None:
             announce(address)
         notify_service_manager("READY=1")
@@ -279,6 +281,14 @@ def notify_service_manager(state: str) -> None:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.connect(address)
         sock.send(state.encode())
+
+
+def say(config: Config, line: str) -> None:
+    """Print a start line, or log it if log lines are JSON."""
+    if config.logging_format == "json":
+        logging.getLogger("korvet.server").info("%s", line)
+    else:
+        click.echo(line)
 
 
 async def started_server(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -36,6 +37,16 @@ from korvet.config.listeners import (
 )
 
 T = TypeVar("T")
+
+#: The parts of korvet that log, and the loggers of some of their parts.
+LOG_AREAS = (
+    "all", "audit", "broker", "concurrency", "groups", "maintenance", "metrics", "security", "server", "storage",
+    "storage.embedded", "storage.redis", "storage.redis.client", "tiered", "web", "workers",
+)  # fmt: skip
+LOG_LEVEL = text(
+    f"AREA=LEVEL; areas: {', '.join(LOG_AREAS)}; levels: DEBUG, INFO, WARNING, ERROR",
+    rf"({'|'.join(map(re.escape, LOG_AREAS))})=(DEBUG|INFO|WARNING|ERROR)",
+)
 
 #: Stands for the value of a secret, as in Kafka.
 HIDDEN = "[hidden]"
@@ -121,7 +132,15 @@ class Config:
         "processes that serve as one broker, on the same ports and the same Redis; memory:// supports only 1",
     )
 
-    # Metrics
+    # Logs and metrics
+    logging_format: str = _setting(
+        one_of("text", "json"), "text", "format of log lines: text with key=value, or JSON"
+    )
+    logging_levels: tuple[str, ...] = _setting(
+        list_of(LOG_LEVEL),
+        (),
+        "levels of log lines by area, the part of korvet that writes them; the others have INFO",
+    )
     metrics_listener: str = _setting(
         ADDRESS,
         "",
@@ -678,7 +697,7 @@ def _tls_contradictions(config: Config, listener: Listener) -> Iterator[str]:
 #: The title of each group of settings, by the first setting of the group.
 GROUPS = {
     "storage": "Storage, listeners, identity",
-    "metrics.listener": "Metrics",
+    "logging.format": "Logs and metrics",
     "authorizer.class.name": "Authorization",
     "auto.create.topics.enable": "Topics",
     "log.retention.ms": "Defaults of topics",

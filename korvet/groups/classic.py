@@ -126,6 +126,13 @@ class ClassicGroup:
             f" {len(self.members)} members)"
         )
 
+    def _log(
+        self, text: str, member_id: str = "", *, level: int = logging.INFO, **fields: str | None
+    ) -> None:
+        """Log a line about the group, and maybe one of its members (`korvet.logs`)."""
+        about = {"_group": self, "group": self.group_id, "_member": quoted(member_id), "member": member_id}
+        logger.log(level, text, {**about, **fields})
+
     # --- Requests ---------------------------------------------------------------------------------------
 
     def join(self, join: Join, ticket: Ticket, now_ms: float) -> None:
@@ -283,8 +290,8 @@ class ClassicGroup:
                 raise GroupMaxSizeReached
             while len(self._pending) >= self.limits.max_newcomers:
                 self._forget_newcomer(next(iter(self._pending)))
-            logger.info(
-                "%s: assigned member id %s; the client has to join again with it", self, quoted(member_id)
+            self._log(
+                "%(_group)s: assigned member id %(_member)s; the client has to join again with it", member_id
             )
             self._pending[member_id] = None
             self._deadlines.set((Timer.NEWCOMER, member_id), now_ms + join.session_timeout_ms)
@@ -345,12 +352,12 @@ class ClassicGroup:
     def _replace(self, old_id: str, new_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
         """Give a static member that joins without its member id a new one, and fence the old one."""
         instance_id = quoted(join.group_instance_id or "")
-        logger.info(
-            "%s: static member %s has new id %s instead of %s",
-            self,
-            instance_id,
-            quoted(new_id),
-            quoted(old_id),
+        self._log(
+            "%(_group)s: static member %(instance)s has new id %(_member)s instead of %(_replaced)s",
+            new_id,
+            instance=instance_id,
+            replaced=old_id,
+            _replaced=quoted(old_id),
         )
         member = self.members[old_id]
         self._answer_join(member, Joined(error_code=FencedInstanceId.error_code, member_id=old_id))
@@ -400,7 +407,7 @@ class ClassicGroup:
         self._not_synced.clear()
         self._deadlines.clear(SYNC)
         self._is_initial = self.state is State.EMPTY
-        logger.info("%s rebalances: %s", self, reason)
+        self._log("%(_group)s rebalances: %(reason)s", reason=reason)
         self.state = State.PREPARING_REBALANCE
         if self._is_initial:
             self._has_newcomers = False
@@ -442,7 +449,7 @@ class ClassicGroup:
         self._deadlines.clear(JOIN)
         missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in missing:
-            logger.info("%s: %s did not join in time", self, quoted(member.member_id))
+            self._log("%(_group)s: %(_member)s did not join in time", member.member_id)
             self._remove(member)
         if self.members and not self._has_leader_that_is_here():
             # Only static members are left, and none of them has joined. Wait until they join or their sessions end.
@@ -453,7 +460,7 @@ class ClassicGroup:
         if not self.members:
             self.state, self.protocol_name = State.EMPTY, None
             self.subscribed_topics = self._subscriptions()
-            logger.info("%s has no members", self)
+            self._log("%(_group)s has no members")
             return
         self.state, self.protocol_name = State.COMPLETING_REBALANCE, self._selected_protocol()
         self.subscribed_topics = self._subscriptions()
@@ -462,7 +469,7 @@ class ClassicGroup:
             self._answer_join(member, self._joined(member))
             self._extend_session(member, now_ms)
         self._expect_syncs(now_ms)
-        logger.info("%s waits for its leader %s", self, quoted(self.leader or ""))
+        self._log("%(_group)s waits for its leader %(_member)s", self.leader or "")
 
     def _has_leader_that_is_here(self) -> bool:
         """Return True if a member that has joined can lead. Replace a leader that has not joined."""
@@ -471,8 +478,11 @@ class ClassicGroup:
         here = next((m.member_id for m in self.members.values() if m.join_ticket is not None), None)
         if here is None:
             return False
-        logger.info(
-            "%s: leader %s did not join in time, %s takes over", self, quoted(self.leader or ""), quoted(here)
+        self._log(
+            "%(_group)s: leader %(_replaced)s did not join in time, %(_member)s takes over",
+            here,
+            replaced=self.leader,
+            _replaced=quoted(self.leader or ""),
         )
         self.leader = here
         return True
@@ -511,7 +521,7 @@ class ClassicGroup:
                 for topic in subscribed_topics(member.metadata(self.protocol_name))
             )
         except ValueError:
-            logger.warning("%s: cannot parse the subscriptions of its members", self)
+            self._log("%(_group)s: cannot parse the subscriptions of its members", level=logging.WARNING)
             return None
 
     # --- Assignments ------------------------------------------------------------------------------------
@@ -540,7 +550,7 @@ class ClassicGroup:
             member.assignment = assignments.get(member.member_id, b"")
             if self._answer_sync(member, self._synced(member)):
                 self._extend_session(member, now_ms)
-        logger.info("%s has its assignments", self)
+        self._log("%(_group)s has its assignments")
 
     def _synced(self, member: Member) -> Synced:
         return Synced(
@@ -577,7 +587,7 @@ class ClassicGroup:
             member = self._find(member_id, instance_id)
         except KafkaError as error:
             return error.error_code
-        logger.info("%s: %s leaves; %s", self, quoted(member_id), _reason(leaving.reason))
+        self._log("%(_group)s: %(_member)s leaves; %(reason)s", member_id, reason=_reason(leaving.reason))
         self._remove(member)
         return ErrorCode.NONE
 
@@ -609,7 +619,7 @@ class ClassicGroup:
         is_waiting = member.join_ticket is not None or member.sync_ticket is not None
         if is_waiting and not member.is_new:
             return  # it cannot send heartbeats while it waits; the answer extends its session
-        logger.info("%s: the session of %s timed out", self, quoted(member.member_id))
+        self._log("%(_group)s: the session of %(_member)s timed out", member.member_id)
         self._remove(member)
         if self.state is not State.PREPARING_REBALANCE:
             self._prepare_rebalance(f"the session of {quoted(member.member_id)} timed out", now_ms)
@@ -617,7 +627,7 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _end_pending(self, member_id: str, now_ms: float) -> None:
-        logger.info("%s: %s did not join again in time", self, quoted(member_id))
+        self._log("%(_group)s: %(_member)s did not join again in time", member_id)
         del self._pending[member_id]
         if self.state is State.PREPARING_REBALANCE and self._all_are_here:
             self._complete_join(now_ms)

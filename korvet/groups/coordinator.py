@@ -364,7 +364,8 @@ class GroupCoordinator:
         try:
             held.version = await self.storage.save(KIND, group_id, document, expected_version=held.version)
         except DocumentConflict:
-            logger.warning("group %s was saved by another broker; it is loaded again", quoted(group_id))
+            fields = {"_group": quoted(group_id), "group": group_id}
+            logger.warning("group %(_group)s was saved by another broker; it is loaded again", fields)
             self._drop(group_id, held)
             raise NotCoordinator(f"group {quoted(group_id)} was coordinated by another broker") from None
         held.saved_state, held.saved_generation = held.group.state, held.group.generation_id
@@ -428,7 +429,8 @@ class GroupCoordinator:
             async with self._hold(group_id):
                 pass  # `_settle` at the end of the block calls `tick`
         except KafkaError as error:
-            logger.warning("group %s: its timeouts could not be handled: %s", quoted(group_id), error.message)
+            fields = {"_group": quoted(group_id), "group": group_id, "error": error.message}
+            logger.warning("group %(_group)s: its timeouts could not be handled: %(error)s", fields)
             self._check_again(group_id)
 
     # --- Expiry -----------------------------------------------------------------------------------------
@@ -448,7 +450,9 @@ class GroupCoordinator:
                 try:
                     await self._expire(group.group_id)
                 except KafkaError as error:
-                    logger.warning("offsets of group %s: %s", quoted(group.group_id), error.message)
+                    name = group.group_id
+                    fields = {"_group": quoted(name), "group": name, "error": error.message}
+                    logger.warning("offsets of group %(_group)s: %(error)s", fields)
 
     async def _expire(self, group_id: str) -> None:
         async with self._hold(group_id) as held:
@@ -460,10 +464,12 @@ class GroupCoordinator:
             is_over = held.group.state is State.EMPTY and not held.group.has_newcomers
             if is_over and len(expired) == len(positions):
                 reason = "its committed offsets have expired" if positions else "no committed offsets"
-                logger.info("group %s is deleted: it has no members, and %s", quoted(group_id), reason)
+                fields = {"_group": quoted(group_id), "group": group_id, "reason": reason}
+                logger.info("group %(_group)s is deleted: it has no members, and %(reason)s", fields)
                 await self._delete(group_id, held)
             elif expired:
-                logger.info("group %s: %d committed offsets have expired", quoted(group_id), len(expired))
+                counts = {"_group": quoted(group_id), "group": group_id, "expired": len(expired)}
+                logger.info("group %(_group)s: %(expired)d committed offsets have expired", counts)
                 await self.storage.forget(group_id, expired)
 
     @property

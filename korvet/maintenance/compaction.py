@@ -50,7 +50,7 @@ class CompactionWorker:
                 await self.compact_all(everywhere=not has_checked_all)
                 has_checked_all = True
             except KafkaError as error:
-                logger.warning("compaction: the topics cannot be listed: %s", error.message)
+                logger.warning("compaction: the topics cannot be listed: %(error)s", {"error": error.message})
             await trio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     async def compact_all(self, *, everywhere: bool = False) -> None:
@@ -79,16 +79,20 @@ class CompactionWorker:
             # Only a smaller log is worth a line: without records to remove, new fields of the entries can enlarge it.
             logger.log(
                 logging.INFO if result.size_after < result.size_before else logging.DEBUG,
-                "compaction: %s-%d: every key once up to offset %d; %s bytes have become %s in %.1f s",
-                *tp,
-                result.end,
-                f"{result.size_before:,}",
-                f"{result.size_after:,}",
-                trio.current_time() - began_s,
+                "compaction: %(topic)s-%(partition)d: every key once up to offset %(offset)d;"
+                " %(before)s bytes have become %(after)s in %(seconds).1f s",
+                {
+                    **tp._asdict(),
+                    "offset": result.end,
+                    "before": f"{result.size_before:,}",
+                    "after": f"{result.size_after:,}",
+                    "seconds": trio.current_time() - began_s,
+                },
             )
         await trio.lowlevel.checkpoint()
 
     def _say_once(self, tp: TopicPartition, message: str) -> None:
         if self._failures.get(tp) != message:
             self._failures[tp] = message
-            logger.warning("compaction: %s-%d: %s", *tp, message)
+            fields = {**tp._asdict(), "error": message}
+            logger.warning("compaction: %(topic)s-%(partition)d: %(error)s", fields)

@@ -50,7 +50,7 @@ class RetentionWorker:
             try:
                 await self.trim_all()
             except KafkaError as error:
-                logger.warning("retention: the topics cannot be listed: %s", error.message)
+                logger.warning("retention: the topics cannot be listed: %(error)s", {"error": error.message})
 
     async def trim_all(self) -> None:
         """Trim every partition once."""
@@ -70,11 +70,13 @@ class RetentionWorker:
         except KafkaError as error:
             if await is_still_there(self.storage, topic):
                 self.errors += 1
-                logger.warning("retention: %s-%d cannot be trimmed: %s", *tp, error.message)
+                fields = {**tp._asdict(), "error": error.message}
+                logger.warning("retention: %(topic)s-%(partition)d cannot be trimmed: %(error)s", fields)
             return
         if start is not None:
             self.trims += 1
-            logger.info("retention: %s-%d: new log start offset %d", *tp, start)
+            fields = {**tp._asdict(), "offset": start}
+            logger.info("retention: %(topic)s-%(partition)d: new log start offset %(offset)d", fields)
         await trio.lowlevel.checkpoint()
 
 

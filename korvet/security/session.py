@@ -188,16 +188,19 @@ class Session:
             limits.append(max(0, server.expires_ms - self.sasl.wall_clock_ms()))
         self._expires = self.sasl.clock() + min(limits) / 1000 if limits else None
         self.principal, self.state = principal, State.AUTHENTICATED
-        logger.debug("%s: authenticated as %s with %s", self.peer, principal, self._mechanism)
+        fields = {"peer": self.peer, "principal": principal, "mechanism": self._mechanism}
+        logger.debug("%(peer)s: authenticated as %(principal)s with %(mechanism)s", fields)
         return min(limits, default=0)
 
     def _fail(self, reason: str) -> None:
         self.state = State.FAILED
         username = "" if self._server is None else self._server.username
         logger.info(
-            "%s: authentication failed: mechanism %.50s, user %r: %s",
-            self.peer,
-            self._requested,
-            username[:100],
-            reason,
+            "%(peer)s: authentication failed: mechanism %(mechanism).50s, user %(user)r: %(error)s",
+            {
+                "peer": self.peer,
+                "mechanism": self._requested,
+                "user": username[:100],
+                "error": reason,
+            },
         )

@@ -111,11 +111,13 @@ class Admission:
         if delay_s := self.quotas.connected(host):
             for gate in (self._all, self._listeners[listener.name]):
                 gate.charge(-1)
-            self.refusals.warning("%s: connection refused: its address creates connections too fast", peer)
+            text = "%(peer)s: connection refused: its address creates connections too fast"
+            self.refusals.warning(text, {"peer": peer, "listener": listener.name})
             return delay_s
         most = self.config.max_connections_of(host)
         if self._by_host[host] >= most:
-            self.refusals.warning("%s: connection refused: its address has the maximum of %d", peer, most)
+            text = "%(peer)s: connection refused: its address has the maximum of %(limit)d"
+            self.refusals.warning(text, {"peer": peer, "limit": most, "listener": listener.name})
             return 0.0
         return None
 

@@ -109,6 +109,7 @@ class ServedConnection:
     # The responder waits here while no response is pending, and the first task while too many are.
     _other_task: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _principal: str = ANONYMOUS
+    _client_id: str | None = None  # of the last request
     _throttled_until: float = 0.0  # on Trio's clock; no request is read before
     _throttled: trio.CancelScope | None = None  # of the first task, while it waits for that
     _unanswered_bytes: int = 0  # total size of the requests in flight
@@ -296,6 +297,7 @@ class ServedConnection:
         """Count a request that was read."""
         self.progress.taken += 1
         self.progress.active = began = monotonic()
+        self._client_id = request.client_id
         context = RequestContext(
             request.version,
             request.client_id,
@@ -448,13 +450,27 @@ class ServedConnection:
         counters = self.shared.broker.counters
         if isinstance(error, ProtocolError | Disconnect):
             counters.aborted("protocol" if isinstance(error, ProtocolError) else "refused")
-            self.shared.complaints.warning("%s: connection closed: %s", self.peer, error)
+            self.shared.complaints.warning("%(peer)s: connection closed: %(error)s", self._fields(error))
         elif isinstance(error, OSError):
             self._is_lost = True
-            logger.debug("%s: connection lost: %s", self.peer, error)
+            logger.debug("%(peer)s: connection lost: %(error)s", self._fields(error))
         else:
             counters.aborted("internal")
-            logger.error("%s: connection closed by an error in korvet", self.peer, exc_info=error)
+            fields = self._fields(error)
+            logger.error("%(peer)s: connection closed by an error in korvet", fields, exc_info=error)
+
+    def _fields(self, error: Exception | None = None) -> dict[str, object]:
+        """Return the fields of a log line about this connection and its current request."""
+        current = self._current or next(iter(self._pending), None)
+        return {
+            "peer": self.peer,
+            "listener": self.listener_name,
+            "client_id": self._client_id,
+            "software": None if self.software is None else "/".join(self.software),
+            "principal": None if self._principal == ANONYMOUS else self._principal,
+            "api": None if current is None else current.request.api.name,
+            "error": error,
+        }
 
     def _release(self, exchange: Exchange) -> None:
         """Release what a request holds once it is answered, or will not be."""
@@ -467,7 +483,8 @@ class ServedConnection:
     def _close(self) -> None:
         if unanswered := self.progress.taken - self.progress.answered:
             level = logging.DEBUG if self._is_lost else logging.INFO
-            logger.log(level, "%s: %d requests unanswered", self.peer, unanswered)
+            fields = {"unanswered": unanswered, **self._fields()}
+            logger.log(level, "%(peer)s: %(unanswered)d requests unanswered", fields)
         for exchange in self._pending if self._current is None else (*self._pending, self._current):
             if exchange.pending is not None:
                 exchange.pending.abandon()

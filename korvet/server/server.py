@@ -222,7 +222,8 @@ class Server:
                 await trio.lowlevel.wait_readable(listening)
             except OSError as error:
                 if error.errno in NO_ROOM:
-                    logger.warning("no connection can be accepted: %s", error.strerror)
+                    fields = {"error": error.strerror, "listener": listener.name}
+                    logger.warning("no connection can be accepted: %(error)s", fields)
                     await trio.sleep(ROOM_PAUSE_S)
                 elif error.errno in STILLBORN:
                     await trio.lowlevel.checkpoint()
@@ -303,7 +304,13 @@ class Server:
                 parked[connection.transport.number] = scope
             elif reason := connection.overdue(now, patience):
                 self.broker.counters.aborted("overdue")
-                logger.info("%s: connection closed: %s", connection.peer, reason)
+                fields = {
+                    "peer": connection.peer,
+                    "error": reason,
+                    "listener": connection.listener_name,
+                    "software": connection.software and "/".join(connection.software),
+                }
+                logger.info("%(peer)s: connection closed: %(error)s", fields)
                 connection.end()
         end_waits_of_disconnected(parked)
 

@@ -239,7 +239,10 @@ class RedisStreamsStorage(Storage):
         try:
             await self._groups.forget_topic(topic)
         except KafkaError as error:
-            logger.warning("committed offsets of the deleted topic %s stay in Redis: %s", topic.name, error)
+            fields = {"topic": topic.name, "error": error}
+            logger.warning(
+                "committed offsets of the deleted topic %(topic)s stay in Redis: %(error)s", fields
+            )
 
     # --- The log ----------------------------------------------------------------------------------------
 

@@ -295,7 +295,8 @@ class Tiers:
             archived = await self.refresh(topic)
         except KafkaError as error:
             logger.warning(
-                "%s: the lake cannot be read, so nothing is trimmed: %s", topic.name, error.message
+                "%(topic)s: the lake cannot be read, so nothing is trimmed: %(error)s",
+                {"topic": topic.name, "error": error.message},
             )
             return {}
         return {partition: log.chained for partition, log in archived.items()}
@@ -358,7 +359,8 @@ class Tiers:
             for number in range(topic.partitions):
                 await self.latest(TopicPartition(topic.name, number))
         except KafkaError as error:
-            logger.warning("%s: the archive cannot be read: %s", topic.name, error.message)
+            fields = {"topic": topic.name, "error": error.message}
+            logger.warning("%(topic)s: the archive cannot be read: %(error)s", fields)
 
 
 def _offset_in(document: Document) -> int | None:

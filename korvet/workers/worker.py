@@ -21,6 +21,7 @@ from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
 from korvet.groups.coordinator import EXPIRY_LEASE
+from korvet.logs import configure
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
 from korvet.security.authorizer import AuthorizerUsageError
@@ -183,11 +184,7 @@ async def work(sock: socket.socket) -> None:
     if not isinstance(setup, Setup):
         return
     call_myself(f"korvet {setup.index + 1}/{setup.config.processes}")
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s [{setup.index + 1}] %(message)s",
-        force=True,
-    )
+    configure(setup.config.logging_format, setup.config.logging_levels, process=setup.index + 1)
     worker = Worker(setup, control)
     try:
         await worker.run()

@@ -20,4 +20,5 @@ class Damage:
         """Count damaged items, and log the first of each topic."""
         self.found[topic] += count
         if self.found[topic] == count:
-            logger.error("topic %s: %s; other topics are not affected", topic, message)
+            fields = {"topic": topic, "error": message}
+            logger.error("topic %(topic)s: %(error)s; other topics are not affected", fields)
