@@ -38,9 +38,10 @@ DEFAULT = "localhost:8080"
     default="",
     help="A schema registry, so that the page shows Avro and Protobuf.",
 )
+@click.option("--lake", metavar="URL", default="", help="Location of the tables of korvet lake archive.")
 @cluster_options
 def command(
-    listen: str, write: bool, login: str, certificate: str, key: str, registry: str, servers: str
+    listen: str, write: bool, login: str, certificate: str, key: str, registry: str, lake: str, servers: str
 ) -> None:
     """Serve a web page with the topics, records, groups and brokers of a cluster.
 
@@ -63,6 +64,7 @@ def command(
         certificate=certificate,
         key=key,
         registry=registry,
+        lake=lake,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     trio.run(serve, page)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from korvet.web.options import PageOptions
-from korvet.web.pages import cluster, groups, live, login, produce, records, topics
+from korvet.web.pages import archive, cluster, groups, live, login, produce, records, topics
 from korvet.web.site import Site
 
 HEADERS = {
@@ -88,6 +88,7 @@ def routes(site: Site) -> list[Route]:
         Route("/brokers", page(cluster.brokers)),
         Route("/brokers/{node_id:int}", page(cluster.broker)),
         Route("/access", page(cluster.access)),
+        Route("/archive", page(archive.archive)),
         Route("/static/{name}", _static(static_files())),
     ]
 

@@ -37,6 +37,8 @@ class PageOptions:
     key: str = ""
     #: URL of a schema registry, which may include user and password.
     registry: str = field(default="", repr=False)
+    #: Location of the archive's tables.
+    lake: str = ""
 
     @property
     def has_tls(self) -> bool:

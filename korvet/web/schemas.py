@@ -10,7 +10,7 @@ import io
 import json
 from collections import OrderedDict
 from functools import lru_cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,12 @@ from attrs import define, field
 from korvet.web.options import PageRefused
 from korvet.web.values import Shown, Undecodable, shown
 
-LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools", "pyarrow")
+MODULES = (
+    "grpc_tools",
+    "google.protobuf.json_format",
+    "korvet.pipeline.decoding.avro_values",
+    "korvet.pipeline.decoding.protobuf_schemas",
+)
 THREADS = 2
 MAX_BYTES = 1024 * 1024
 # A registry that does not answer is not asked again for this time, and nor is an unknown schema.
@@ -80,13 +85,12 @@ class UnknownSchema(Undecodable):
 
 
 def open_schemas(url: str) -> Schemas:
-    """Return the schemas of a registry. Raises PageRefused."""
+    """Return the schemas of a registry. Raises PageRefused. It imports the large libraries that decode."""
     try:
-        missing = any(find_spec(name) is None for name in LIBRARIES)
-    except ModuleNotFoundError:  # of a package that contains another one
-        missing = True
-    if missing:
-        raise PageRefused("a schema registry requires: pip install 'korvet[schemas]'")
+        for name in MODULES:
+            import_module(name)
+    except ImportError:
+        raise PageRefused("a schema registry requires: pip install 'korvet[schemas]'") from None
     from korvet.pipeline.decoding.registry import RegistryError, split_credentials  # noqa: PLC0415
 
     try:
@@ -101,7 +105,6 @@ def open_schemas(url: str) -> Schemas:
 
 def decoded(url: str, data: bytes) -> tuple[str, str]:
     """Return the kind and the JSON of a value. Raises Undecodable and RegistryAway. It blocks."""
-    # Imported when the first value is decoded: the libraries are large.
     from korvet.pipeline.decoding.confluent import schema_id  # noqa: PLC0415
     from korvet.pipeline.decoding.leaves import SchemaFault, Unfit  # noqa: PLC0415
     from korvet.pipeline.decoding.registry import NotRegistered, Registry, RegistryError  # noqa: PLC0415

@@ -12,6 +12,7 @@ from attrs import evolve
 from hypercorn.config import Config
 
 from korvet.web.app import application
+from korvet.web.lake import open_lake
 from korvet.web.options import PageOptions, PageRefused, bind
 from korvet.web.schemas import open_schemas
 from korvet.web.site import compile_templates
@@ -34,6 +35,8 @@ class Page:
         options.refuse_unsafe()
         if options.registry:
             open_schemas(options.registry)
+        if options.lake:
+            open_lake(options.lake)
         self.options = options
         self._config = _config(options)
         compile_templates()

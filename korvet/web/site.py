@@ -21,6 +21,7 @@ import korvet
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web import formats
 from korvet.web.inputs import BadInput, TooLarge, form
+from korvet.web.lake import Lake, open_lake
 from korvet.web.options import PageOptions, is_loopback
 from korvet.web.schemas import Schemas, open_schemas
 from korvet.web.sessions import Sessions, Visitor, is_refusal
@@ -90,12 +91,14 @@ class Site:
     options: PageOptions
     sessions: Sessions = field(init=False)
     schemas: Schemas | None = field(init=False)
+    lake: Lake | None = field(init=False)
     live_views: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(LIVE_VIEWS))
     _pages: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(PAGES_AT_ONCE))
 
     def __attrs_post_init__(self) -> None:
         self.sessions = Sessions(self.options)
         self.schemas = open_schemas(self.options.registry) if self.options.registry else None
+        self.lake = open_lake(self.options.lake) if self.options.lake else None
 
     # --- Responses --------------------------------------------------------------------------------------
 
@@ -112,6 +115,7 @@ class Site:
                 user=getattr(request.state, "user", ""),
                 has_login=bool(self.options.login),
                 write=self.options.write,
+                has_archive=self.lake is not None,
                 token=self.sessions.token(session_id),
                 **values,
             )

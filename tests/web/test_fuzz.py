@@ -22,7 +22,7 @@ from tests.web.asgi import FORM, HOST, Browser
 PATHS = (
     "/topics /topics.json /topics/t /topics/t/topic.json /topics/t/records /topics/t/records/0/0"
     " /topics/t/download /topics/t/live /topics/t/produce /groups /group /group/lag.json /group/reset"
-    " /brokers /brokers/1 /access /login /logout /static/page.css"
+    " /brokers /brokers/1 /access /archive /login /logout /static/page.css"
 ).split()
 NUMBERS = st.integers(-(2**70), 2**70).map(str)
 WORDS = st.sampled_from(
