@@ -31,6 +31,7 @@ COMMANDS = {
     "acls": "Add, list and remove ACLs.",
     "quotas": "List, set and remove client quotas.",
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
+    "top": "Show topics, groups and brokers live in the terminal.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of topics.",
     "web": "Serve a web page with the topics, records, groups and brokers of a cluster.",

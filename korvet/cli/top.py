@@ -1,0 +1,91 @@
+"""`korvet top`: topics, groups and brokers, live in the terminal or once as tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.cli.options import bootstrap_servers, security, with_client
+
+if TYPE_CHECKING:
+    from korvet.client import Client
+    from korvet.top.tables import Row, Tables
+
+
+@click.command(name="top")
+@click.option(
+    "--interval", metavar="SECONDS", type=click.FloatRange(min=0.2), default=1.0, show_default=True,
+    help="Time between two samples.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Print tables of one interval, and exit.")
+@click.option(
+    "--metrics", metavar="URL", envvar="KORVET_METRICS_URL", show_envvar=True,
+    help="The metrics of a korvet broker, http://HOST:PORT/metrics, for rates that Kafka's protocol does not have.",
+)  # fmt: skip
+@bootstrap_servers
+def command(interval: float, once: bool, metrics: str | None, servers: str) -> None:
+    """Show topics and rates, groups and lag, and brokers, of any Kafka.
+
+    Keys: 1, 2, 3 select topics, groups, brokers; s sorts by the next column, r reverses; / finds; Enter shows the
+    partitions; p pauses; q ends. Where offsets follow the clock (offset.mapping=timestamp), a lag is a time, and only
+    the metrics have rates.
+    """
+    for module, extra in (("prometheus_client", "metrics"),) if metrics else ():
+        require(module, extra)
+    if once:
+        tables = with_client(servers, lambda client: sampled(client, interval, metrics))
+        print_tables(tables)
+        return
+    require("textual", "top")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("korvet top needs a terminal; with --once it prints tables.")
+    from korvet.top.app import Source, Top
+
+    app = Top(Source(servers, security(), interval, metrics))
+    app.run()
+    if app.return_code:
+        raise click.exceptions.Exit(app.return_code)
+
+
+def require(module: str, extra: str) -> None:
+    """Raise UsageError if the packages of an extra are not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise click.UsageError(f"{module} is not installed: pip install 'korvet[{extra}]'")
+
+
+async def sampled(client: Client, interval_s: float, metrics: str | None) -> Tables:
+    """Return two samples."""
+    import trio
+
+    from korvet.top.sampling import Sampler
+    from korvet.top.tables import Tables
+
+    sampler = Sampler(client, metrics)
+    before = await sampler.take()
+    await trio.sleep(interval_s)
+    return Tables(await sampler.take(), before)
+
+
+def print_tables(tables: Tables) -> None:
+    from korvet.top.tables import BROKERS, GROUPS, TOPICS
+
+    for number, (headings, rows) in enumerate(
+        ((TOPICS, tables.topics()), (GROUPS, tables.groups()), (BROKERS, tables.brokers()))
+    ):
+        if number:
+            click.echo()
+        _print(headings, rows)
+    for note in tables.now.notes:
+        click.echo(note, err=True)
+
+
+def _print(headings: tuple[str, ...], rows: list[Row]) -> None:
+    from korvet.cli.output import print_table
+
+    print_table(
+        [dict(zip(headings, each.cells, strict=True)) for each in sorted(rows, key=lambda row: row.key)],
+        list(headings),
+    )

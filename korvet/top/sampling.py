@@ -1,0 +1,168 @@
+"""Samples of a cluster: its topics, groups and brokers at a time, read through Kafka's protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from attrs import define, field, frozen
+
+from korvet.client import Client
+from korvet.client.groups import describe_group, list_groups
+from korvet.client.model import EARLIEST, LATEST, TopicPartition
+from korvet.client.positions import clock_bits, time_between
+from korvet.protocol.errors import KafkaError
+from korvet.top.figures import Figures, FiguresUnavailable, read_figures
+
+# Limit of the groups whose members and lags are read in one sample. The others have only a state.
+MOST_GROUPS = 100
+
+
+@frozen
+class PartitionState:
+    """The bounds of a partition's log, and the id of the broker that leads it, -1 without one."""
+
+    start: int
+    end: int
+    leader_id: int
+
+
+@frozen
+class TopicState:
+    """The partitions of a topic. `bits` is None if offsets count records; otherwise offsets follow the clock."""
+
+    partitions: Mapping[int, PartitionState]
+    bits: int | None = None
+
+
+@frozen
+class Lag:
+    """A group's committed offset in a partition. Its lag is in records, or in ms where offsets follow the clock."""
+
+    committed: int
+    end: int
+    records: int | None
+    ms: int | None
+    client_id: str = ""
+
+
+@frozen
+class GroupState:
+    """A group. `members` and `lags` are None if they were not read."""
+
+    state: str
+    members: int | None = None
+    lags: Mapping[TopicPartition, Lag] | None = None
+
+
+@frozen
+class Sample:
+    """A cluster at one time, which is in seconds on a monotonic clock."""
+
+    taken_s: float
+    cluster_id: str | None
+    brokers: Mapping[int, str]
+    controller_id: int
+    topics: Mapping[str, TopicState]
+    groups: Mapping[str, GroupState]
+    figures: Figures | None = None  # korvet's metrics
+    notes: tuple[str, ...] = ()  # reasons for missing values
+
+
+@define
+class Sampler:
+    """Takes samples of one cluster. `metrics` is the URL of korvet's metrics, if they are reachable."""
+
+    client: Client
+    metrics: str | None = None
+    _bits: dict[str, int | None] = field(factory=dict)  # by topic
+
+    async def take(self) -> Sample:
+        """Return a sample. Raises KafkaError if the cluster does not answer."""
+        notes: list[str] = []
+        topics = await self._topics()
+        groups = await self._groups(topics, notes)
+        return Sample(
+            time.monotonic(),
+            self.client.cluster_id,
+            {node_id: str(address) for node_id, address in self.client.brokers.items()},
+            self.client.controller_id,
+            topics,
+            groups,
+            await self._figures(notes),
+            tuple(notes),
+        )
+
+    async def _topics(self) -> dict[str, TopicState]:
+        described = await self.client.topics()
+        leaders = {
+            TopicPartition(name, each.partition): each.leader_id
+            for name, topic in described.items()
+            for each in topic.partitions
+        }
+        starts = await self._offsets(leaders, EARLIEST)
+        ends = await self._offsets(leaders, LATEST)
+        self._bits = {name: bits for name, bits in self._bits.items() if name in described}
+        found = {}
+        for name, topic in described.items():
+            if name not in self._bits:
+                self._bits[name] = await clock_bits(self.client, name)
+            partitions = {
+                each.partition: PartitionState(starts[tp], ends[tp], each.leader_id)
+                for each in topic.partitions
+                if (tp := TopicPartition(name, each.partition)) in starts and tp in ends
+            }
+            found[name] = TopicState(partitions, self._bits[name])
+        return found
+
+    async def _offsets(self, tps: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        """Return the start or end of each partition; of none if one was deleted meanwhile."""
+        try:
+            listed = await self.client.list_offsets(dict.fromkeys(tps, timestamp))
+        except KafkaError:
+            return {}
+        return {tp: each.offset for tp, each in listed.items()}
+
+    async def _groups(self, topics: Mapping[str, TopicState], notes: list[str]) -> dict[str, GroupState]:
+        try:
+            listed = await list_groups(self.client)
+        except KafkaError as error:
+            notes.append(f"groups: {error.message}")
+            return {}
+        found = {each.group_id: GroupState(each.state) for each in listed}
+        if len(listed) > MOST_GROUPS:
+            notes.append(f"members and lag of the first {MOST_GROUPS} of {len(listed):,} groups only")
+        for each in listed[:MOST_GROUPS]:
+            try:
+                found[each.group_id] = await self._group(each.group_id, topics)
+            except KafkaError as error:
+                notes.append(f"{each.group_id}: {error.message}")
+        return found
+
+    async def _group(self, group_id: str, topics: Mapping[str, TopicState]) -> GroupState:
+        group = await describe_group(self.client, group_id)
+        committed = await self.client.committed(group_id)
+        clients = {tp: member.client_id for member in group.members for tp in member.assignment}
+        lags = {}
+        for tp, offset in sorted(committed.items()):
+            topic = topics.get(tp.topic)
+            if topic is not None and (partition := topic.partitions.get(tp.partition)) is not None:
+                lags[tp] = lag_of(offset.offset, partition, topic.bits, clients.get(tp, ""))
+        return GroupState(group.state, len(group.members), lags)
+
+    async def _figures(self, notes: list[str]) -> Figures | None:
+        if self.metrics is None:
+            return None
+        try:
+            return await read_figures(self.metrics)
+        except FiguresUnavailable as error:
+            notes.append(f"metrics: {error}")
+            return None
+
+
+def lag_of(committed: int, partition: PartitionState, bits: int | None, client_id: str = "") -> Lag:
+    """Return the lag of a committed offset."""
+    end = partition.end
+    if bits is None:
+        return Lag(committed, end, max(0, end - committed), None, client_id)
+    return Lag(committed, end, None, time_between(max(committed, partition.start), end, bits), client_id)

@@ -1,0 +1,228 @@
+"""Rows of the tables of `korvet top`, computed from two samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from korvet.top.sampling import GroupState, Lag, Sample, TopicState
+
+UNKNOWN = "-"
+
+
+@frozen
+class Row:
+    """A row. `key` names what it is about; `sort` has a value for each cell by which the cells are sorted."""
+
+    key: str
+    cells: tuple[str, ...]
+    sort: tuple[float | str, ...]
+
+
+def row(key: str, *cells: float | str | tuple[str, float] | None) -> Row:
+    """Return a row of texts, numbers (None if unknown), and texts with the number by which they are sorted."""
+    shown, sort = [], []
+    for cell in cells:
+        if isinstance(cell, tuple):
+            shown.append(cell[0])
+            sort.append(cell[1])
+        elif isinstance(cell, str):
+            shown.append(cell)
+            sort.append(cell)
+        else:
+            shown.append(UNKNOWN if cell is None else f"{cell:,.0f}")
+            sort.append(-1.0 if cell is None else float(cell))
+    return Row(key, tuple(shown), tuple(sort))
+
+
+TOPICS = ("topic", "partitions", "records", "in/s", "out/s", "offsets")
+GROUPS = ("group", "state", "members", "partitions", "lag", "slowest partition")
+BROKERS = ("broker", "address", "leads", "role")
+PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
+POSITIONS = ("topic", "partition", "committed", "end", "lag", "client")
+#: The columns whose cells are right-aligned numbers.
+NUMBERS = {"partitions", "records", "in/s", "out/s", "members", "lag", "leads", "start", "end", "committed"}
+
+
+@frozen
+class Tables:
+    """Two samples; `before` is None after the first one."""
+
+    now: Sample
+    before: Sample | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.now.taken_s - self.before.taken_s if self.before is not None else 0.0
+
+    def topics(self) -> list[Row]:
+        rows = []
+        for name, topic in self.now.topics.items():
+            offsets = "records" if topic.bits is None else "time"
+            size = records_in(topic)
+            rows.append(
+                row(name, name, len(topic.partitions), size, self.rate_in(name), self.rate_out(name), offsets)
+            )
+        return rows
+
+    def groups(self) -> list[Row]:
+        return [self._group(group_id, group) for group_id, group in self.now.groups.items()]
+
+    def _group(self, group_id: str, group: GroupState) -> Row:
+        lags = group.lags
+        if not lags:
+            return row(
+                group_id, group_id, group.state, group.members, 0 if lags is not None else None, None, UNKNOWN
+            )
+        slowest = max(lags, key=lambda tp: lag_key(lags[tp]))
+        lag = total(lags)
+        return row(
+            group_id,
+            group_id,
+            group.state,
+            group.members,
+            len(lags),
+            lag,
+            f"{slowest} {lag_text(lags[slowest])}",
+        )
+
+    def brokers(self) -> list[Row]:
+        leads = dict.fromkeys(self.now.brokers, 0)
+        for topic in self.now.topics.values():
+            for partition in topic.partitions.values():
+                leads[partition.leader_id] = leads.get(partition.leader_id, 0) + 1
+        return [
+            row(
+                str(node_id),
+                (str(node_id), float(node_id)),
+                address,
+                leads[node_id],
+                "controller" if node_id == self.now.controller_id else "",
+            )
+            for node_id, address in self.now.brokers.items()
+        ]
+
+    def partitions(self, topic: str) -> list[Row]:
+        """Return the partitions of one topic."""
+        state = self.now.topics.get(topic)
+        if state is None:
+            return []
+        is_counted = state.bits is None
+        return [
+            row(
+                str(number),
+                (str(number), float(number)),
+                (str(each.leader_id), float(each.leader_id)),
+                (str(each.start), float(each.start)),
+                (str(each.end), float(each.end)),
+                each.end - each.start if is_counted else None,
+                self._partition_rate(topic, number) if is_counted else None,
+            )
+            for number, each in state.partitions.items()
+        ]
+
+    def positions(self, group_id: str) -> list[Row]:
+        """Return the committed offsets of one group."""
+        group = self.now.groups.get(group_id)
+        if group is None or group.lags is None:
+            return []
+        return [
+            row(
+                str(tp),
+                tp.topic,
+                (str(tp.partition), float(tp.partition)),
+                (str(lag.committed), float(lag.committed)),
+                (str(lag.end), float(lag.end)),
+                (lag_text(lag), float(lag_key(lag))),
+                lag.client_id,
+            )
+            for tp, lag in group.lags.items()
+        ]
+
+    # --- Rates ------------------------------------------------------------------------------------------
+
+    def rate_in(self, topic: str) -> float | None:
+        """Return the records appended per second: by the metrics, or by the offsets if they count records."""
+        if (rate := self._figure(topic, is_sent=False)) is not None:
+            return rate
+        state = self.now.topics[topic]
+        if state.bits is not None or self.before is None:
+            return None
+        rates = [self._partition_rate(topic, number) for number in state.partitions]
+        return sum(rate for rate in rates if rate is not None)
+
+    def rate_out(self, topic: str) -> float | None:
+        """Return the records sent to consumers per second, which only the metrics have."""
+        return self._figure(topic, is_sent=True)
+
+    def total_in(self) -> float | None:
+        rates = [rate for name in self.now.topics if (rate := self.rate_in(name)) is not None]
+        return sum(rates) if rates else None
+
+    def requests(self) -> float | None:
+        """Return the requests per second, by the metrics."""
+        now, before = self.now.figures, self.before.figures if self.before is not None else None
+        if now is None or before is None or not self.elapsed_s:
+            return None
+        return max(0.0, sum(now.requests.values()) - sum(before.requests.values())) / self.elapsed_s
+
+    def connections(self) -> float | None:
+        return None if self.now.figures is None else sum(self.now.figures.connections.values())
+
+    def _figure(self, topic: str, *, is_sent: bool) -> float | None:
+        now, before = self.now.figures, self.before.figures if self.before is not None else None
+        if now is None or before is None or not self.elapsed_s:
+            return None
+        counts = (now.sent, before.sent) if is_sent else (now.received, before.received)
+        return max(0.0, counts[0].get(topic, 0.0) - counts[1].get(topic, 0.0)) / self.elapsed_s
+
+    def _partition_rate(self, topic: str, number: int) -> float | None:
+        if self.before is None or not self.elapsed_s or topic not in self.before.topics:
+            return None
+        before = self.before.topics[topic].partitions.get(number)
+        if before is None:
+            return None
+        return max(0, self.now.topics[topic].partitions[number].end - before.end) / self.elapsed_s
+
+
+def records_in(topic: TopicState) -> int | None:
+    """Return the offsets between start and end of all partitions, or None if they do not count records."""
+    if topic.bits is not None:
+        return None
+    return sum(each.end - each.start for each in topic.partitions.values())
+
+
+def lag_key(lag: Lag) -> int:
+    return lag.records if lag.records is not None else lag.ms or 0
+
+
+def lag_text(lag: Lag) -> str:
+    return f"{lag.records:,}" if lag.records is not None else duration_text(lag.ms or 0)
+
+
+def total(lags: Mapping[object, Lag]) -> tuple[str, float]:
+    """Return a group's lag in records, and in time over the topics whose offsets follow the clock."""
+    counted = [lag.records for lag in lags.values() if lag.records is not None]
+    timed = [lag.ms for lag in lags.values() if lag.ms is not None]
+    parts = [f"{sum(counted):,}"] if counted else []
+    parts += [duration_text(max(timed))] if timed else []
+    return " and ".join(parts), float(sum(counted) + max(timed, default=0))
+
+
+def duration_text(ms: int) -> str:
+    """Return a time of the right size: 250 ms, 12 s, 5 min, 3 h, 2 d."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= size:
+            return f"{ms / size:.0f} {unit}"
+    return f"{ms} ms"
+
+
+def arranged(rows: Sequence[Row], *, column: int, is_descending: bool, words: str = "") -> list[Row]:
+    """Return the rows whose keys contain `words`, sorted by a column and then by key."""
+    chosen = sorted((each for each in rows if words.lower() in each.key.lower()), key=lambda each: each.key)
+    return sorted(
+        chosen,
+        key=lambda each: (isinstance(value := each.sort[column], str), value),
+        reverse=is_descending,
+    )

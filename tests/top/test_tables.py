@@ -1,0 +1,137 @@
+"""Rows, rates and lags of `korvet top`, from made-up samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from korvet.client.model import TopicPartition
+from korvet.top.figures import Figures, FiguresUnavailable, parse_figures
+from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
+from korvet.top.tables import Tables, arranged, duration_text, row
+
+BITS = 10
+
+
+def sample(
+    taken_s: float,
+    topics: Mapping[str, TopicState],
+    groups: Mapping[str, GroupState] | None = None,
+    figures: Figures | None = None,
+) -> Sample:
+    return Sample(taken_s, "c", {1: "a:1", 2: "b:2"}, 2, topics, groups or {}, figures)
+
+
+def topic(*ends: int, start: int = 0, bits: int | None = None) -> TopicState:
+    return TopicState({number: PartitionState(start, end, 1) for number, end in enumerate(ends)}, bits)
+
+
+def figures(received: float, sent: float, requests: float = 0) -> Figures:
+    return Figures({"t": received}, {"t": sent}, {"Produce": requests}, {"librdkafka": 2, "": 1})
+
+
+def test_rates_are_differences_of_offsets_per_second() -> None:
+    tables = Tables(sample(12.0, {"t": topic(100, 50, start=10)}), sample(10.0, {"t": topic(60, 50)}))
+
+    assert [("t", "2", "130", "20", "-", "records")] == [each.cells for each in tables.topics()]
+    assert ["20", "0"] == [each.cells[-1] for each in tables.partitions("t")]
+
+
+def test_first_sample_has_no_rates() -> None:
+    assert "-" == Tables(sample(1.0, {"t": topic(5)})).topics()[0].cells[3]
+
+
+def test_offsets_that_follow_the_clock_are_no_records() -> None:
+    now = sample(2.0, {"t": topic(1 << 50, bits=BITS)})
+
+    assert [("t", "1", "-", "-", "-", "time")] == [each.cells for each in Tables(now, now).topics()]
+
+
+def test_metrics_have_rates_of_every_topic() -> None:
+    topics = {"t": topic(1 << 50, bits=BITS)}
+    tables = Tables(
+        sample(3.0, topics, None, figures(300, 90, 10)), sample(1.0, topics, None, figures(100, 30))
+    )
+
+    assert ("100", "30") == tables.topics()[0].cells[3:5]
+    assert (5.0, 3.0, 100.0) == (tables.requests(), tables.connections(), tables.total_in())
+
+
+def test_restart_of_the_broker_gives_no_negative_rate() -> None:
+    topics = {"t": topic(5)}
+    tables = Tables(sample(3.0, topics, None, figures(1, 1)), sample(1.0, topics, None, figures(100, 30)))
+
+    assert ("0", "0") == tables.topics()[0].cells[3:5]
+
+
+def test_lag_is_in_records_or_in_time() -> None:
+    assert Lag(3, 10, 7, None) == lag_of(3, PartitionState(0, 10, 1), None)
+    assert Lag(12, 10, 0, None) == lag_of(12, PartitionState(0, 10, 1), None)
+    behind = lag_of(1_000 << BITS, PartitionState(0, 61_001 << BITS, 1), BITS)
+    assert (None, 60_001) == (behind.records, behind.ms)
+
+
+def test_group_shows_its_total_and_its_slowest_partition() -> None:
+    lags = {
+        TopicPartition("t", 0): Lag(0, 5, 5, None),
+        TopicPartition("t", 1): Lag(0, 1500, 1500, None),
+        TopicPartition("u", 0): Lag(0, 9, None, 1200),
+    }
+    groups = {"g": GroupState("Stable", 2, lags), "h": GroupState("Empty", 0, {}), "i": GroupState("Dead")}
+
+    assert [
+        ("g", "Stable", "2", "3", "1,505 and 1 s", "t-1 1,500"),
+        ("h", "Empty", "0", "0", "-", "-"),
+        ("i", "Dead", "-", "-", "-", "-"),
+    ] == [each.cells for each in Tables(sample(1.0, {}, groups)).groups()]
+
+
+def test_brokers_show_how_many_partitions_they_lead() -> None:
+    tables = Tables(sample(1.0, {"t": topic(1, 2, 3)}))
+
+    assert [("1", "a:1", "3", ""), ("2", "b:2", "0", "controller")] == [
+        each.cells for each in tables.brokers()
+    ]
+
+
+def test_rows_are_sorted_and_selected() -> None:
+    rows = [row(name, name, count) for name, count in (("b", 2), ("a", 10), ("orders", None), ("c", 2))]
+
+    def keys(**how: object) -> list[str]:
+        return [each.key for each in arranged(rows, **{"column": 0, "is_descending": False, **how})]  # type: ignore[arg-type]
+
+    assert ["a", "b", "c", "orders"] == keys()
+    assert ["a", "b", "c", "orders"] == keys(column=1, is_descending=True)
+    assert ["orders", "b", "c", "a"] == keys(column=1)
+    assert ["orders"] == keys(words="ORD")
+
+
+@pytest.mark.parametrize(
+    "ms, text",
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (90_000, "2 min"),
+        (3_600_000, "1 h"),
+        (2 * 86_400_000, "2 d"),
+    ],
+)
+def test_duration_has_the_unit_of_its_size(ms: int, text: str) -> None:
+    assert text == duration_text(ms)
+
+
+def test_metrics_are_summed_by_label() -> None:
+    text = (
+        'korvet_topic_received_records_total{topic="t"} 5\nkorvet_topic_received_records_total{topic="u"} 1\n'
+        'korvet_requests_total{api="Fetch",version="11"} 2\nkorvet_requests_total{api="Fetch",version="12"} 3\n'
+    )
+    found = parse_figures(text)
+
+    assert ({"t": 5.0, "u": 1.0}, {"Fetch": 5.0}) == (found.received, found.requests)
+
+
+def test_text_that_is_not_of_prometheus_is_refused() -> None:
+    with pytest.raises(FiguresUnavailable, match="not in Prometheus' text format"):
+        parse_figures("<html>{{{")
