@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @bootstrap_servers
 def command(interval: float, once: bool, metrics: str | None, servers: str) -> None:
-    """Show topics and rates, groups and lag, and brokers, of any Kafka.
+    """Show topics, groups and brokers live in the terminal.
 
-    Keys: 1, 2, 3 select topics, groups, brokers; s sorts by the next column, r reverses; / finds; Enter shows the
-    partitions; p pauses; q ends. Where offsets follow the clock (offset.mapping=timestamp), a lag is a time, and only
-    the metrics have rates.
+    Works with any Kafka. Keys: 1, 2, 3 select topics, groups, brokers; s sorts by the next column, r reverses; / finds;
+    Enter shows the partitions; p pauses; q ends. If offsets follow the clock (offset.mapping=timestamp), a lag is a
+    time, and only the metrics have rates.
     """
     for module, extra in (("prometheus_client", "metrics"),) if metrics else ():
         require(module, extra)

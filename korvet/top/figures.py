@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 
 import trio
@@ -38,13 +38,13 @@ def parse_figures(text: str) -> Figures:
     """Return the figures in a text of Prometheus' exposition format. Raises FiguresUnavailable."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415  an extra
 
-    found: dict[str, Counter[str]] = {
-        RECEIVED: Counter(),
-        SENT: Counter(),
-        "korvet_requests_total": Counter(),
-        "korvet_connections": Counter(),
+    labels = {
+        RECEIVED: "topic",
+        SENT: "topic",
+        "korvet_requests_total": "api",
+        "korvet_connections": "software",
     }
-    labels = dict(zip(found, ("topic", "topic", "api", "software"), strict=True))
+    found: dict[str, defaultdict[str, float]] = {name: defaultdict(float) for name in labels}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from korvet.client.model import TopicPartition
 from korvet.top.sampling import GroupState, Lag, Sample, TopicState
 
 UNKNOWN = "-"
@@ -22,7 +23,8 @@ class Row:
 
 def row(key: str, *cells: float | str | tuple[str, float] | None) -> Row:
     """Return a row of texts, numbers (None if unknown), and texts with the number by which they are sorted."""
-    shown, sort = [], []
+    shown: list[str] = []
+    sort: list[float | str] = []
     for cell in cells:
         if isinstance(cell, tuple):
             shown.append(cell[0])
@@ -201,7 +203,7 @@ def lag_text(lag: Lag) -> str:
     return f"{lag.records:,}" if lag.records is not None else duration_text(lag.ms or 0)
 
 
-def total(lags: Mapping[object, Lag]) -> tuple[str, float]:
+def total(lags: Mapping[TopicPartition, Lag]) -> tuple[str, float]:
     """Return a group's lag in records, and in time over the topics whose offsets follow the clock."""
     counted = [lag.records for lag in lags.values() if lag.records is not None]
     timed = [lag.ms for lag in lags.values() if lag.ms is not None]
