@@ -1,56 +1,93 @@
-"""The cost of metrics: small produces with and without them, in turn. `python -m bench.metrics`.
+"""The cost of metrics for small produces. `python -m bench.metrics`.
 
-Processor time per request is compared, because other programs on the machine affect it less than the rate.
+One process has the broker and its client, and switches counting on and off every few milliseconds. So other programs
+on the machine affect both alike. The difference of processor time per produce is compared with the processor time that
+a broker in a process of its own needs for one.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from itertools import repeat
 from statistics import median
+from time import thread_time
+
+import trio
 
 from bench.latency import one_record
-from bench.processes import Broker, broker
+from bench.processes import broker
 from bench.wire import Wire, await_topic, create_topic, frame_of, produce_all, produce_request
+from korvet.broker.counters import Counters
+from korvet.metrics.recorder import Recorder
+from korvet.server.server import Server, open_server
 
 TOPIC = "t"
+IN_FLIGHT = 20
+SLICE = 400  # requests between two switches
 
 
-def cost_us(running: Broker, requests: int) -> tuple[float, float]:
-    """Return the broker's processor time, and the elapsed time, per produce of one record, in microseconds."""
+async def difference_us(pairs: int) -> float:
+    """Return the additional processor time per produce with metrics, in microseconds."""
+    async with open_server() as server:
+        await trio.to_thread.run_sync(create, server.listeners[0].listener.port)
+        stream = await trio.open_tcp_stream("localhost", server.listeners[0].listener.port)
+        async with stream:
+            differences = []
+            order: list[Counters] = [Counters(), Recorder(10)]
+            for number in range(pairs):
+                took_s = {}
+                for counters in order if number % 2 else reversed(order):
+                    took_s[counters.is_counting] = await produce(server, stream, counters)
+                differences.append(took_s[True] - took_s[False])
+        return median(differences) / SLICE * 1e6
+
+
+def create(port: int) -> None:
+    """Create the topic."""
+    create_topic(port, TOPIC, partitions=1)
+    await_topic(port, TOPIC, partitions=1)
+
+
+async def produce(server: Server, stream: trio.SocketStream, counters: Counters) -> float:
+    """Return the processor time of SLICE produces."""
+    server.broker.counters = counters
     frame = frame_of(produce_request(TOPIC, one_record()))
-    with Wire(running.port) as wire:
-        before_s, began_s = running.cpu_s(), time.perf_counter()
-        for _ in produce_all(wire, repeat(frame, requests)):
-            pass
-        elapsed_s = time.perf_counter() - began_s
-        return (running.cpu_s() - before_s) / requests * 1e6, elapsed_s / requests * 1e6
+    began_s, answer_bytes = thread_time(), 0
+    for _ in range(SLICE // IN_FLIGHT):
+        await stream.send_all(frame * IN_FLIGHT)
+        received = 0
+        while not answer_bytes or received < answer_bytes * IN_FLIGHT:
+            data = await stream.receive_some()
+            answer_bytes = answer_bytes or 4 + int.from_bytes(data[:4], "big")
+            received += len(data)
+    return thread_time() - began_s
+
+
+def cost_us(requests: int) -> float:
+    """Return the processor time of a broker in its own process per produce, in microseconds."""
+    frame = frame_of(produce_request(TOPIC, one_record()))
+    costs = []
+    with broker("memory://") as running:
+        create(running.port)
+        for _ in range(5):
+            with Wire(running.port) as wire:
+                before_s = running.cpu_s()
+                for _ in produce_all(wire, repeat(frame, requests)):
+                    pass
+                costs.append(running.cpu_s() - before_s)
+    return min(costs) / requests * 1e6
 
 
 def main() -> None:
-    """Print the median costs and their difference."""
+    """Print the cost."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--storage", default="memory://")
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--requests", type=int, default=10_000)
     given = parser.parse_args()
-    with (
-        broker(given.storage) as without,
-        broker(given.storage, "metrics.listener=localhost:0") as counted,
-    ):
-        costs: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
-        for running in (without, counted):
-            create_topic(running.port, TOPIC, partitions=1)
-            await_topic(running.port, TOPIC, partitions=1)
-            cost_us(running, given.requests // 4)
-        for number in range(given.rounds):
-            pair = [("without", without), ("with", counted)]
-            for name, running in pair if number % 2 else reversed(pair):
-                costs[name].append(cost_us(running, given.requests))
-    for index, what in enumerate(("processor time", "elapsed time")):
-        one, other = (median(each[index] for each in costs[name]) for name in ("without", "with"))
-        print(f"{what}: {one:.2f} us without, {other:.2f} us with metrics: {other / one - 1:+.1%}")
+    added, whole = trio.run(difference_us, given.pairs), cost_us(given.requests)
+    print(
+        f"a small produce takes {whole:.1f} us of processor time; metrics add {added:.2f} us, {added / whole:.1%}"
+    )
 
 
 if __name__ == "__main__":
