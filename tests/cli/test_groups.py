@@ -440,7 +440,6 @@ def test_file_of_several_groups_resets_only_the_named_one(korvet: Korvet, topic:
         ("t,0,-5", 2, "line 1: partition and offset are not whole numbers."),
         ("another,t,0,5", 2, "has no offsets of group g."),
         ("", 2, "has no offsets of group g."),
-        ("no-such-topic-of-a-file,0,5", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
     ],
 )
 def test_unusable_file_is_refused_in_one_line(

@@ -82,7 +82,10 @@ async def test_records_that_were_not_processed_are_read_again(client: Client) ->
     assert [b"2"] == again
 
 
-async def test_two_members_share_the_partitions_until_one_leaves(client: Client) -> None:
+async def test_two_members_share_the_partitions_until_one_leaves(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.client.membership.HEARTBEAT_INTERVAL_S", 0.05)
     async with group_consumer(client, "g", ["t"]) as first:
         await keep_polling(first, lambda: len(first.assignment) == 2)
         first_heartbeat = first.rebalances
