@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Print tables of one interval, and exit.")
 @click.option(
-    "--metrics", metavar="URL", envvar="KORVET_METRICS_URL", show_envvar=True,
+    "--metrics", metavar="URL",
     help="The metrics of a korvet broker, http://HOST:PORT/metrics, for rates that Kafka's protocol does not have.",
 )  # fmt: skip
 @bootstrap_servers
