@@ -43,12 +43,21 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
     assert address in only_line(output)
 
 
-@pytest.mark.parametrize("url", ["http://localhost", "redis", "memory", "mongodb://x", ""])
-def test_unknown_storage_prints_one_line_and_exits_with_2(url: str) -> None:
+@pytest.mark.parametrize(
+    "url, accepted",
+    [
+        ("http://localhost", "memory://"),
+        ("redis", "redis://HOST:PORT/DB"),
+        ("memories", "memory://"),
+        ("mongodb://x", "memory://"),
+        ("", "memory://"),
+    ],
+)
+def test_unknown_storage_prints_one_line_and_exits_with_2(url: str, accepted: str) -> None:
     status, output = serve("--storage", url)
 
     assert status == 2
-    assert "memory://" in only_line(output)
+    assert accepted in only_line(output)
 
 
 @pytest.mark.parametrize(
