@@ -202,7 +202,7 @@ class Top(App[str]):
     def on_sampled(self, event: Sampled) -> None:
         """Show a sample beside the one before."""
         sample = event.sample
-        if self.is_paused:
+        if self.is_paused or not self.screen_stack:  # no screens: the application is closing
             return
         self.tables = Tables(sample, self.tables.now if self.tables is not None else None)
         self._render_tables()
@@ -224,8 +224,9 @@ class Top(App[str]):
         """Show why there is no sample. The last one stays."""
         if event.is_final:
             self.exit(message=event.reason, return_code=1)
-            return
-        self.screen_stack[0].query_one("#notes", Static).update(Text(f"{event.reason}; trying again"))
+        elif self.screen_stack:
+            notes = self.screen_stack[0].query_one("#notes", Static)
+            notes.update(Text(f"{event.reason}; trying again"))
 
     # --- Keys -------------------------------------------------------------------------------------------
 
