@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -32,13 +32,15 @@ run: $(runnable)
 # --keep-going: a failure, or a test that was skipped, does not hide what the rest has to say. What has one process, or
 # waits for a network, runs beside something else.
 test:
-	@.ci/system-packages
-	@$(MAKE) --no-print-directory --jobs=2 setup setup-newest
+	@$(MAKE) --no-print-directory --jobs=3 system-packages setup setup-newest
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going check || status=1; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target slow spark || status=1; \
 	$(MAKE) --no-print-directory newest || status=1; \
 	exit $$status
+
+system-packages:
+	@.ci/system-packages
 
 check: style types layers unit
 
@@ -64,8 +66,8 @@ spark: $(developed)
 	$(pytest) -m 'spark and not soak'
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
-# broker and of its protocol. Spark would take longer to install than they run, the lake's are mostly about what is not
-# ours, and the command line's start a process each.
+# broker and of its protocol. Spark would take longer to install than they run; the lake's, the pages' and the
+# comparisons' are mostly about what is not ours, and the command line's start a process each.
 newest:
 	@$(call in_newest,unit)
 
@@ -77,7 +79,7 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	if [ $(call version_of,$$usual) = $(call version_of,$$newest) ]; then \
 	    echo "$$newest is the newest Python of this machine, and the one in .venv."; \
 	else \
-	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake cli test_skips.py)' \
+	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics conformance bench test_packaging.py test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
