@@ -170,7 +170,21 @@ def page_of(config: Config, web: str, *, write: bool, registry: str) -> Page:
     login = next((each for each in LOGINS if each in mechanisms), "")
     if mechanisms and not login:
         raise click.UsageError(f"--web needs one of {', '.join(LOGINS)} in sasl.enabled.mechanisms.")
-    return open_page(web, "--web", login=login, write=write, registry=registry)
+    metrics = metrics_url(config)
+    return open_page(web, "--web", login=login, write=write, registry=registry, metrics=metrics)
+
+
+def metrics_url(config: Config) -> str:
+    """Return the URL of the broker's metrics for this machine, or an empty one if there are none at a known port."""
+    from korvet.config.listeners import parse_address
+
+    address = parse_address(config.metrics_listener) if config.metrics_listener else None
+    if address is None or not address.port:
+        return ""
+    host = "localhost" if address.host in ("", "0.0.0.0", "::") else address.host  # noqa: S104  every address
+    return (
+        f"http://[{host}]:{address.port}/metrics" if ":" in host else f"http://{host}:{address.port}/metrics"
+    )
 
 
 def require_metrics() -> None:

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print tables of one interval, and exit.")
 @click.option(
     "--metrics", metavar="URL",
-    help="The metrics of a korvet broker, http://HOST:PORT/metrics, for rates that Kafka's protocol does not have.",
+    help="The metrics of a korvet broker, http://HOST:PORT/metrics, for what Kafka's protocol does not have.",
 )  # fmt: skip
 @bootstrap_servers
 def command(interval: float, once: bool, metrics: str | None, servers: str) -> None:
     """Show topics, groups and brokers live in the terminal.
 
-    Works with any Kafka. Keys: 1, 2, 3 select topics, groups, brokers; s sorts by the next column, r reverses; / finds;
+    Works with any Kafka. Keys: 1 to 5 select topics, groups, brokers, and with --metrics connections and what is
+    inside the broker (its requests, its Redis, its background tasks); s sorts by the next column, r reverses; / finds;
     Enter shows the partitions; p pauses; q ends. If offsets follow the clock (offset.mapping=timestamp), a lag is a
     time, and only the metrics have rates.
     """
@@ -70,11 +71,12 @@ async def sampled(client: Client, interval_s: float, metrics: str | None) -> Tab
 
 
 def print_tables(tables: Tables) -> None:
-    from korvet.top.tables import BROKERS, GROUPS, TOPICS
+    from korvet.top.tables import BROKERS, CONNECTIONS, GROUPS, INSIDE, TOPICS
 
-    for number, (headings, rows) in enumerate(
-        ((TOPICS, tables.topics()), (GROUPS, tables.groups()), (BROKERS, tables.brokers()))
-    ):
+    printed = [(TOPICS, tables.topics()), (GROUPS, tables.groups()), (BROKERS, tables.brokers())]
+    if tables.now.figures is not None:
+        printed += [(CONNECTIONS, tables.connection_rows()), (INSIDE, tables.inside())]
+    for number, (headings, rows) in enumerate(printed):
         if number:
             click.echo()
         _print(headings, rows)

@@ -39,9 +39,23 @@ DEFAULT = "localhost:8080"
     help="A schema registry, so that the page shows Avro and Protobuf.",
 )
 @click.option("--lake", metavar="URL", default="", help="Location of the tables of korvet lake archive.")
+@click.option(
+    "--metrics",
+    metavar="URL",
+    default="",
+    help="The metrics of a korvet broker, http://HOST:PORT/metrics: the page shows its Redis and its tasks.",
+)
 @cluster_options
 def command(
-    listen: str, write: bool, login: str, certificate: str, key: str, registry: str, lake: str, servers: str
+    listen: str,
+    write: bool,
+    login: str,
+    certificate: str,
+    key: str,
+    registry: str,
+    lake: str,
+    metrics: str,
+    servers: str,
 ) -> None:
     """Serve a web page with the topics, records, groups and brokers of a cluster.
 
@@ -65,6 +79,7 @@ def command(
         key=key,
         registry=registry,
         lake=lake,
+        metrics=metrics,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     trio.run(serve, page)
@@ -76,6 +91,8 @@ def open_page(listen: str, option: str, **options: Any) -> Page:
 
     if any(find_spec(module) is None for module in NEEDED):
         raise click.ClickException("the web page requires: pip install 'korvet[web]'")
+    if options.get("metrics") and find_spec("prometheus_client") is None:
+        raise click.ClickException("the broker's metrics require: pip install 'korvet[web,metrics]'")
     from korvet.web.options import PageOptions, PageRefused, parse_listen
     from korvet.web.serving import Page
 

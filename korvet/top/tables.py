@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from attrs import frozen
 
+from korvet.client.figures import SECTIONS, Figures, rate, stated
 from korvet.client.model import TopicPartition
 from korvet.top.sampling import GroupState, Lag, Sample, TopicState
 
@@ -42,9 +44,24 @@ TOPICS = ("topic", "partitions", "records", "in/s", "out/s", "offsets")
 GROUPS = ("group", "state", "members", "partitions", "lag", "slowest partition")
 BROKERS = ("broker", "address", "leads", "role")
 PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
+CONNECTIONS = ("client software", "version", "listener", "connections")
+INSIDE = ("area", "what", "value")
 POSITIONS = ("topic", "partition", "committed", "end", "lag", "client")
 #: The columns whose cells are right-aligned numbers.
-NUMBERS = {"partitions", "records", "in/s", "out/s", "members", "lag", "leads", "start", "end", "committed"}
+NUMBERS = {
+    "partitions",
+    "records",
+    "in/s",
+    "out/s",
+    "members",
+    "lag",
+    "leads",
+    "start",
+    "end",
+    "committed",
+    "connections",
+}
+RECEIVED, SENT = "korvet_topic_received_records_total", "korvet_topic_sent_records_total"
 
 
 @frozen
@@ -164,20 +181,62 @@ class Tables:
 
     def requests(self) -> float | None:
         """Return the requests per second, by the metrics."""
-        now, before = self.now.figures, self.before.figures if self.before is not None else None
-        if now is None or before is None or not self.elapsed_s:
-            return None
-        return max(0.0, sum(now.requests.values()) - sum(before.requests.values())) / self.elapsed_s
+        now, before = self._figures
+        return None if now is None or before is None else rate("korvet_requests_total", now, before)
 
     def connections(self) -> float | None:
-        return None if self.now.figures is None else sum(self.now.figures.connections.values())
+        return None if self.now.figures is None else self.now.figures.total("korvet_connections")
+
+    def connection_rows(self) -> list[Row]:
+        """Return the connections by listener and by the software that clients name, by the metrics."""
+        samples = self.now.figures.samples if self.now.figures is not None else {}
+        rows = []
+        for labels, number in samples.get("korvet_connections", {}).items():
+            if number:
+                values = dict(labels)
+                named = [
+                    values.get(label) or "unknown" for label in ("software", "software_version", "listener")
+                ]
+                rows.append(row(" ".join(named), *named, number))
+        return rows
+
+    def inside(self) -> list[Row]:
+        """Return what the metrics say of the broker, its Redis and its background tasks."""
+        now, before = self._figures
+        if now is None:
+            return []
+        return [
+            row(f"{area} {words}", area, words, value)
+            for area, facts in SECTIONS.items()
+            for words, value in stated(facts, now, before)
+        ]
+
+    @property
+    def _figures(self) -> tuple[Figures | None, Figures | None]:
+        return self.now.figures, self.before.figures if self.before is not None else None
 
     def _figure(self, topic: str, *, is_sent: bool) -> float | None:
-        now, before = self.now.figures, self.before.figures if self.before is not None else None
+        rates = self._sent if is_sent else self._received
+        return None if rates is None else rates.get(topic, 0.0)
+
+    @cached_property
+    def _received(self) -> Mapping[str, float] | None:
+        return self._rates(RECEIVED)
+
+    @cached_property
+    def _sent(self) -> Mapping[str, float] | None:
+        return self._rates(SENT)
+
+    def _rates(self, name: str) -> Mapping[str, float] | None:
+        """Return the records per second by topic, or None without two readings of the metrics."""
+        now, before = self._figures
         if now is None or before is None or not self.elapsed_s:
             return None
-        counts = (now.sent, before.sent) if is_sent else (now.received, before.received)
-        return max(0.0, counts[0].get(topic, 0.0) - counts[1].get(topic, 0.0)) / self.elapsed_s
+        earlier = before.by(name, "topic")
+        return {
+            topic: max(0.0, value - earlier.get(topic, 0.0)) / self.elapsed_s
+            for topic, value in now.by(name, "topic").items()
+        }
 
     def _partition_rate(self, topic: str, number: int) -> float | None:
         if self.before is None or not self.elapsed_s or topic not in self.before.topics:

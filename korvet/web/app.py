@@ -86,6 +86,7 @@ def routes(site: Site) -> list[Route]:
         Route("/group/reset", page(groups.preview), methods=["GET"]),
         Route("/group/reset", page(groups.execute), methods=["POST"]),
         Route("/brokers", page(cluster.brokers)),
+        Route("/brokers/figures.json", page(cluster.figures_json)),
         Route("/brokers/{node_id:int}", page(cluster.broker)),
         Route("/access", page(cluster.access)),
         Route("/archive", page(archive.archive)),

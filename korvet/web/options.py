@@ -39,6 +39,8 @@ class PageOptions:
     registry: str = field(default="", repr=False)
     #: Location of the archive's tables.
     lake: str = ""
+    #: URL of a broker's metrics, http://HOST:PORT/metrics.
+    metrics: str = ""
 
     @property
     def has_tls(self) -> bool:
@@ -54,6 +56,8 @@ class PageOptions:
             raise PageRefused(f"the login form takes {', '.join(LOGINS)}, not {self.login}.")
         if bool(self.certificate) != bool(self.key):
             raise PageRefused("a certificate needs its key, and a key its certificate: give both PEM files.")
+        if self.metrics and not self.metrics.startswith(("http://", "https://")):
+            raise PageRefused(f"{self.metrics!r} is no URL of metrics; accepted: http://HOST:PORT/metrics")
         if not self.is_loopback and not self.login:
             raise PageRefused(
                 f"{self.host or 'an empty host'} can be reached from other machines, and the page would have no login;"

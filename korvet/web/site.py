@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 import korvet
+from korvet.client.figures import Figures
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web import formats
 from korvet.web.inputs import BadInput, TooLarge, form
@@ -92,6 +93,8 @@ class Site:
     sessions: Sessions = field(init=False)
     schemas: Schemas | None = field(init=False)
     lake: Lake | None = field(init=False)
+    #: The last two readings of the broker's metrics.
+    figures: tuple[Figures | None, Figures | None] = (None, None)
     live_views: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(LIVE_VIEWS))
     _pages: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(PAGES_AT_ONCE))
 

@@ -24,7 +24,8 @@ import pytest
 from bench.wire import first_answer as answer_of
 from korvet.cli import program
 from korvet.cli.broker_settings import read_config
-from korvet.cli.serve import without_secrets
+from korvet.cli.serve import metrics_url, without_secrets
+from korvet.config import Config
 from korvet.pem import CERTIFICATES, PRIVATE_KEY
 from tests.certificates import Authority
 from tests.processes import KorvetProcess
@@ -322,3 +323,17 @@ def test_ready_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert 1 == status
     assert message.startswith(f"korvet: {path.parent}")
     assert "No such file or directory" in message
+
+
+@pytest.mark.parametrize(
+    "listener, url",
+    [
+        ("", ""),
+        ("localhost:0", ""),
+        ("localhost:9404", "http://localhost:9404/metrics"),
+        (":9404", "http://localhost:9404/metrics"),
+        ("[::1]:9404", "http://[::1]:9404/metrics"),
+    ],
+)
+def test_page_reads_metrics_at_a_known_port(listener: str, url: str) -> None:
+    assert url == metrics_url(Config(metrics_listener=listener))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from korvet.client.figures import Figures
 from korvet.client.model import TopicPartition
-from korvet.top.figures import Figures, FiguresUnavailable, parse_figures
 from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
 from korvet.top.tables import Tables, arranged, duration_text, row
 
@@ -27,8 +27,21 @@ def topic(*ends: int, start: int = 0, bits: int | None = None) -> TopicState:
     return TopicState({number: PartitionState(start, end, 1) for number, end in enumerate(ends)}, bits)
 
 
-def figures(received: float, sent: float, requests: float = 0) -> Figures:
-    return Figures({"t": received}, {"t": sent}, {"Produce": requests}, {"librdkafka": 2, "": 1})
+def figures(taken_s: float, received: float, sent: float, requests: float = 0) -> Figures:
+    topic = (("topic", "t"),)
+    return Figures(
+        taken_s,
+        {
+            "korvet_topic_received_records_total": {topic: received},
+            "korvet_topic_sent_records_total": {topic: sent},
+            "korvet_requests_total": {(("api", "Produce"),): requests},
+            "korvet_connections": {
+                (("listener", "PLAINTEXT"), ("software", "librdkafka"), ("software_version", "2.0")): 2,
+                (("listener", "PLAINTEXT"), ("software", ""), ("software_version", "")): 1,
+            },
+            "korvet_redis_connected": {(): 1},
+        },
+    )
 
 
 def test_rates_are_differences_of_offsets_per_second() -> None:
@@ -51,7 +64,8 @@ def test_offsets_that_follow_the_clock_are_no_records() -> None:
 def test_metrics_have_rates_of_every_topic() -> None:
     topics = {"t": topic(1 << 50, bits=BITS)}
     tables = Tables(
-        sample(3.0, topics, None, figures(300, 90, 10)), sample(1.0, topics, None, figures(100, 30))
+        sample(3.0, topics, None, figures(3.0, 300, 90, 10)),
+        sample(1.0, topics, None, figures(1.0, 100, 30)),
     )
 
     assert ("100", "30") == tables.topics()[0].cells[3:5]
@@ -60,7 +74,9 @@ def test_metrics_have_rates_of_every_topic() -> None:
 
 def test_restart_of_the_broker_gives_no_negative_rate() -> None:
     topics = {"t": topic(5)}
-    tables = Tables(sample(3.0, topics, None, figures(1, 1)), sample(1.0, topics, None, figures(100, 30)))
+    tables = Tables(
+        sample(3.0, topics, None, figures(3.0, 1, 1)), sample(1.0, topics, None, figures(1.0, 100, 30))
+    )
 
     assert ("0", "0") == tables.topics()[0].cells[3:5]
 
@@ -122,16 +138,19 @@ def test_duration_has_the_unit_of_its_size(ms: int, text: str) -> None:
     assert text == duration_text(ms)
 
 
-def test_metrics_are_summed_by_label() -> None:
-    text = (
-        'korvet_topic_received_records_total{topic="t"} 5\nkorvet_topic_received_records_total{topic="u"} 1\n'
-        'korvet_requests_total{api="Fetch",version="11"} 2\nkorvet_requests_total{api="Fetch",version="12"} 3\n'
-    )
-    found = parse_figures(text)
+def test_metrics_show_connections_and_the_inside_of_the_broker() -> None:
+    now = sample(3.0, {}, None, figures(3.0, 300, 90, 10))
+    tables = Tables(now, sample(1.0, {}, None, figures(1.0, 100, 30)))
 
-    assert ({"t": 5.0, "u": 1.0}, {"Fetch": 5.0}) == (found.received, found.requests)
+    assert {("librdkafka", "2.0", "PLAINTEXT", "2"), ("unknown", "unknown", "PLAINTEXT", "1")} == {
+        each.cells for each in tables.connection_rows()
+    }
+    rows = [each.cells for each in tables.inside()]
+    assert ("Broker", "requests", "5/s") in rows
+    assert ("Redis", "connected processes", "1") in rows
 
 
-def test_text_that_is_not_of_prometheus_is_refused() -> None:
-    with pytest.raises(FiguresUnavailable, match="not in Prometheus' text format"):
-        parse_figures("<html>{{{")
+def test_without_metrics_the_inside_is_empty() -> None:
+    tables = Tables(sample(1.0, {}))
+
+    assert ([], []) == (tables.connection_rows(), tables.inside())

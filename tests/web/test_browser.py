@@ -75,7 +75,8 @@ def order(number: int) -> Record:
 
 @pytest.fixture(scope="module")
 def korvet() -> Iterator[KorvetProcess]:
-    with KorvetProcess(options=["--web", "localhost:0", "--web-write"]) as process:
+    options = ["--web", "localhost:0", "--web-write", "--metrics", "localhost:0"]
+    with KorvetProcess(options=options) as process:
         trio.run(fill, process.bootstrap_servers)
         yield process
 
@@ -278,6 +279,8 @@ def test_korvet_web_serves_the_page_of_another_broker(browser: Browser, korvet: 
         korvet.bootstrap_servers,
         "--listen",
         "localhost:0",
+        "--metrics",
+        korvet.wait_for_log(r"metrics: (http://\S+)")[1],
     ]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -287,6 +290,10 @@ def test_korvet_web_serves_the_page_of_another_broker(browser: Browser, korvet: 
             opened.goto(f"{url}/topics/orders/records")
             assert 50 == opened.locator("summary").count()
             assert opened.get_by_text("read-only").is_visible()
+            opened.goto(f"{url}/brokers")
+            requests = opened.get_by_role("region", name="Broker").get_by_role("row", name="requests")
+            requests.first.filter(has_text="/s").wait_for()
+            keep(opened, "web-brokers")
             opened.close()
         finally:
             process.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from urllib.parse import quote
 
@@ -10,6 +11,10 @@ import pytest
 import trio
 
 from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition
+from korvet.config import Config
+from korvet.metrics.gather import Gatherer
+from korvet.metrics.page import page as metrics_page
+from korvet.metrics.recorder import Recorder
 from tests.web.asgi import Browser
 from tests.web.conftest import NewPage
 
@@ -235,6 +240,29 @@ async def test_the_live_view_sends_new_records(
 @pytest.mark.parametrize("path", ["/brokers", "/brokers/1", "/access", "/groups", "/static/page.css"])
 async def test_other_pages_answer(browser: Browser, path: str) -> None:
     assert 200 == (await browser.get(path)).status
+
+
+async def test_brokers_show_what_the_metrics_say(new_page: NewPage) -> None:
+    recorder = Recorder(10)
+    async with metrics_page(Config(metrics_listener="127.0.0.1:0"), Gatherer(recorder)) as port:
+        browser = new_page(metrics=f"http://127.0.0.1:{port}/metrics")
+        shown = await browser.get("/brokers")
+        again = json.loads((await browser.get("/brokers/figures.json")).text)
+
+    assert "resident memory" in shown.text
+    assert ["processes", "1"] == again["sections"]["Broker"][0]
+    assert "" == again["fault"]
+
+
+async def test_brokers_without_metrics_have_no_panels(browser: Browser) -> None:
+    assert "data-figures" not in (await browser.get("/brokers")).text
+    assert 404 == (await browser.get("/brokers/figures.json")).status
+
+
+async def test_brokers_say_why_the_metrics_are_missing(new_page: NewPage) -> None:
+    browser = new_page(metrics="http://127.0.0.1:1/metrics")
+
+    assert "The metrics cannot be read: " in (await browser.get("/brokers")).text
 
 
 @pytest.mark.parametrize(

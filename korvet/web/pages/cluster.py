@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from starlette.requests import Request
@@ -11,16 +12,19 @@ from korvet.client import Client
 from korvet.client.acls import list_acls
 from korvet.client.administration import BROKER, Resource, describe_settings, describe_users
 from korvet.client.cluster import raise_for
+from korvet.client.figures import SECTIONS, FiguresUnavailable, read_figures, stated
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from korvet.security.acls import AclFilter
 from korvet.web.inputs import MAX_NUMBER
 from korvet.web.sessions import Visitor
-from korvet.web.site import NotHere, Site, explained
+from korvet.web.site import NotHere, Site, as_json, explained
 
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 MAX_ROWS = 2000
+# Readings of the metrics are this far apart, however many visitors there are.
+READ_AGAIN_S = 1.0
 
 
 async def brokers(site: Site, request: Request, visitor: Visitor) -> Response:
@@ -34,8 +38,37 @@ async def brokers(site: Site, request: Request, visitor: Visitor) -> Response:
         {"broker": each, "directories": await _directories(client, each.broker_id)}
         for each in sorted(answer.brokers, key=lambda each: each.broker_id)
     ]
-    values = {"cluster_id": answer.cluster_id, "controller_id": answer.controller_id, "rows": rows}
+    figures = await _figures(site) if site.options.metrics else None
+    values = {
+        "cluster_id": answer.cluster_id,
+        "controller_id": answer.controller_id,
+        "rows": rows,
+        "figures": figures,
+    }
     return site.render(request, "brokers.html", values)
+
+
+async def figures_json(site: Site, _request: Request, visitor: Visitor) -> Response:
+    """Return what the broker's metrics say, as JSON."""
+    if not site.options.metrics:
+        raise NotHere("The page was started without the URL of a broker's metrics.")
+    # A visitor whose login is no longer valid gets nothing.
+    await visitor.client.request(
+        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
+    )
+    return as_json(await _figures(site))
+
+
+async def _figures(site: Site) -> dict[str, Any]:
+    """Return the lines of each section, or a fault. Rates are those since the reading before."""
+    now, before = site.figures
+    if now is None or time.monotonic() - now.taken_s >= READ_AGAIN_S:
+        try:
+            now, before = await read_figures(site.options.metrics), now
+        except FiguresUnavailable as error:
+            return {"sections": {}, "fault": str(error)}
+        site.figures = now, before
+    return {"sections": {name: stated(facts, now, before) for name, facts in SECTIONS.items()}, "fault": ""}
 
 
 async def _directories(client: Client, node_id: int) -> list[dict[str, Any]]:

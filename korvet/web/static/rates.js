@@ -1,27 +1,7 @@
 // Growth of topics: the difference of two sizes that the server returned, divided by the time between them.
 
+import { poll } from "./polling.js";
 import { count, dataSize } from "./units.js";
-
-const INTERVAL_MS = 3000;
-
-async function read(address) {
-  const response = await fetch(address, { headers: { accept: "application/json" } });
-  return response.ok ? response.json() : null;
-}
-
-function poll(address, show) {
-  let before = null;
-  const step = async () => {
-    if (!document.hidden) {
-      const answer = await read(address).catch(() => null);
-      const now = performance.now();
-      if (answer && before) show(answer, before.answer, (now - before.now) / 1000);
-      before = answer && { answer, now };
-    }
-    setTimeout(step, INTERVAL_MS);
-  };
-  step();
-}
 
 function growth(after, before, seconds) {
   const known = typeof after === "number" && typeof before === "number";
