@@ -1,0 +1,194 @@
+"""Simulated brokers: real brokers and connections, on the shared store and the network in memory.
+
+A broker runs its groups' timeouts and one job under a lease. What belongs to the process is left out: sockets, signals,
+retention, compaction, and the sweep of idle connections.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+
+import trio
+from attrs import define, field
+
+from korvet.broker.broker import Broker, MakeGroups, open_broker
+from korvet.broker.counters import Counters
+from korvet.broker.limits import ByteBudget
+from korvet.config import Config, load_config
+from korvet.handlers import APIS
+from korvet.maintenance.leases import Leases
+from korvet.protocol.errors import KafkaError
+from korvet.server.connection import ServedConnection, Shared
+from korvet.server.receiving import RequestMemory
+from korvet.storage.interface import Storage
+from korvet.storage.memory import MemoryStorage
+from korvet.testing.simulation.determinism import start_owned
+from korvet.testing.simulation.history import History
+from korvet.testing.simulation.network import MemoryTransport
+from korvet.testing.simulation.store import StoreFaults, StoreLink
+
+LEASE = "job"
+PORT = 9092
+START_S = 2.0
+AGAIN_S = 5.0
+# The wall clock of every broker and of the store, when the simulation begins.
+EPOCH_MS = 1_750_000_000_000
+REQUEST_BYTES = 64 << 20
+
+MakeLink = Callable[[MemoryStorage, StoreFaults, Random], StoreLink]
+MakeLeases = Callable[[Storage, float, str], Leases]
+
+
+class InternalErrors(Counters):
+    """Reports connections that ended because of an error in korvet."""
+
+    def __init__(self, history: History, broker: str) -> None:
+        self._history, self._broker = history, broker
+
+    def aborted(self, reason: str) -> None:
+        if reason == "internal":
+            error = sys.exc_info()[1]  # the connection is about to log it
+            self._history.violate(f"{self._broker} closed a connection after {error!r}", error)
+
+
+@define
+class WallClock:
+    """A clock that faults may step, in milliseconds since 1970."""
+
+    step_ms: int = 0
+
+    def __call__(self) -> int:
+        return EPOCH_MS + self.step_ms + int(trio.current_time() * 1000)
+
+
+@define
+class Makers:
+    """The parts of a broker that a test may replace, to see that the simulation finds the errors in them."""
+
+    link: MakeLink
+    groups: MakeGroups
+    leases: MakeLeases
+
+
+@define(eq=False)
+class SimulatedBroker:
+    """A broker that crashes and starts again. Its state is in the store, apart from what is lost."""
+
+    name: str
+    node_id: int
+    store: MemoryStorage
+    history: History
+    chance: Random
+    makers: Makers
+    lease_s: float
+    coordinates: bool
+    config: Config = field(init=False)
+    clock: WallClock = field(factory=WallClock)
+    faults: StoreFaults = field(factory=StoreFaults)
+    lives: int = 0
+    _life: trio.CancelScope | None = None
+    _nursery: trio.Nursery | None = None  # of the connections, while the broker serves
+    _shared: Shared | None = None
+    _link: StoreLink | None = None
+    _connections: dict[ServedConnection, None] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.config = load_config(flags={"node.id": str(self.node_id), "offset.mapping": "dense"}, environ={})
+
+    @property
+    def is_up(self) -> bool:
+        return self._life is not None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start a life of the broker."""
+        self.lives += 1
+        self._life = trio.CancelScope()
+        self.history.note(self.name, "starts")
+        start_owned(nursery, self.name, partial(self._live, self._life))
+
+    def crash(self) -> None:
+        """End the life of the broker at this moment. Nothing more of it is stored or sent."""
+        if self._life is None:
+            return
+        self.history.note(self.name, "crashes")
+        if self._link is not None:
+            self._link.faults = StoreFaults(fails_before=1, fails_after=1)
+        for connection in self._connections:
+            connection.end()
+        self._life.cancel()
+        self._life = self._nursery = self._shared = self._link = None
+        self._connections = {}
+
+    def inject(self, faults: StoreFaults) -> None:
+        """Change the faults of the way to the store."""
+        self.faults = faults
+        if self._link is not None:
+            self._link.faults = faults
+
+    def accept(self, transport: MemoryTransport, client: str) -> Callable[[], None]:
+        """Serve a connection. Return what to call when the client has closed it. Raises ConnectionRefusedError."""
+        if self._nursery is None or self._shared is None:
+            raise ConnectionRefusedError(f"{self.name} is down")
+        connection = ServedConnection(
+            transport, f"{client}:0", "PLAINTEXT", self._shared, self._connections.pop
+        )
+        self._connections[connection] = None
+        start_owned(self._nursery, self.name, connection.serve)
+
+        def closed() -> None:
+            # As the server does when it finds out that a client has disconnected.
+            if (scope := connection.parked) is not None:
+                scope.cancel()
+
+        return closed
+
+    async def _live(self, life: trio.CancelScope) -> None:
+        with life:
+            await trio.sleep(self.chance.random() * START_S)
+            await again(self._serve)
+
+    async def _serve(self) -> None:
+        self._link = self.makers.link(self.store, self.faults, self.chance)
+        broker = await open_broker(
+            self._link,
+            self.config,
+            advertised={"PLAINTEXT": (self.name, PORT)},
+            counters=InternalErrors(self.history, self.name),
+            clock=self.clock,
+            make_groups=self.makers.groups,
+        )
+        leases = self.makers.leases(self._link, self.lease_s, self.name)
+        async with trio.open_nursery() as nursery:
+            if self.coordinates:
+                nursery.start_soon(again, broker.groups.run)
+            nursery.start_soon(self._compete, leases)
+            self._accept_for(broker, nursery)
+
+    def _accept_for(self, broker: Broker, nursery: trio.Nursery) -> None:
+        self._shared = Shared(broker, APIS, RequestMemory(ByteBudget(REQUEST_BYTES)))
+        self._nursery = nursery
+
+    async def _compete(self, leases: Leases) -> None:
+        """Compete for the lease, and work under it for some time."""
+        while True:
+            await leases.while_held(LEASE, self._work)
+
+    async def _work(self) -> None:
+        self.history.begin_lease(self.name, LEASE)
+        try:
+            await trio.sleep(self.chance.expovariate(1 / (10 * self.lease_s)))
+        finally:
+            self.history.end_lease(self.name, LEASE)
+
+
+async def again(task: Callable[[], Awaitable[None]]) -> None:
+    """Run a task, and once more after each error of the store, as `supervise` does. Other errors end the run."""
+    while True:
+        try:
+            await task()
+        except* KafkaError:
+            pass
+        await trio.sleep(AGAIN_S)

@@ -1,0 +1,294 @@
+"""A run: brokers, producers, members of a group and faults for virtual hours, and then quiet and a final check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+from attrs import define, field, frozen
+from trio.testing import MockClock
+
+from korvet.broker.broker import MakeGroups
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.maintenance.leases import Leases
+from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.memory import MemoryStorage
+from korvet.testing.records import records_from
+from korvet.testing.simulation.brokers import MakeLeases, MakeLink, Makers, SimulatedBroker, WallClock
+from korvet.testing.simulation.clients import TOPIC, GroupSettings, Member, Producer
+from korvet.testing.simulation.determinism import Scheduler, chance_of, deterministic
+from korvet.testing.simulation.faults import Faults
+from korvet.testing.simulation.history import History, Violation, named
+from korvet.testing.simulation.network import MemoryTransport, Network
+from korvet.testing.simulation.store import StoreLink
+
+GROUP = "billing"
+LOOK_S = 10.0
+
+
+def leases_of(storage: Storage, lease_s: float, holder: str) -> Leases:
+    return Leases(storage, lease_s, holder)
+
+
+@frozen
+class Setup:
+    """What is simulated. Times are virtual seconds, and means if they are random."""
+
+    hours: float = 10.0
+    brokers: int = 3
+    #: Brokers that coordinate groups. Two brokers of one store do not share this work yet.
+    coordinators: int = 1
+    producers: int = 2
+    members: int = 3
+    partitions: int = 4
+    between_produces_s: float = 600.0
+    between_faults_s: float = 400.0
+    #: Between two times that a member ends, with or without leaving, and another one begins.
+    between_members_s: float = 1800.0
+    heartbeat_s: float = 300.0
+    session_s: float = 900.0
+    rebalance_s: float = 600.0
+    lease_s: float = 300.0
+    #: The time in which the group has to be stable, and all records read, after the faults have ended.
+    settle_s: float = 7200.0
+    make_link: MakeLink = StoreLink
+    make_groups: MakeGroups = GroupCoordinator
+    make_leases: MakeLeases = leases_of
+
+
+@frozen
+class Result:
+    """The outcome of a run without violations."""
+
+    seed: int
+    #: The same for each run of a seed with the same setup.
+    digest: str
+    events: int
+    faults: int
+    records: int  # acknowledged
+    records_read: int
+    generations: int
+
+
+class SimulationFailed(AssertionError):  # noqa: N818  names the condition
+    """A violation, or an exception in a run. The message has the seed and the last events."""
+
+    def __init__(self, seed: int, reason: str, last_events: Sequence[str]) -> None:
+        events = "\n".join(last_events)
+        super().__init__(
+            f"seed {seed}: {reason}\nSEED={seed} repeats it in a test that takes its seeds from seeds().\n"
+            f"The last events (virtual seconds, actor, event):\n{events}"
+        )
+        self.seed = seed
+        self.reason = reason
+
+
+def simulate(seed: int, setup: Setup | None = None) -> Result:
+    """Run one simulation. Raises SimulationFailed.
+
+    The same seed and setup repeat the run exactly, on the same version of Python.
+    """
+    setup = setup or Setup()
+    clock = MockClock(autojump_threshold=0)
+    with deterministic(seed, clock) as scheduler:
+        run = Simulation(seed, setup, scheduler)
+        try:
+            return trio.run(run.run, clock=clock)
+        except Exception as error:  # noqa: BLE001  raised with the seed
+            cause = run.history.violation or leaf(error)
+            reason = str(cause) if isinstance(cause, Violation) else repr(cause)
+            raise SimulationFailed(seed, reason, run.history.last_events) from cause
+
+
+def leaf(error: BaseException) -> BaseException:
+    """Return the first exception in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def seeds(count: int) -> list[int]:
+    """Return the seeds 0, 1, … for a test's parameters, or only the one in the environment variable SEED."""
+    chosen = os.environ.get("SEED")
+    return [*range(count)] if chosen is None else [int(chosen)]
+
+
+@define(eq=False)
+class Simulation:
+    """One run of `simulate`."""
+
+    seed: int
+    setup: Setup
+    scheduler: Scheduler
+    history: History = field(factory=History)
+    network: Network = field(init=False)
+    store: MemoryStorage = field(init=False)
+    store_clock: WallClock = field(factory=WallClock)
+    brokers: list[SimulatedBroker] = field(factory=list)
+    producers: list[Producer] = field(factory=list)
+    members: dict[Member, trio.CancelScope] = field(factory=dict)
+    _joined: int = 0
+
+    async def run(self) -> Result:
+        """Run it. Raises Violation in an exception group."""
+        setup = self.setup
+        self.network = Network(chance_of(self.seed, "network"), self._accept)
+        self.store = MemoryStorage(clock=self.store_clock)
+        await self.store.create_topic(TOPIC, setup.partitions, {})
+        makers = Makers(setup.make_link, setup.make_groups, setup.make_leases)
+        self.brokers = [self._broker(number, makers) for number in range(setup.brokers)]
+        faults = Faults(
+            self.brokers,
+            self.network,
+            self.store_clock,
+            self.scheduler,
+            self.history,
+            chance_of(self.seed, "faults"),
+            setup.between_faults_s,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            for broker in self.brokers:
+                broker.start(nursery)
+            try:
+                await self._churn(faults, nursery)
+                await self._settle()
+                nursery.cancel_scope.cancel()
+            finally:
+                for broker in self.brokers:
+                    broker.crash()  # its connections are shielded from cancellation
+        for number in range(setup.partitions):
+            tp = TopicPartition(TOPIC, number)
+            found = await records_from(self.store, tp)
+            self.history.check_log(tp, [(each.offset, (each.value or b"").decode()) for each in found])
+        return self._result(faults.count)
+
+    async def _churn(self, faults: Faults, nursery: trio.Nursery) -> None:
+        """Let clients and faults do their work until the time is over."""
+        for number in range(self.setup.producers):
+            producer = Producer(
+                f"producer-{number}",
+                self.network,
+                self.history,
+                chance_of(self.seed, f"producer {number}"),
+                tuple(broker.name for broker in self.brokers),
+                partitions=self.setup.partitions,
+                pause_s=self.setup.between_produces_s,
+            )
+            self.producers.append(producer)
+            nursery.start_soon(producer.run)
+        for _ in range(self.setup.members):
+            self._start_member(nursery)
+        with trio.move_on_after(self.setup.hours * 3600):
+            async with trio.open_nursery() as churning:
+                churning.start_soon(faults.run, nursery)
+                churning.start_soon(self._replace_members, nursery)
+
+    async def _settle(self) -> None:
+        """Wait until everything is read and the group is stable. Violation if that takes too long."""
+        for producer in self.producers:
+            producer.is_stopping = True
+        with trio.move_on_after(self.setup.settle_s):
+            while (missing := await self._missing()) is not None:  # noqa: ASYNC110  no event comes
+                await trio.sleep(LOOK_S)
+            return
+        self.history.fail(f"{self.setup.settle_s:.0f} s after the last fault {missing}")
+
+    async def _missing(self) -> str | None:
+        """Return what has to happen until the cluster is quiet, or None."""
+        for producer in self.producers:
+            if producer.unsent:
+                return f"{producer.name} has {len(producer.unsent)} batches that were not acknowledged"
+        owned = sorted(tp for member in self.members for tp in member.positions)
+        tps = [TopicPartition(TOPIC, number) for number in range(self.setup.partitions)]
+        if owned != tps:
+            return f"the members own {named(owned)}"
+        committed = await self.store.committed(GROUP)
+        for tp in tps:
+            end = (await self.store.latest(tp)).high_watermark
+            at = committed[tp].offset if tp in committed else 0
+            if at != end:
+                return f"{at} is committed for {named([tp])}, which ends at {end}"
+        return None
+
+    async def _watch(self) -> None:
+        """End the run at a violation that was raised where nothing handles it."""
+        await self.history.violated.wait()
+        raise self.history.violation or Violation("unknown")
+
+    # --- Brokers ----------------------------------------------------------------------------------------
+
+    def _broker(self, number: int, makers: Makers) -> SimulatedBroker:
+        return SimulatedBroker(
+            f"broker-{number}",
+            number,
+            self.store,
+            self.history,
+            chance_of(self.seed, f"broker {number}"),
+            makers,
+            self.setup.lease_s,
+            coordinates=number < self.setup.coordinators,
+        )
+
+    def _accept(self, broker: str, transport: MemoryTransport, client: str) -> Callable[[], None]:
+        (found,) = (each for each in self.brokers if each.name == broker)
+        return found.accept(transport, client)
+
+    # --- Members ----------------------------------------------------------------------------------------
+
+    async def _replace_members(self, nursery: trio.Nursery) -> None:
+        """End a member from time to time, politely or not, and start another one."""
+        chance = chance_of(self.seed, "members")
+        while True:
+            await trio.sleep(chance.expovariate(1 / self.setup.between_members_s))
+            member = chance.choice(list(self.members))
+            if chance.random() < 0.5:
+                member.is_leaving = True
+            else:
+                self.history.note(member.name, "is killed")
+                self.members[member].cancel()
+            del self.members[member]
+            self._start_member(nursery)
+
+    def _start_member(self, nursery: trio.Nursery) -> None:
+        self._joined += 1
+        setup, name = self.setup, f"member-{self._joined}"
+        settings = GroupSettings(
+            GROUP,
+            setup.partitions,
+            setup.session_s,
+            setup.rebalance_s,
+            setup.heartbeat_s,
+            tuple(broker.name for broker in self.brokers[: setup.coordinators]),
+        )
+        member = Member(
+            name,
+            self.network,
+            self.history,
+            chance_of(self.seed, name),
+            tuple(broker.name for broker in self.brokers),
+            settings=settings,
+        )
+        self.members[member] = scope = trio.CancelScope()
+        nursery.start_soon(partial(within, scope, member.run))
+
+    def _result(self, faults: int) -> Result:
+        history = self.history
+        history.note("end", f"{self.scheduler.chance.random()}")
+        return Result(
+            self.seed,
+            history.digest,
+            history.events,
+            faults,
+            len(history.acknowledged),
+            history.records_read,
+            history.generation(GROUP),
+        )
+
+
+async def within(scope: trio.CancelScope, function: Callable[[], object]) -> None:
+    """Run a function that may be cancelled."""
+    with scope:
+        await function()  # type: ignore[misc]

@@ -1,0 +1,162 @@
+"""The simulation: seeds that pass, repeat exactly, and find errors that are put into the broker on purpose."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import trio
+from attrs import define, evolve
+from trio.testing import MockClock
+
+from korvet.groups.coordinator import GroupCoordinator, HeldGroup, _notify, _now_ms
+from korvet.maintenance.leases import Lease, Leases
+from korvet.storage.interface import Storage
+from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
+from korvet.testing.simulation.determinism import Scheduler, deterministic, start_owned
+from korvet.testing.simulation.store import StoreLink
+
+# Seeds in which the errors below have to be found, at most.
+TRIED = 20
+PRINT_DIGEST = """
+from korvet.testing.simulation import Setup, simulate
+print(simulate(1, Setup(hours=2)).digest)
+"""
+
+
+class AnswersBeforeSaving(GroupCoordinator):
+    """Answers members before their group is saved."""
+
+    async def _settle(self, group_id: str, held: HeldGroup) -> None:
+        held.group.tick(_now_ms())
+        answers, held.group.answers = held.group.answers, []
+        for ticket, answer in answers:
+            _notify(ticket, answer)
+        await super()._settle(group_id, held)
+
+
+@define(eq=False)
+class ForgetsProducers(StoreLink):
+    """Forgets all producers when a broker starts."""
+
+    def __attrs_post_init__(self) -> None:
+        for log in self.store._logs.values():
+            log.producers.producers.clear()
+            log.producers.complete_from = 2**62
+
+
+class KeepsLeaseTooLong(Leases):
+    """Goes on working until the loss of the lease is certain."""
+
+    async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
+        while True:
+            scope.deadline = math.inf
+            await trio.sleep_until(lease.renewed_s + self.lease_s / 3)
+            if not await self._renew(lease):
+                scope.cancel()
+                return
+
+
+def keeps_too_long(storage: Storage, lease_s: float, holder: str) -> Leases:
+    return KeepsLeaseTooLong(storage, lease_s, holder)
+
+
+# Many produces and faults, since only a lost answer makes a producer send a batch again.
+BUSY = Setup(hours=4, between_produces_s=60, between_faults_s=120)
+ERRORS = {
+    "answers before saving": (Setup(make_groups=AnswersBeforeSaving), "after generation|own orders"),
+    "forgets producers": (evolve(BUSY, make_link=ForgetsProducers), "is at orders-.*, too|OUT_OF_ORDER"),
+    "keeps a lease too long": (Setup(make_leases=keeps_too_long), "work under the lease"),
+}
+
+
+def first_failure(setup: Setup) -> SimulationFailed:
+    """Return the failure of the first seed that has one."""
+    for seed in range(TRIED):
+        try:
+            simulate(seed, setup)
+        except SimulationFailed as failure:
+            return failure
+    pytest.fail(f"none of {TRIED} seeds finds the error")
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_churn_violates_no_guarantee(seed: int) -> None:
+    result = simulate(seed)
+
+    assert result.faults > 30
+    assert result.records > 100
+    assert result.records_read >= 2 * result.records  # by the group, and at the end
+    assert result.generations > 3
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
+    setup, expected = ERRORS[error]
+    failure = first_failure(setup)
+
+    assert re.search(expected, failure.reason)
+    assert f"SEED={failure.seed} repeats it" in str(failure)
+    with pytest.raises(SimulationFailed) as again:
+        simulate(failure.seed, setup)
+    assert str(failure) == str(again.value)
+    correct = Setup()
+    simulate(
+        failure.seed,
+        evolve(
+            setup,
+            make_groups=correct.make_groups,
+            make_link=correct.make_link,
+            make_leases=correct.make_leases,
+        ),
+    )
+
+
+def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:
+    here = simulate(1, Setup(hours=2))
+
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        there = subprocess.run(
+            [sys.executable, "-c", PRINT_DIGEST], env=environment, capture_output=True, text=True, check=True
+        )
+        assert here.digest == there.stdout.strip()
+    assert here.digest != simulate(2, Setup(hours=2)).digest
+
+
+def test_paused_tasks_run_when_their_owner_is_resumed() -> None:
+    """The clock goes on meanwhile, and other tasks run."""
+    clock = MockClock(autojump_threshold=0)
+    seen: list[tuple[float, str]] = []
+
+    async def tick(name: str) -> None:
+        for _ in range(3):
+            await trio.sleep(10)
+            seen.append((trio.current_time(), name))
+
+    async def main(scheduler: Scheduler) -> None:
+        async with trio.open_nursery() as nursery:
+            start_owned(nursery, "paused", partial(tick, "paused"))
+            nursery.start_soon(tick, "other")
+            await trio.sleep(5)
+            scheduler.pause("paused")
+            await trio.sleep(20)
+            await scheduler.resume("paused")
+
+    with deterministic(0, clock) as scheduler:
+        trio.run(main, scheduler, clock=clock)
+
+    assert [10, 20, 30] == [when for when, name in seen if name == "other"]
+    assert [25, 35, 45] == [when for when, name in seen if name == "paused"]
+
+
+def test_seed_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEED", raising=False)
+    assert [0, 1, 2] == seeds(3)
+    monkeypatch.setenv("SEED", "17")
+    assert [17] == seeds(3)
