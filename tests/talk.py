@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import open_broker
+from korvet.broker.broker import open_broker, registration_of
 from korvet.broker.counters import Counters
+from korvet.cluster.membership import Membership
 from korvet.config import Config, Listener
 from korvet.handlers import APIS
 from korvet.protocol.frames import Frame, FrameReader
@@ -75,9 +76,9 @@ async def serving(
     """Serve on free ports, and drain at the end. The block may take `limit_s`."""
     config = Config(**{"listeners": LOOPBACK, "shutdown_deadline_ms": 2000, **settings})
     listeners = open_listeners(config)
-    advertised = advertised_addresses(listeners)
+    membership = Membership(registration_of(config, advertised_addresses(listeners), 0))
     broker = await open_broker(
-        storage or MemoryStorage(), config, advertised=advertised, counters=counters or Seen()
+        storage or MemoryStorage(), config, membership=membership, counters=counters or Seen()
     )
     server = Server(broker, listeners, sweep_interval_s)
     with trio.fail_after(limit_s):

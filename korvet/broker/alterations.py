@@ -7,7 +7,7 @@ that are fixed when a topic is created, as tools send that copy a description, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
 from attrs import evolve, frozen
@@ -181,9 +181,16 @@ def validate_topic_resource(name: str) -> None:
 
 
 def with_partitions(
-    topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None, config: Config
+    topic: Topic,
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+    config: Config,
+    living: Collection[int],
 ) -> Topic:
-    """Return the topic with `count` partitions. Raises InvalidPartitions, InvalidReplicaAssignment."""
+    """Return the topic with `count` partitions, assigned to living brokers.
+
+    Raises InvalidPartitions, InvalidReplicaAssignment.
+    """
     there = topic.partitions
     if count == there:
         raise InvalidPartitions(f"Topic already has {there} partition(s).")
@@ -196,15 +203,17 @@ def with_partitions(
             f"{count} partitions are more than max.partitions={config.max_partitions} allows."
         )
     if assignments is not None:
-        _validate_assignments(assignments, count - there, config)
+        _validate_assignments(assignments, count - there, living)
     return evolve(topic, partitions=count)
 
 
-def _validate_assignments(assignments: Sequence[Sequence[int]], additional: int, config: Config) -> None:
+def _validate_assignments(
+    assignments: Sequence[Sequence[int]], additional: int, living: Collection[int]
+) -> None:
     if len(assignments) != additional:
         raise InvalidReplicaAssignment(
             f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s)"
             " were specified."
         )
     for brokers in assignments:
-        validate_brokers(brokers, config)
+        validate_brokers(brokers, living)

@@ -1,8 +1,8 @@
 """The interface of the broker to its handlers: storage, topics, groups, settings, the clock, and the broker's identity.
 
 Every handler accesses a topic, a group or the cluster through `Broker.topic`, `topic_by_id`, `group` and `cluster`.
-These take the operation and refuse it if the authorizer does (`korvet.broker.authorization`). Node ids, leaders, leader
-epochs and coordinators are determined only here, because later there will be several brokers.
+These take the operation and refuse it if the authorizer does (`korvet.broker.authorization`). Handlers learn the living
+brokers, leaders, leader epochs and coordinators only here; `korvet.cluster` determines them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from uuid import UUID, uuid4
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.broker.authorization import ERRORS, Authorization, open_authorization
 from korvet.broker.counters import Counters
@@ -23,7 +23,9 @@ from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.quotas import ClientQuotas
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
-from korvet.config import Config
+from korvet.cluster.membership import Membership
+from korvet.cluster.registration import FIRST_ID, Registration
+from korvet.config import ASSIGNED, Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.compaction import CompactionWorker
 from korvet.maintenance.leases import Leases
@@ -64,8 +66,8 @@ from korvet.tiered.remote import RemoteStore
 NO_EPOCH = -1
 CLUSTER_ID = ("cluster", "id")  # of the document
 
-# Makes the group coordinator of a broker from its storage, settings, clock and leases.
-MakeGroups = Callable[[Storage, Config, Callable[[], int], Leases], GroupCoordinator]
+# Makes the group coordinator of a broker from its storage, settings, clock and membership.
+MakeGroups = Callable[[Storage, Config, Callable[[], int], Membership], GroupCoordinator]
 
 
 class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not an error
@@ -138,7 +140,7 @@ class Broker:
     _storage: Storage
     config: Config
     cluster_id: str
-    advertised: Mapping[str, tuple[str, int]]  # host and port by listener name
+    membership: Membership = field(repr=False)
     counters: Counters = field(repr=False)
     clock: Callable[[], int] = field(repr=False)  # milliseconds since 1970
     # None if every client may do everything
@@ -176,20 +178,24 @@ class Broker:
     # --- Brokers, leaders, coordinators -----------------------------------------------------------------
 
     def nodes(self, context: RequestContext) -> Sequence[Node]:
-        """Return the live brokers, with the addresses that are advertised on the client's listener."""
-        host, port = self.advertised.get(context.listener_name, ("localhost", 9092))
-        return [Node(self.config.node_id, host, port, self.config.broker_rack)]
+        """Return the living brokers, with the addresses that are advertised on the client's listener."""
+        listener = context.listener_name
+        return [_node(each, listener) for each in self.membership.brokers_on(listener)]
 
     @property
     def controller_id(self) -> int:
-        return self.config.node_id
+        return self.membership.controller_id
 
-    def coordinator(self, context: RequestContext, group_id: str) -> Node:  # noqa: ARG002  later it depends on it
-        """Return the coordinator of a group."""
-        return self.nodes(context)[0]
+    def coordinator(self, context: RequestContext, group_id: str) -> Node:
+        """Return the coordinator of a group. Raises CoordinatorNotAvailable if it lacks the client's listener."""
+        found = self.membership.coordinator(group_id)
+        if context.listener_name not in found.addresses:
+            raise CoordinatorNotAvailable(f"broker {found.node_id} has no listener {context.listener_name}")
+        return _node(found, context.listener_name)
 
-    def leader_id(self, tp: TopicPartition) -> int:  # noqa: ARG002  as above
-        return self.config.node_id
+    def leader_id(self, context: RequestContext, tp: TopicPartition) -> int:
+        """Return the node id of a partition's leader."""
+        return self.membership.leader_id(tp, context.listener_name)
 
     def leader_epoch(self, tp: TopicPartition) -> int:
         """Return the leader epoch that the store last returned, or 0."""
@@ -331,7 +337,7 @@ class Broker:
 
     async def plan_topic(self, new: NewTopic) -> PlannedTopic:
         """Return the topic as it would be created, without creating it. Raises the KafkaError that prevents it."""
-        planned = plan(new, self.config, await self._storage.topics())
+        planned = plan(new, self.config, await self._storage.topics(), self.membership.living)
         await self.check_partitions(planned.partitions)
         return planned
 
@@ -415,6 +421,11 @@ class Broker:
             scope.cancel()
 
 
+def _node(broker: Registration, listener: str) -> Node:
+    host, port = broker.addresses[listener]
+    return Node(broker.node_id, host, port, broker.rack)
+
+
 def now_in_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -439,7 +450,7 @@ async def open_broker(
     storage: Storage,
     config: Config,
     *,
-    advertised: Mapping[str, tuple[str, int]] | None = None,
+    membership: Membership | None = None,
     counters: Counters | None = None,
     clock: Callable[[], int] = now_in_ms,
     remote: RemoteStore | None = None,
@@ -447,11 +458,15 @@ async def open_broker(
 ) -> Broker:
     """Create the broker on a storage, and store a cluster id if there is none.
 
-    `advertised` has host and port by listener name; `remote` is the lake at `lake.url`, if that is set. Raises
-    AuthorizerUsageError.
+    Without `membership`, the broker is alone, at the default address. `remote` is the lake at `lake.url`, if that is
+    set. Raises AuthorizerUsageError.
     """
     if counters is not None and counters.is_counting:
         storage.start_counting()
+    if membership is None:
+        membership = Membership(registration_of(config, {"PLAINTEXT": ("localhost", 9092)}, clock()))
+    if config.node_id != membership.node_id:
+        config = evolve(config, node_id=membership.node_id)
     log, leases = Tiers(storage, config, remote), Leases(storage)
     quotas = ClientQuotas(storage, config)
     await quotas.stored.refresh_or_report()
@@ -459,18 +474,38 @@ async def open_broker(
         storage=storage,
         config=config,
         cluster_id=await _cluster_id(storage),
-        advertised=advertised or {},
+        membership=membership,
         counters=counters or Counters(),
         clock=clock,
         authorization=await open_authorization(storage, config),
         log=log,
         answers=AnswerBudget(share_of(config.queued_max_response_bytes, config.processes)),
         producer_ids=ProducerIds(storage, clock),
-        groups=make_groups(storage, config, clock, leases),
+        groups=make_groups(storage, config, clock, membership),
         retention=RetentionWorker(storage, config, leases, log),
         compaction=CompactionWorker(storage, config, leases),
         users=Users(storage),
         quotas=quotas,
+    )
+
+
+def registration_of(
+    config: Config,
+    addresses: Mapping[str, tuple[str, int]],
+    start_ms: int,
+    *,
+    incarnation: str = "",
+    version: str = "",
+) -> Registration:
+    """Return the registration of a broker with these advertised addresses, by listener name."""
+    return Registration(
+        FIRST_ID if config.node_id == ASSIGNED else config.node_id,
+        incarnation,
+        addresses,
+        config.broker_rack,
+        version,
+        start_ms,
+        config.processes,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain, product
@@ -379,8 +380,10 @@ def requested_partitions(new: NewTopic, config: Config) -> int:
     return config.num_partitions if new.num_partitions == -1 else max(0, new.num_partitions)
 
 
-def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTopic:
+def plan(new: NewTopic, config: Config, existing: Collection[str], brokers: Collection[int]) -> PlannedTopic:
     """Validate a requested topic by Kafka's rules, in Kafka's order, and return the topic to create.
+
+    `brokers` are the living ones.
 
     Raises InvalidTopicException, TopicAlreadyExists, InvalidConfig, InvalidRequest, InvalidReplicaAssignment,
     InvalidReplicationFactor, InvalidPartitions.
@@ -392,7 +395,7 @@ def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTop
         raise InvalidTopicException(f"Topic '{new.name}' collides with existing topic: {other}")
     settings = validate_settings(new.settings)
     validate_together(settings, config)
-    partitions = _assigned(new, config) if new.assignments else _counted(new, config)
+    partitions = _assigned(new, brokers) if new.assignments else _counted(new, config, brokers)
     if partitions > config.max_partitions:
         raise InvalidPartitions(
             f"{partitions} partitions are more than max.partitions={config.max_partitions} allows."
@@ -400,25 +403,25 @@ def plan(new: NewTopic, config: Config, existing: Collection[str]) -> PlannedTop
     return PlannedTopic(new.name, partitions, settings)
 
 
-def _counted(new: NewTopic, config: Config) -> int:
+def _counted(new: NewTopic, config: Config, brokers: Collection[int]) -> int:
     """Return the number of partitions if the broker assigns them."""
     factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
     if factor < 1:
         raise InvalidReplicationFactor(
             "Replication factor must be larger than 0, or -1 to use the default value."
         )
-    if factor > 1 and config.replication_factor_policy == "strict":
+    if factor > len(brokers) and config.replication_factor_policy == "strict":
         raise InvalidReplicationFactor(
-            f"Unable to replicate the partition {factor} time(s): Redis is what replicates here, and"
-            " replication.factor.policy=strict accepts 1 alone."
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be"
+            f" reached because only {len(brokers)} broker(s) are registered."
         )
     if new.num_partitions < 1 and new.num_partitions != -1:
         raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     return config.num_partitions if new.num_partitions == -1 else new.num_partitions
 
 
-def _assigned(new: NewTopic, config: Config) -> int:
-    """Return the number of partitions if the client has assigned them, all to this broker."""
+def _assigned(new: NewTopic, living: Collection[int]) -> int:
+    """Return the number of partitions if the client has assigned them to living brokers."""
     if new.replication_factor != -1:
         raise InvalidRequest(
             "A manual partition assignment was specified, but replication factor was not set to -1."
@@ -428,23 +431,23 @@ def _assigned(new: NewTopic, config: Config) -> int:
             "A manual partition assignment was specified, but numPartitions was not set to -1."
         )
     for _, brokers in new.assignments:
-        validate_brokers(brokers, config)
+        validate_brokers(brokers, living)
     if sorted(partition for partition, _ in new.assignments) != list(range(len(new.assignments))):
         raise InvalidReplicaAssignment("Partitions should be a consecutive 0-based integer sequence.")
     return len(new.assignments)
 
 
-def validate_brokers(brokers: Sequence[int], config: Config) -> None:
-    """Raise InvalidReplicaAssignment unless `brokers` is this broker alone."""
+def validate_brokers(brokers: Sequence[int], living: Collection[int]) -> None:
+    """Raise InvalidReplicaAssignment unless `brokers` are living ones, each once."""
     if not brokers:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
-    if unknown := [broker for broker in brokers if broker != config.node_id]:
+    if unknown := [broker for broker in brokers if broker not in living]:
         raise InvalidReplicaAssignment(
             f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
         )
-    if len(brokers) > 1:
+    if repeated := [broker for broker, times in Counter(brokers).items() if times > 1]:
         raise InvalidReplicaAssignment(
-            f"The manual partition assignment includes the broker {config.node_id} more than once."
+            f"The manual partition assignment includes the broker {repeated[0]} more than once."
         )
 
 

@@ -26,9 +26,10 @@ from korvet.config.kinds import (
 )
 from korvet.config.listeners import Listener
 from korvet.config.loading import OF_LISTENERS, load_config, setting_of
-from korvet.config.settings import GROUPS, HIDDEN, Config, Setting, settings
+from korvet.config.settings import ASSIGNED, GROUPS, HIDDEN, Config, Setting, settings
 
 __all__ = [
+    "ASSIGNED",
     "GROUPS",
     "HIDDEN",
     "MAX_LONG",

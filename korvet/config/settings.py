@@ -50,6 +50,7 @@ LOG_LEVEL = text(
 
 #: Stands for the value of a secret, as in Kafka.
 HIDDEN = "[hidden]"
+ASSIGNED = -1  # a node id that the broker does not choose itself
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -122,7 +123,18 @@ class Config:
         (),
         "security protocol of each listener; if not set, the protocol of that name, else PLAINTEXT",
     )
-    node_id: int = _setting(integer(at_least=0), 1, "id of this broker", aliases=("broker.id",))
+    node_id: int = _setting(
+        integer(at_least=ASSIGNED),
+        ASSIGNED,
+        "id of this broker; -1 assigns the one that a broker with these addresses had last, else the lowest free one",
+        aliases=("broker.id",),
+    )
+    broker_session_timeout_ms: int = _setting(
+        integer(at_least=1000),
+        9000,
+        "time without a renewed registration after which the other brokers on the store declare this one dead",
+        unit="ms",
+    )
     broker_rack: str | None = _setting(
         optional(text("any text")), None, "rack of this broker, returned to clients"
     )
@@ -205,7 +217,8 @@ class Config:
     replication_factor_policy: str = _setting(
         one_of("lenient", "strict"),
         "lenient",
-        "lenient accepts any replication factor and reports 1, because Redis replicates; strict accepts only 1",
+        "lenient accepts any replication factor and reports 1, because Redis replicates; strict accepts at most the"
+        " number of living brokers",
     )
     storage_layout: str = _setting(
         one_of("record", "batch"),
@@ -633,8 +646,6 @@ def _contradictions(config: Config) -> Iterator[str]:
             "$.group.min.session.timeout.ms: it is above group.max.session.timeout.ms; accepted: at most"
             f" {config.group_max_session_timeout_ms}"
         )
-    if config.replication_factor_policy == "strict" and config.default_replication_factor != 1:
-        yield "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1"
     if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
         yield "$.max.connections.per.ip: 0 requires max.connections.per.ip.overrides; accepted: at least 1"
     if config.processes > 1 and config.storage.startswith("memory:"):

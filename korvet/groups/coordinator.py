@@ -6,12 +6,20 @@ group from memory, answers waiting requests with a retriable error, and loads th
 This one mechanism covers an unavailable store, another broker that coordinated the group, and a broker that was
 killed: members continue to heartbeat in the generation that was saved last.
 
+`Membership` says which broker coordinates a group. When that changes, this broker drops the groups that it has lost,
+answers their waiting requests with NOT_COORDINATOR, and loads those that it has gained. A broker that loads a group
+saves its document once and begins an epoch (`Storage.fence`), so that the store rejects what the previous coordinator
+has sent and the network, or a pause of that broker, has delayed: its documents by their versions, its commits by their
+epoch. A broker whose session has ended, which others may have declared dead, serves no group until it has renewed its
+registration, and then loads its groups again (`Membership.tenure`).
+
 Offsets are committed without holding the lock, so that commits do not wait for each other. A new generation is not
 saved while commits of the previous one are in flight, and the storage rejects commits of a generation that is older
 than the newest one it has seen.
 
 `run` handles timeouts. `expire_positions` deletes committed offsets that are older than `offsets.retention.minutes`
-and belong to topics that the group does not consume. Both run forever, under `korvet.concurrency.tasks.supervise`.
+and belong to topics that the group does not consume. Each broker does it for the groups that it coordinates. Both run
+forever, under `korvet.concurrency.tasks.supervise`.
 """
 
 from __future__ import annotations
@@ -25,13 +33,13 @@ from heapq import heappop, heappush
 import trio
 from attrs import define, field
 
+from korvet.cluster.membership import Membership
 from korvet.concurrency.tasks import in_parallel
 from korvet.config import Config
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.deadlines import NEVER
 from korvet.groups.document import UnreadableDocument, read, written
 from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
-from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -54,7 +62,6 @@ KIND = "group"
 NO_GENERATION = -1
 # After a group could not be saved, load it again after this time unless a request loads it before.
 LOOK_AGAIN_MS = 5000
-EXPIRY_LEASE = "expired positions"
 
 # A context manager that bounds a wait, as `Broker.parked` does. The argument is the maximum in seconds.
 Parked = Callable[[float], AbstractContextManager[object]]
@@ -82,9 +89,11 @@ class HeldGroup:
     """A group in memory, and the state of its saved document."""
 
     group: ClassicGroup
+    tenure: int  # the one of this broker in which the group was loaded
     lock: trio.Lock = field(factory=trio.Lock)
     is_loaded: bool = False
     version: int = 0  # of the document; 0 if there is none
+    epoch: int = 0  # of this broker as the group's coordinator
     saved_state: State | None = None
     saved_generation: int = 0
     since_ms: int = 0
@@ -121,8 +130,7 @@ class GroupCoordinator:
     storage: Storage
     config: Config
     clock: Callable[[], int]
-    leases: Leases = field(repr=False)
-    expiry_lease: str = field(default=EXPIRY_LEASE, kw_only=True)
+    membership: Membership = field(repr=False)
     _groups: dict[str, HeldGroup] = field(factory=dict)
     _due: list[tuple[float, str]] = field(
         factory=list
@@ -167,7 +175,7 @@ class GroupCoordinator:
         _check_group_id(group_id)
         now_ms = _now_ms()
         resting = self._groups.get(group_id)
-        if resting is not None and resting.is_at_rest(now_ms):
+        if resting is not None and resting.is_at_rest(now_ms) and self._is_current(resting):
             # The fast path of the most frequent request: it only postpones a deadline, so there is nothing to save and
             # no answer to send, and the lock is not needed.
             resting.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
@@ -195,7 +203,8 @@ class GroupCoordinator:
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets as `Storage.committed` does: any broker may answer from the store."""
+        """Return committed offsets as `Storage.committed` does."""
+        self.membership.check_coordinates(group_id)
         return await self.storage.committed(group_id, tps)
 
     async def commit(
@@ -220,9 +229,17 @@ class GroupCoordinator:
             held.group.is_unsaved |= not held.exists
             held.commits += 1
         try:
-            return await self.storage.ack(group_id, offsets, generation_id=max(generation_id, NO_GENERATION))
+            outcomes = await self.storage.ack(
+                group_id,
+                offsets,
+                generation_id=max(generation_id, NO_GENERATION),
+                coordinator_epoch=held.epoch,
+            )
         finally:
             held.end_commit()
+        if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
+            self._drop(group_id, held)
+        return outcomes
 
     async def delete_positions(
         self, group_id: str, tps: Collection[TopicPartition]
@@ -262,11 +279,12 @@ class GroupCoordinator:
     async def own_groups(self) -> list[ClassicGroup]:
         """Return the groups that this process coordinates, sorted by id."""
         names = sorted({*await self.storage.documents(KIND), *self._groups})
-        found = await in_parallel(self._group_or_none, [name for name in names if self.is_own(name)])
+        own = [name for name in names if self.is_own(name) and self.membership.coordinates(name)]
+        found = await in_parallel(self._group_or_none, own)
         return [group for group in found if group is not None]
 
     def is_own(self, group_id: str) -> bool:  # noqa: ARG002  used by the override for several processes
-        """Return True if this process coordinates the group. A single process coordinates all groups."""
+        """Return True if this process coordinates the group, provided that its broker does."""
         return True
 
     async def delete(self, group_id: str) -> None:
@@ -281,7 +299,7 @@ class GroupCoordinator:
     async def _group_or_none(self, group_id: str) -> ClassicGroup | None:
         try:
             return await self.group(group_id)
-        except (GroupIdNotFound, CoordinatorNotAvailable):
+        except (GroupIdNotFound, CoordinatorNotAvailable, NotCoordinator):
             return None
 
     async def _delete(self, group_id: str, held: HeldGroup) -> None:
@@ -300,15 +318,21 @@ class GroupCoordinator:
     async def _hold(self, group_id: str) -> AsyncIterator[HeldGroup]:
         """Hold the group's lock for the block, then save its changes and send the answers.
 
-        Raises CoordinatorNotAvailable if the document is unreadable, and the errors of the storage.
+        Raises NotCoordinator if another broker coordinates the group, CoordinatorNotAvailable if the document is
+        unreadable or this broker's session has ended, and the errors of the storage.
         """
         while True:
+            self.membership.check_coordinates(group_id)
             held = self._groups.get(group_id)
             if held is None:
-                held = self._groups[group_id] = HeldGroup(ClassicGroup(group_id, self._limits))
+                group = ClassicGroup(group_id, self._limits)
+                held = self._groups[group_id] = HeldGroup(group, self.membership.tenure)
             async with held.lock:
                 if self._groups.get(group_id) is not held:
                     continue  # dropped or deleted while we waited
+                if not self._is_current(held):
+                    self._drop(group_id, held)
+                    continue
                 try:
                     if not held.is_loaded:
                         await self._load(group_id, held)
@@ -335,8 +359,9 @@ class GroupCoordinator:
                     self._unreadable.add(group_id)
                     logger.error("%s: it is not served", error)  # noqa: TRY400  the traceback adds nothing
                 raise CoordinatorNotAvailable(str(error)) from None
-            held.version, held.saved_state = document.version, held.group.state
-            held.saved_generation = held.group.generation_id
+            held.version = document.version
+            await self._save(group_id, held, document.value)
+            held.epoch = await self.storage.fence(group_id)
             held.group.resume(_now_ms())
         held.is_loaded = True
 
@@ -355,6 +380,9 @@ class GroupCoordinator:
                 self._drop(group_id, held)
                 raise
             group.is_unsaved = False
+        if self._groups.get(group_id) is not held or not self._is_current(held):
+            self._drop(group_id, held, ErrorCode.NOT_COORDINATOR)
+            raise NotCoordinator
         answers, group.answers = group.answers, []
         for ticket, answer in answers:
             _notify(ticket, answer)
@@ -370,11 +398,17 @@ class GroupCoordinator:
             raise NotCoordinator(f"group {quoted(group_id)} was coordinated by another broker") from None
         held.saved_state, held.saved_generation = held.group.state, held.group.generation_id
 
-    def _drop(self, group_id: str, held: HeldGroup) -> None:
-        """Remove a group from memory and answer its waiting requests with COORDINATOR_NOT_AVAILABLE."""
+    def _is_current(self, held: HeldGroup) -> bool:
+        """Return True if this broker has been in session since it loaded the group."""
+        return held.tenure == self.membership.tenure and self.membership.is_in_session
+
+    def _drop(
+        self, group_id: str, held: HeldGroup, error_code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ) -> None:
+        """Remove a group from memory and answer its waiting requests with the error."""
         held.group.give_up()
         for ticket, answer in held.group.answers:
-            _notify(ticket, type(answer)(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            _notify(ticket, type(answer)(error_code=error_code))
         held.group.answers.clear()
         if self._groups.get(group_id) is held:
             del self._groups[group_id]
@@ -389,8 +423,24 @@ class GroupCoordinator:
     # --- Time -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Load all saved groups, then handle their timeouts, forever."""
-        await self.own_groups()
+        """Load all saved groups, again after each change of the membership, and handle their timeouts, forever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_membership)
+            await self._handle_timeouts()
+
+    async def _follow_membership(self) -> None:
+        while True:
+            changed = self.membership.changed
+            for group_id, held in list(self._groups.items()):
+                if not (self._is_current(held) and self.membership.coordinates(group_id)):
+                    self._drop(group_id, held, ErrorCode.NOT_COORDINATOR)
+            try:
+                await self.own_groups()
+            except* KafkaError:
+                logger.warning("the store cannot be read; groups are loaded when they are requested")
+            await changed.wait()
+
+    async def _handle_timeouts(self) -> None:
         while True:
             with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
                 await self._earlier.wait()
@@ -428,7 +478,11 @@ class GroupCoordinator:
         try:
             async with self._hold(group_id):
                 pass  # `_settle` at the end of the block calls `tick`
+        except NotCoordinator:
+            pass  # the coordinator handles them
         except KafkaError as error:
+            if not self.membership.is_in_session:
+                return  # it is loaded again when the session begins again
             fields = {"_group": quoted(group_id), "group": group_id, "error": error.message}
             logger.warning("group %(_group)s: its timeouts could not be handled: %(error)s", fields)
             self._check_again(group_id)
@@ -436,14 +490,7 @@ class GroupCoordinator:
     # --- Expiry -----------------------------------------------------------------------------------------
 
     async def expire_positions(self) -> None:
-        """Delete expired offsets, and groups that have none left, periodically and forever.
-
-        If several brokers share a store, only the one that holds the lease does it.
-        """
-        while True:
-            await self.leases.while_held(self.expiry_lease, self._expire_now_and_then, warn_of_rival)
-
-    async def _expire_now_and_then(self) -> None:
+        """Delete expired offsets, and groups that have none left, periodically and forever."""
         while True:
             await trio.sleep(self.config.offsets_retention_check_interval_ms / 1000)
             for group in await self.own_groups():
@@ -496,14 +543,6 @@ class GroupCoordinator:
             return True
         committed_ms = position.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
-
-
-def warn_of_rival() -> None:
-    """Log that another broker coordinates groups in the same store."""
-    logger.warning(
-        "another broker uses this store and coordinates consumer groups, too: a group whose members use both brokers"
-        " never settles; let clients use one of them (--processes N counts as one)"
-    )
 
 
 def _now_ms() -> int:

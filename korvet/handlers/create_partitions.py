@@ -2,7 +2,7 @@
 
 Behaviour: `count` is the new total number of partitions of the topic. Errors: INVALID_PARTITIONS unless it is larger
 than the current number and at most `max.partitions`; INVALID_REPLICA_ASSIGNMENT unless each new partition has one
-assignment, to this broker alone; INVALID_REQUEST for a topic that appears twice; UNKNOWN_TOPIC_OR_PARTITION;
+assignment, to living brokers; INVALID_REQUEST for a topic that appears twice; UNKNOWN_TOPIC_OR_PARTITION;
 POLICY_VIOLATION if the request, up to this topic, adds more than 10,000 partitions in total (or `max.partitions`, if
 that is larger), or if they would exceed `max.broker.partitions`. With `validate_only`, the response is the same and no
 partitions are added.
@@ -62,7 +62,7 @@ async def _create(
     assignments = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
 
     def altered(there: Topic) -> Topic:
-        return with_partitions(there, topic.count, assignments, broker.config)
+        return with_partitions(there, topic.count, assignments, broker.config, broker.membership.living)
 
     there = await broker.topic(context, topic.name, Operation.ALTER)
     additional = altered(there).partitions - there.partitions

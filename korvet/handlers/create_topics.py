@@ -7,8 +7,8 @@ a topic that appears twice in the request. It returns POLICY_VIOLATION for all t
 partitions (or `max.partitions`, if that is larger), and for a topic that would exceed `max.broker.partitions`. It
 returns THROTTLING_QUOTA_EXCEEDED for topics above the client's quota, to which topics count also with `validate_only`.
 -1 means the broker's default. With `validate_only`, the response is the same and nothing is created. The broker accepts
-every replication factor and reports 1, unless `replication.factor.policy=strict`. Manual assignments may only contain
-this broker.
+every replication factor and reports 1; with `replication.factor.policy=strict`, at most the number of living brokers.
+Manual assignments may only contain living brokers.
 
 Versions: settings, partitions and replication factor are in the response from v5, the topic's id from v7. Before v6, a
 client over its quota is only throttled.

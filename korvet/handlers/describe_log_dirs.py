@@ -2,7 +2,8 @@
 
 Behaviour: the storage is the only log directory, with the name in the broker's start line. Each partition has the size
 of its records in bytes, and no lag, since there is one copy. Null requests all topics, an empty list none. Unknown
-partitions are left out, as in Kafka. While the storage is unavailable, the directory is offline: KAFKA_STORAGE_ERROR.
+partitions, and those that other brokers lead, are left out, as in Kafka. While the storage is unavailable, the
+directory is offline: KAFKA_STORAGE_ERROR.
 
 Versions: an error of the whole request from v3. Sizes of the volume from v4: unknown (-1), since Redis may hold other
 data in the same memory.
@@ -41,17 +42,21 @@ async def handle(
     except KafkaError as error:
         return DescribeLogDirsResponse(error_code=error.error_code, results=[])
     write = element_writer(DescribeLogDirsResponse, DescribeLogDirsTopic, context.version)
-    return DescribeLogDirsResponse(results=[await _directory(broker, request.topics, write)])
+    return DescribeLogDirsResponse(results=[await _directory(broker, context, request.topics, write)])
 
 
 async def _directory(
-    broker: Broker, wanted: list[DescribableLogDirTopic] | None, write: Writer[DescribeLogDirsTopic]
+    broker: Broker,
+    context: RequestContext,
+    wanted: list[DescribableLogDirTopic] | None,
+    write: Writer[DescribeLogDirsTopic],
 ) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=broker.log.description, topics=[])
     time_slices = TimeSlices()
     topics: dict[str, DescribeLogDirsTopic] = {}
     try:
-        tps = await broker.log.partitions() if wanted is None else _named(wanted)
+        asked = await broker.log.partitions() if wanted is None else _named(wanted)
+        tps = [tp for tp in asked if broker.leader_id(context, tp) == broker.membership.node_id]
         for first in range(0, len(tps), PARTITIONS_AT_ONCE):
             _describe(await broker.log.sizes(tps[first : first + PARTITIONS_AT_ONCE]), topics)
             await time_slices.next()

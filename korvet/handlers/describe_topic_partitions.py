@@ -118,7 +118,8 @@ async def _described(
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
-            _partition(broker, TopicPartition(topic.name, number)) for number in range(numbers.start, end)
+            _partition(broker, context, TopicPartition(topic.name, number))
+            for number in range(numbers.start, end)
         ],
         topic_authorized_operations=_operations(broker, context, topic.name),
     )
@@ -130,8 +131,10 @@ async def _found(broker: Broker, name: str) -> Topic:
     return await broker.find_topic(name)
 
 
-def _partition(broker: Broker, tp: TopicPartition) -> DescribeTopicPartitionsResponsePartition:
-    leader_id = broker.leader_id(tp)
+def _partition(
+    broker: Broker, context: RequestContext, tp: TopicPartition
+) -> DescribeTopicPartitionsResponsePartition:
+    leader_id = broker.leader_id(context, tp)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=tp.partition,
         leader_id=leader_id,

@@ -1,7 +1,7 @@
 """FindCoordinator: v0-6.
 
-Behaviour: this broker coordinates every group (type 0). The response has the advertised address of the listener that
-received the request.
+Behaviour: a living broker coordinates each group (type 0). The response has its advertised address on the listener that
+received the request. COORDINATOR_NOT_AVAILABLE if it has no such listener, or if this broker's session has ended.
 
 Versions: one key up to v3, any number of keys from v4 (KIP-699).
 

@@ -1,7 +1,7 @@
 """ListGroups: v0-5.
 
-Behaviour: the response has all groups that the client is authorized to describe, including groups that have only
-committed offsets. COORDINATOR_NOT_AVAILABLE while the storage is unavailable.
+Behaviour: the response has all groups that this broker coordinates and the client is authorized to describe, including
+groups that have only committed offsets. COORDINATOR_NOT_AVAILABLE while the storage is unavailable.
 
 Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); both ignore case. All groups are of type
 classic; filters for other types match none.

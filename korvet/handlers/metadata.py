@@ -1,7 +1,7 @@
 """Metadata: v0-12.
 
 Behaviour: return the brokers, with the addresses advertised on the client's listener; a controller, always; and topics
-with their partitions, each of which has this broker as leader and only replica. If both the broker and the client allow
+with their partitions, each of which has one broker as leader and only replica. If both the broker and the client allow
 it, a topic that does not exist is created with the broker's defaults, and is in the same response. Otherwise the error
 is UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for an invalid name.
 
@@ -240,7 +240,9 @@ class Answer:
 
     def _leaders(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
         partitions = [TopicPartition(topic.name, number) for number in numbers]
-        return tuple((self.broker.leader_id(tp), self.broker.leader_epoch(tp)) for tp in partitions)
+        return tuple(
+            (self.broker.leader_id(self.context, tp), self.broker.leader_epoch(tp)) for tp in partitions
+        )
 
     def _encode(self) -> None:
         write = element_writer(MetadataResponse, MetadataResponseTopic, self.context.version)

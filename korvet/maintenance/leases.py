@@ -12,7 +12,6 @@ that. So every step of a job under a lease is either fenced by the store itself 
 
     retention           each step drops the records that are expired by the store's clock; repeating it drops no others
     compaction          each step names its run, and is rejected once another run has begun (`Storage.compact`)
-    expired positions   each group's document is saved by compare-and-set; an expired offset is expired for both brokers
 
 With the storage in memory there is one broker, which gets its leases immediately.
 """
@@ -59,16 +58,13 @@ class Leases:
         self,
         name: str,
         work: Callable[[], Awaitable[None]],
-        found_rival: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait until this broker has the lease of that name, run `work`, and release the lease.
-
-        Call `found_rival` once if another broker renews the lease while this one waits.
 
         Return when `work` does. If the lease is lost, cancel `work` and return. An exception of `work` is raised in an
         exception group.
         """
-        lease = await self._acquire(name, found_rival)
+        lease = await self._acquire(name)
         logger.debug("lease %r is held", name)
         try:
             with trio.CancelScope() as scope:
@@ -82,10 +78,9 @@ class Leases:
             with trio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await self._release(lease)
 
-    async def _acquire(self, name: str, found_rival: Callable[[], None]) -> Lease:
+    async def _acquire(self, name: str) -> Lease:
         token = f"{self.holder} {secrets.token_hex(8)}".encode()
         seen, since_s = -1, 0.0
-        has_rival = False
         while True:
             now_s = trio.current_time()
             try:
@@ -96,9 +91,6 @@ class Leases:
                     new = await self.storage.save(KIND, name, token, expected_version=version)
                     return Lease(name, token, new, now_s)
                 if version != seen:
-                    if seen >= 0 and not has_rival:
-                        has_rival = True
-                        found_rival()
                     seen, since_s = version, trio.current_time()
             except DocumentConflict:
                 continue

@@ -24,13 +24,15 @@ import trio
 from attrs import define, field
 
 import korvet
-from korvet.broker.broker import Broker, MakeGroups, open_broker
+from korvet.broker.broker import Broker, MakeGroups, now_in_ms, open_broker, registration_of
 from korvet.broker.counters import Counters
 from korvet.broker.limits import ByteBudget, share_of
+from korvet.cluster.membership import Membership
+from korvet.cluster.registered import BrokerProcess, registered
 from korvet.concurrency.background import background_nursery
 from korvet.concurrency.decoded_budget import DECODED
 from korvet.concurrency.tasks import supervise
-from korvet.config import Config, Listener
+from korvet.config import ASSIGNED, Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
 from korvet.protocol.connection import Api
@@ -102,6 +104,7 @@ class Server:
     _budget: ByteBudget = field(init=False)
     _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
+    _leaves: bool = True
     _reload_requested: trio.Event = field(factory=trio.Event)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
 
@@ -132,8 +135,12 @@ class Server:
         """True after `stop` was called."""
         return self._stopping.is_set()
 
-    def stop(self) -> None:
-        """Start to drain. The second call ends all connections immediately."""
+    def stop(self, *, leaves: bool = True) -> None:
+        """Start to drain. The second call ends all connections immediately.
+
+        The broker leaves the cluster first if `leaves`: if this process is not one of several that go on.
+        """
+        self._leaves = leaves
         if self._stopping.is_set():
             self._scope.cancel()
             for connection in self._connections:
@@ -145,7 +152,10 @@ class Server:
         self._reload_requested.set()
 
     async def serve(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop` is called, and then close the listeners and drain."""
+        """Serve until `stop` is called, then leave the cluster, close the listeners and drain.
+
+        Raises NodeIdTaken if another broker has taken over this one's node id.
+        """
         with self._scope:
             # Connections run in the outer nursery: accepting ends first, and requests in flight may still finish.
             async with trio.open_nursery() as connections:
@@ -153,6 +163,7 @@ class Server:
                     await self._accept_until_stopped(connections, task_status)
                 finally:
                     self._drain()
+        self.broker.membership.check_not_replaced()
 
     async def _accept_until_stopped(
         self, connections: trio.Nursery, task_status: trio.TaskStatus[Self]
@@ -178,15 +189,23 @@ class Server:
                     await accepting.start(supervise, "certificates", partial(refresh, self._tls.values()))
                 await accepting.start(supervise, "reload", self._reload)
                 accepting.start_soon(shared.busy_poll.keep)
+                accepting.start_soon(self._stop_if_replaced)
                 for bound in self.listeners:
                     for sock in bound.sockets:
                         accepting.start_soon(self._accept, sock, bound.listener, shared, connections)
                 task_status.started(self)
                 await self._stopping.wait()
+                if self._leaves:
+                    await self.broker.membership.leave()
                 accepting.cancel_scope.cancel()
         finally:
             for bound in self.listeners:
                 bound.close()
+
+    async def _stop_if_replaced(self) -> None:
+        """Drain if another broker takes over this one's node id."""
+        await self.broker.membership.ended.wait()
+        self.stop()
 
     async def _reload(self) -> None:
         """Reload whenever `reload` was called. Never returns."""
@@ -424,20 +443,26 @@ async def opened(
     counters: Counters | None = None,
     make_groups: MakeGroups = GroupCoordinator,
     apis: Mapping[int, Api] = APIS,
+    process: BrokerProcess | None = None,
 ) -> AsyncIterator[Server]:
     """Yield a server that is ready to `serve`, and close its listeners at the end of the block.
 
-    Without `storage`, open the storage that the settings name, and close it at the end of the block.
+    Without `storage`, open the storage that the settings name, and close it at the end of the block. `process` is this
+    one if the broker has several.
 
-    Raises StorageUsageError.
+    Raises StorageUsageError, and NodeIdTaken, which is one.
     """
     try:
         source = _storage(config) if storage is None else nullcontext(storage)
-        async with source as found, _remote_store(config) as remote:
+        async with (
+            source as found,
+            _remote_store(config) as remote,
+            _membership(found, config, listeners, process or BrokerProcess()) as membership,
+        ):
             broker = await open_broker(
                 found,
                 config,
-                advertised=advertised_addresses(listeners),
+                membership=membership,
                 counters=counters,
                 remote=remote,
                 make_groups=make_groups,
@@ -446,6 +471,28 @@ async def opened(
     finally:
         for bound in listeners:
             bound.close()
+
+
+def _membership(
+    storage: Storage, config: Config, listeners: Sequence[BoundListener], process: BrokerProcess
+) -> AbstractAsyncContextManager[Membership]:
+    """Return the membership in the cluster of all brokers on the storage, as a context manager."""
+    own = registration_of(
+        config,
+        advertised_addresses(listeners),
+        now_in_ms(),
+        incarnation=process.incarnation,
+        version=korvet.__version__,
+    )
+    if not storage.is_elsewhere:
+        return nullcontext(Membership(own))
+    return registered(
+        storage,
+        own,
+        node_id=None if config.node_id == ASSIGNED else config.node_id,
+        session_s=config.broker_session_timeout_ms / 1000,
+        registers=process.registers,
+    )
 
 
 def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
@@ -504,6 +551,9 @@ def start_lines(server: Server) -> list[str]:
     first = f"korvet {korvet.__version__}: clients connect to {addresses}; {storage.description}; {storage.durability}"
     if (processes := server.broker.config.processes) > 1:
         first += f"; {processes} processes"
+    if others := server.broker.membership.others:
+        named = ", ".join(f"{each.node_id} ({each.address})" for each in others)
+        first += f"; broker {server.broker.membership.node_id} of a cluster with {named}"
     config = server.broker.config
     return [first, *(warning for bound in server.listeners for warning in _warnings(bound, config))]
 

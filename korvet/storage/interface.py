@@ -274,9 +274,21 @@ class GroupOffsets(ABC):
 
     @abstractmethod
     async def ack(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Commit offsets, fenced: IllegalGeneration if the group has a later generation than `generation_id`."""
+        """Commit offsets, fenced by the group's generation and by its coordinator's epoch; -1 is not fenced.
+
+        IllegalGeneration if the group has a later generation, NotCoordinator if `fence` has returned a later epoch.
+        """
+
+    @abstractmethod
+    async def fence(self, group_id: str) -> int:
+        """Begin the epoch of another coordinator of the group, and return it. The first one, 0, begins by itself."""
 
     @abstractmethod
     async def committed(
@@ -288,7 +300,7 @@ class GroupOffsets(ABC):
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         """Delete a group's committed offsets, for `tps` or all of them, so that nothing restores them.
 
-        Deleting all of them deletes the fence too: a new group of that name may begin with any generation.
+        Deleting all of them deletes the fences too: a new group of that name may begin with any generation.
         """
 
 

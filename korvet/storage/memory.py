@@ -27,6 +27,7 @@ from korvet.protocol.errors import (
     IllegalGeneration,
     InvalidPartitions,
     KafkaError,
+    NotCoordinator,
     NotEnoughReplicas,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -119,6 +120,7 @@ class GroupPositions:
     """The committed offsets of one group. They are deleted with their topic, so they need not name its id."""
 
     generation_id: int = -1
+    coordinator_epoch: int = 0
     positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
 
 
@@ -373,9 +375,16 @@ class MemoryStorage(Storage):
     # --- Committed offsets ------------------------------------------------------------------------------
 
     async def ack(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
         group = self._groups.get(group_id, GroupPositions())
+        if 0 <= coordinator_epoch < group.coordinator_epoch:
+            return {tp: NotCoordinator() for tp in offsets}
         if 0 <= generation_id < group.generation_id:
             return {tp: IllegalGeneration() for tp in offsets}
 
@@ -384,6 +393,11 @@ class MemoryStorage(Storage):
         if group.positions:
             self._groups[group_id] = group
         return results
+
+    async def fence(self, group_id: str) -> int:
+        group = self._groups.setdefault(group_id, GroupPositions())
+        group.coordinator_epoch += 1
+        return group.coordinator_epoch
 
     def _commit(
         self, group: GroupPositions, tp: TopicPartition, position: OffsetAndMetadata

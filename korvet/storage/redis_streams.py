@@ -337,9 +337,19 @@ class RedisStreamsStorage(Storage):
     # --- Committed offsets ------------------------------------------------------------------------------
 
     async def ack(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
-        return await self._groups.ack(group_id, offsets, generation_id=generation_id)
+        return await self._groups.ack(
+            group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
+        )
+
+    async def fence(self, group_id: str) -> int:
+        return await self._groups.fence(group_id)
 
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None

@@ -25,6 +25,7 @@ from pathlib import Path
 import trio
 from attrs import define, field, frozen
 
+from korvet.cluster.registered import BrokerProcess
 from korvet.config import Config
 from korvet.metrics.samples import Samples
 from korvet.protocol.frames import LARGEST_FRAME, FrameReader, framed
@@ -39,6 +40,12 @@ class Setup:
     config: Config
     index: int
     folder: Path
+    incarnation: str  # of the broker
+
+    @property
+    def process(self) -> BrokerProcess:
+        """The worker as a process of its broker."""
+        return BrokerProcess(self.incarnation, registers=self.index == 0)
 
     def path_of(self, index: int) -> Path:
         """Return the path of the socket on which a worker answers RPC requests."""

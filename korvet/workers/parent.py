@@ -24,6 +24,8 @@ from pathlib import Path
 import trio
 from attrs import define, evolve, field
 
+from korvet.cluster.membership import NodeIdTaken
+from korvet.cluster.registered import new_incarnation
 from korvet.config import Config
 from korvet.metrics.samples import Samples
 from korvet.server.listeners import ListenError, PortInUse, held_ports
@@ -166,7 +168,7 @@ class Worker:
                     self._is_serving = True
                     logger.info("%s (%d) serves", self.name, self.pid)
                     self.family.is_ready(self.setup.index, message)
-                case Refused(error) if not self._is_serving:
+                case Refused(error) if not self._is_serving or isinstance(error, NodeIdTaken):
                     raise error
                 case Refused(error):
                     logger.error("%s", error)
@@ -294,8 +296,10 @@ async def run(
         with private_folder() as folder:
             async with ports_of_its_own(config) as found, shared_storage(found) as shared:
                 family = Family(forker)
+                incarnation = new_incarnation()
                 family.workers = [
-                    Worker(Setup(shared, index, folder), family) for index in range(config.processes)
+                    Worker(Setup(shared, index, folder, incarnation), family)
+                    for index in range(config.processes)
                 ]
 
                 async def reload() -> None:

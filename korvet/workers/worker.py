@@ -20,7 +20,6 @@ from attrs import define, field
 from korvet.broker.broker import Broker, MakeGroups, RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
-from korvet.groups.coordinator import EXPIRY_LEASE
 from korvet.logs import configure
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
@@ -78,6 +77,7 @@ class Worker:
                         listeners,
                         counters=self._recorder,
                         make_groups=sharded(self.setup, links),
+                        process=self.setup.process,
                     ) as server,
                     answering(server.broker, self.setup),
                     reporting(server.broker.quotas, links),
@@ -131,14 +131,14 @@ class Worker:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                self._drain()
+                self._drain(leaves=False)
 
-    def _drain(self, *, at_once: bool = False) -> None:
+    def _drain(self, *, at_once: bool = False, leaves: bool = True) -> None:
         if self._server is None:
             self._scope.cancel()
             return
         if not self._server.is_stopping:
-            self._server.stop()
+            self._server.stop(leaves=leaves)
         if at_once:
             self._server.stop()
 
@@ -154,8 +154,7 @@ def links_to_others(setup: Setup, nursery: trio.Nursery) -> Mapping[int, Link]:
 
 def sharded(setup: Setup, links: Mapping[int, Link]) -> MakeGroups:
     """Return a factory of this process's coordinator."""
-    expiry_lease = f"{EXPIRY_LEASE} {setup.index}" if setup.index else EXPIRY_LEASE
-    return partial(LedGroups, index=setup.index, links=links, expiry_lease=expiry_lease)
+    return partial(LedGroups, index=setup.index, links=links)
 
 
 @asynccontextmanager

@@ -9,9 +9,10 @@ from trio.testing import MockClock
 from korvet.broker.authorization import Authorization
 from korvet.broker.broker import Broker, open_broker, partition_of
 from korvet.broker.counters import Counters
+from korvet.cluster.membership import Membership
+from korvet.cluster.registration import Registration
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
-from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     FencedLeaderEpoch,
     InvalidGroupId,
@@ -186,25 +187,27 @@ async def test_every_part_has_the_clock_and_the_leases_of_its_broker() -> None:
     made: list[GroupCoordinator] = []
 
     def make_groups(
-        storage: Storage, config: Config, clock: Callable[[], int], leases: Leases
+        storage: Storage, config: Config, clock: Callable[[], int], membership: Membership
     ) -> GroupCoordinator:
-        made.append(GroupCoordinator(storage, config, clock, leases))
+        made.append(GroupCoordinator(storage, config, clock, membership))
         return made[0]
 
     def clock() -> int:
         return 17
 
-    addresses, counters = {"PLAINTEXT": ("broker.example", 9092)}, Counters()
+    membership, counters = Membership(Registration(7, "", {})), Counters()
     broker = await open_broker(
         MemoryStorage(),
         Config(),
-        advertised=addresses,
+        membership=membership,
         counters=counters,
         clock=clock,
         make_groups=make_groups,
     )
 
-    assert (addresses, counters, made) == (broker.advertised, broker.counters, [broker.groups])
+    assert (membership, counters, made) == (broker.membership, broker.counters, [broker.groups])
+    assert membership is broker.groups.membership
+    assert 7 == broker.config.node_id
     assert {clock} == {broker.clock, broker.groups.clock, broker.producer_ids.clock}
-    assert broker.groups.leases is broker.retention.leases is broker.compaction.leases
+    assert broker.retention.leases is broker.compaction.leases
     assert broker.retention.log is broker.log

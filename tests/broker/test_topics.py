@@ -216,6 +216,6 @@ def test_limits_timestamps_depends_on_the_timestamp_settings(settings: dict[str,
 
 
 def test_plan_uses_the_defaults_of_the_broker() -> None:
-    planned = plan(NewTopic("t"), Config(num_partitions=4), [])
+    planned = plan(NewTopic("t"), Config(num_partitions=4), [], [1])
 
     assert ("t", 4, {}) == (planned.name, planned.partitions, dict(planned.settings))

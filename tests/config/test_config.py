@@ -186,10 +186,6 @@ def test_invalid_addresses_are_refused(text: str) -> None:
     [
         ({"advertised.listeners": "X://host:1"}, "there is no listener X; accepted: PLAINTEXT"),
         ({"advertised.listeners": "0.0.0.0:1"}, "clients cannot connect to PLAINTEXT://0.0.0.0:1"),
-        (
-            {"replication.factor.policy": "strict", "default.replication.factor": "3"},
-            "$.default.replication.factor: replication.factor.policy=strict refuses it; accepted: 1",
-        ),
         ({"listeners": "A://:1,A://:2"}, "two listeners have the same name"),
         (
             {"listeners": "A://:1", "listener.security.protocol.map": "A:SSL"},

@@ -65,13 +65,13 @@ def test_reference_that_leads_nowhere_is_a_fault(secrets: Path, reference: str, 
     given = reference.replace("FOLDER", str(secrets))
 
     with pytest.raises(ConfigError) as caught:
-        load_config(environ={}, flags={"broker.rack": given, "node.id": "-1"})
+        load_config(environ={}, flags={"broker.rack": given, "node.id": "-2"})
 
     faults = sorted(caught.value.errors)
     assert 2 == len(faults)
     assert faults[0].startswith(f"$.broker.rack: {given}")
     assert error in faults[0]
-    assert faults[1].startswith("$.node.id: -1 is out of range")
+    assert faults[1].startswith("$.node.id: -2 is out of range")
 
 
 @pytest.mark.parametrize("name", ["num.partitions", "listener.name.plaintext.connections.max.reauth.ms"])

@@ -13,11 +13,12 @@ import trio
 from attrs import define, field
 from trio.testing import MockClock
 
+from korvet.cluster.membership import Membership
+from korvet.cluster.registration import Registration
 from korvet.concurrency.tasks import supervise
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Leave, State, Sync
-from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, RebalanceInProgress
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
@@ -53,7 +54,7 @@ class Cluster:
             self.storage,
             Config(),
             lambda: int(trio.current_time() * 1000) + 1_750_000_000_000,
-            Leases(self.storage),
+            Membership(Registration(1, "", {})),
         )
         self.coordinator.storage = Shim(self.storage, save=self.save)
         nursery.start_soon(self._run, self.coordinator)

@@ -8,7 +8,8 @@ from typing import Any
 import trio
 from attrs import evolve
 
-from korvet.broker.broker import Broker, PendingResponse, RequestContext, open_broker
+from korvet.broker.broker import Broker, PendingResponse, RequestContext, open_broker, registration_of
+from korvet.cluster.membership import Membership
 from korvet.config import Config
 from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaStorageError
@@ -25,7 +26,9 @@ async def new_broker(storage: MemoryStorage | None = None, **settings: Any) -> B
     """Return a broker with storage in memory and a constant clock."""
     storage = storage or MemoryStorage(clock=lambda: NOW_MS)
     advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}
-    return await open_broker(storage, Config(**settings), advertised=advertised, clock=lambda: NOW_MS)
+    config = Config(**settings)
+    membership = Membership(registration_of(config, advertised, NOW_MS))
+    return await open_broker(storage, config, membership=membership, clock=lambda: NOW_MS)
 
 
 def reconfigure(broker: Broker, **settings: Any) -> None:

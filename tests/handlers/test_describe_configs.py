@@ -295,7 +295,7 @@ async def test_all_broker_settings_are_read_only() -> None:
 
 async def test_storage_url_is_sensitive() -> None:
     broker = await new_broker()
-    broker.config = load_config(flags={"storage": "redis://:secret@host"})
+    broker.config = load_config(flags={"storage": "redis://:secret@host", "node.id": "1"})
 
     entry = await one(broker, "storage", "1", BROKER)
 
@@ -305,7 +305,7 @@ async def test_storage_url_is_sensitive() -> None:
 
 async def test_synonyms_of_a_broker_setting_are_its_fallbacks() -> None:
     broker = await new_broker()
-    broker.config = load_config(flags={"log.retention.minutes": "10"})
+    broker.config = load_config(flags={"log.retention.minutes": "10", "node.id": "1"})
 
     assert [
         ("log.retention.minutes", "10", OF_BROKER),

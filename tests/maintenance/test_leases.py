@@ -49,30 +49,6 @@ async def test_one_of_two_workers_holds_the_lease_while_it_renews(autojump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_live_rival_is_reported_once_and_a_dead_holder_is_not(autojump_clock: MockClock) -> None:
-    storage = MemoryStorage()
-    first, second, third = Worker(Leases(storage)), Worker(Leases(storage)), Worker(Leases(storage))
-    rivals: list[float] = []
-
-    def note() -> None:
-        rivals.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(first.run)
-        await wait_all_tasks_blocked()
-        nursery.start_soon(second.leases.while_held, "work", second.work, note)
-        await trio.sleep(100 * LEASE_S)
-        nursery.cancel_scope.cancel()
-    assert 1 == len(rivals)
-    assert rivals[0] <= LEASE_S
-
-    await storage.save(KIND, "left", b"a dead broker", expected_version=0)
-    with trio.move_on_after(100 * LEASE_S):
-        await third.leases.while_held("left", third.work, note)
-
-    assert [1, 1] == [len(rivals), len(third.began_s)]
-
-
 async def test_lease_is_released_when_its_holder_ends(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     first, second = Worker(Leases(storage)), Worker(Leases(storage))

@@ -17,11 +17,12 @@ import pytest
 import trio
 from attrs import define, field
 
+from korvet.cluster.membership import Membership
+from korvet.cluster.registration import Registration
 from korvet.concurrency.rpc import Question, answer_links, link_to
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.members import Join, Joined, Leave, State, Sync
-from korvet.maintenance.leases import Leases
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -81,9 +82,9 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
                     links = {
                         each: link_to(paths[each], nursery) for each in range(PROCESSES) if each != index
                     }
-                    leases = Leases(storage)
+                    membership = Membership(Registration(1, "", {}))
                     running.groups.append(
-                        LedGroups(storage, config, lambda: 0, leases, index=index, links=links)
+                        LedGroups(storage, config, lambda: 0, membership, index=index, links=links)
                     )
                 for index, groups in enumerate(running.groups):
                     running.ends.append(await nursery.start(work, groups, paths[index]))

@@ -245,7 +245,7 @@ def test_memory_storage_is_refused_with_several_processes(storage: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Setup(Config(storage="unix:///s", processes=3, node_id=7), 2, Path("folder")),
+        Setup(Config(storage="unix:///s", processes=3, node_id=7), 2, Path("folder"), "run"),
         Ready(("one", "two"), "localhost:9092"),
         Drain(),
         Drain(at_once=True),

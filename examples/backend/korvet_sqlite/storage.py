@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -24,6 +24,7 @@ from korvet.protocol.errors import (
     InvalidPartitions,
     KafkaError,
     KafkaStorageError,
+    NotCoordinator,
     NotEnoughReplicas,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -81,7 +82,8 @@ CREATE TABLE IF NOT EXISTS producers (
 CREATE TABLE IF NOT EXISTS committed (
     group_id TEXT, topic TEXT REFERENCES topics ON DELETE CASCADE, partition INTEGER, next_offset INTEGER,
     leader_epoch INTEGER, metadata TEXT, commit_ms INTEGER, PRIMARY KEY (group_id, topic, partition));
-CREATE TABLE IF NOT EXISTS generations (group_id TEXT PRIMARY KEY, generation_id INTEGER);
+CREATE TABLE IF NOT EXISTS fences (
+    group_id TEXT PRIMARY KEY, generation_id INTEGER DEFAULT -1, coordinator_epoch INTEGER DEFAULT 0);
 CREATE TABLE IF NOT EXISTS documents (
     kind TEXT, key TEXT, value BLOB, version INTEGER, PRIMARY KEY (kind, key));
 -- Producers with lower ids may have written to a topic that is gone.
@@ -351,19 +353,34 @@ class SQLiteStorage(Storage):
 
     @transaction
     def ack(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
-        query = "SELECT generation_id FROM generations WHERE group_id = ?"
-        (latest,) = self.db.execute(query, (group_id,)).fetchone() or (-1,)
+        query = "SELECT generation_id, coordinator_epoch FROM fences WHERE group_id = ?"
+        latest, epoch = self.db.execute(query, (group_id,)).fetchone() or (-1, 0)
+        if 0 <= coordinator_epoch < epoch:
+            return {tp: NotCoordinator() for tp in offsets}
         if 0 <= generation_id < latest:
             return {tp: IllegalGeneration() for tp in offsets}
-        row = (group_id, max(latest, generation_id))
-        self.db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", row)
+        row = (group_id, max(latest, generation_id), epoch)
+        self.db.execute("INSERT OR REPLACE INTO fences VALUES (?, ?, ?)", row)
         for tp, each in offsets.items():
             if self.has(tp):
                 committed = (group_id, *tp, each.offset, each.leader_epoch, each.metadata, self.clock())
                 self.db.execute("INSERT OR REPLACE INTO committed VALUES (?, ?, ?, ?, ?, ?, ?)", committed)
         return {tp: None if self.has(tp) else UnknownTopicOrPartition() for tp in offsets}
+
+    @transaction
+    def fence(self, group_id: str) -> int:
+        self.db.execute("INSERT OR IGNORE INTO fences (group_id) VALUES (?)", (group_id,))
+        query = """UPDATE fences SET coordinator_epoch = coordinator_epoch + 1
+                   WHERE group_id = ? RETURNING coordinator_epoch"""
+        (epoch,) = self.db.execute(query, (group_id,)).fetchone()
+        return cast(int, epoch)
 
     @transaction
     def committed(
@@ -379,7 +396,7 @@ class SQLiteStorage(Storage):
     def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         if tps is None:
             self.db.execute("DELETE FROM committed WHERE group_id = ?", (group_id,))
-            self.db.execute("DELETE FROM generations WHERE group_id = ?", (group_id,))
+            self.db.execute("DELETE FROM fences WHERE group_id = ?", (group_id,))
         for tp in tps or ():
             query = "DELETE FROM committed WHERE group_id = ? AND topic = ? AND partition = ?"
             self.db.execute(query, (group_id, *tp))

@@ -5,8 +5,9 @@ A committed offset in `korvet:$group:<group>`, field `offset:<topic>:<partition>
     "1264197008485889 0 1763666000123 0f7c4a3e-… processed batch 123"
 
 The value has the next offset to read, its leader epoch (or -1), the commit time (ms), the topic's id, and the client's
-metadata. An offset with another topic id belongs to a topic that was deleted. The field `generation` fences: commits of
-members of an earlier generation are refused.
+metadata. An offset with another topic id belongs to a topic that was deleted. Two fields fence: commits of members of a
+generation before `generation` are refused, and commits by a broker that coordinated the group before the epoch
+`coordinator`, which a broker increments when it takes over the group.
 
 Each commit also sets the last-delivered ID of the Redis consumer group of the same name on each stream to the last
 entry before the committed offset, so that `XINFO GROUPS` shows the progress of a Kafka group, and acknowledges entries
@@ -25,7 +26,7 @@ import trio
 from attrs import define
 
 from korvet.concurrency.time_slices import TimeSlices
-from korvet.protocol.errors import IllegalGeneration, KafkaError, UnknownTopicOrPartition
+from korvet.protocol.errors import IllegalGeneration, KafkaError, NotCoordinator, UnknownTopicOrPartition
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
 from korvet.storage.redis.catalogue import partitions_of
@@ -44,6 +45,7 @@ DROP_OFFSETS = Script(source("drop_offsets"))
 
 SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
+COORDINATOR = b"coordinator"  # the field with the epoch of the last coordinator that `fence` has begun
 LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
@@ -61,7 +63,12 @@ class Groups:
     # --- Commit -----------------------------------------------------------------------------------------
 
     async def ack(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, generation_id: int = -1
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
         """See `Storage.ack`. Store the offsets in one write, then update the Redis consumer groups in another."""
         results: dict[TopicPartition, KafkaError | None] = {}
@@ -74,7 +81,7 @@ class Groups:
                 results[tp] = error
         if found:
             try:
-                await self._store(group_id, found, generation_id)
+                await self._store(group_id, found, generation_id, coordinator_epoch)
             except KafkaError as error:
                 return results | dict.fromkeys((partition.tp for partition in found), error)
             async with trio.open_nursery() as nursery:  # what its tasks send leaves together
@@ -82,8 +89,17 @@ class Groups:
                     nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
         return results
 
+    async def fence(self, group_id: str) -> int:
+        """See `Storage.fence`. An increment that is repeated, since its answer was lost, skips an epoch."""
+        key = self.keyspace.group(group_id)
+        return cast(int, await self.redis.execute(b"HINCRBY", key, COORDINATOR, 1, repeatable=True))
+
     async def _store(
-        self, group_id: str, offsets: Mapping[Partition, OffsetAndMetadata], generation_id: int
+        self,
+        group_id: str,
+        offsets: Mapping[Partition, OffsetAndMetadata],
+        generation_id: int,
+        coordinator_epoch: int,
     ) -> None:
         arguments: list[Argument] = []
         for partition, offset in offsets.items():
@@ -93,10 +109,14 @@ class Groups:
                 b"%b %b" % (partition.topic_id, offset.metadata.encode()),
             )
         note_group = (b"SADD", self.keyspace.groups, group_id)
-        commit = COMMIT.command([self.keyspace.group(group_id)], (generation_id, *arguments))
+        commit = COMMIT.command(
+            [self.keyspace.group(group_id)], (generation_id, coordinator_epoch, *arguments)
+        )
         replies = await self.redis.run_among(COMMIT, [commit, note_group])
         answer, _ = map(self._checked, replies)
         status, *details = cast(Sequence[bytes], answer)
+        if status == b"replaced":
+            raise NotCoordinator(f"group {group_id} has had another coordinator since")
         if status == b"fenced":
             raise IllegalGeneration(
                 f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"

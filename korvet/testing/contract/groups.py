@@ -1,10 +1,10 @@
-"""Committed offsets: commit them, fence them by generations, delete them."""
+"""Committed offsets: commit them, fence them by generations and coordinators, delete them."""
 
 from __future__ import annotations
 
 import pytest
 
-from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
+from korvet.protocol.errors import IllegalGeneration, NotCoordinator, UnknownTopicOrPartition
 from korvet.storage.interface import OffsetAndMetadata, Storage, Topic, TopicPartition
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
@@ -167,6 +167,42 @@ class GroupContract(Contract):
         results = await storage.ack("billing", {tp: OffsetAndMetadata(2)}, generation_id=2)
 
         assert isinstance(results[tp], IllegalGeneration)
+
+    # --- Coordinators -----------------------------------------------------------------------------------
+
+    async def test_commit_of_an_earlier_coordinator_is_fenced(
+        self, storage: Storage, environment: Environment, tp: TopicPartition
+    ) -> None:
+        assert {tp: None} == await storage.ack("billing", {tp: OffsetAndMetadata(1)}, coordinator_epoch=0)
+        async with environment.open() as other:
+            first, second = await other.fence("billing"), await storage.fence("billing")
+        results = await storage.ack(
+            "billing", {tp: OffsetAndMetadata(9)}, generation_id=8, coordinator_epoch=first
+        )
+
+        assert 0 < first < second
+        assert isinstance(results[tp], NotCoordinator)
+        assert {tp: OffsetAndMetadata(1)} == await storage.committed("billing")
+        for allowed in (second, -1):
+            assert {tp: None} == await storage.ack(
+                "billing", {tp: OffsetAndMetadata(2)}, generation_id=7, coordinator_epoch=allowed
+            )
+
+    async def test_coordinators_of_groups_are_fenced_independently(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.fence("billing")
+
+        assert {} == await storage.committed("billing")
+        assert {tp: None} == await storage.ack("shipping", {tp: OffsetAndMetadata(2)}, coordinator_epoch=0)
+
+    async def test_forgotten_group_begins_with_its_first_coordinator(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        await storage.fence("billing")
+        await storage.forget("billing")
+
+        assert {tp: None} == await storage.ack("billing", {tp: OffsetAndMetadata(2)}, coordinator_epoch=0)
 
     # --- Forgetting -------------------------------------------------------------------------------------
 

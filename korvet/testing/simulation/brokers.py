@@ -14,9 +14,10 @@ from random import Random
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import Broker, MakeGroups, open_broker
+from korvet.broker.broker import Broker, MakeGroups, open_broker, registration_of
 from korvet.broker.counters import Counters
 from korvet.broker.limits import ByteBudget
+from korvet.cluster.membership import Membership
 from korvet.config import Config, load_config
 from korvet.handlers import APIS
 from korvet.maintenance.leases import Leases
@@ -155,7 +156,9 @@ class SimulatedBroker:
         broker = await open_broker(
             self._link,
             self.config,
-            advertised={"PLAINTEXT": (self.name, PORT)},
+            membership=Membership(
+                registration_of(self.config, {"PLAINTEXT": (self.name, PORT)}, self.clock())
+            ),
             counters=InternalErrors(self.history, self.name),
             clock=self.clock,
             make_groups=self.makers.groups,

@@ -81,6 +81,7 @@ class StoreLink(Storage):
     truncate_before = forwarded("truncate_before")
     enforce_retention = forwarded("enforce_retention")
     compact = forwarded("compact")
+    fence = forwarded("fence")
     committed = forwarded("committed")
     forget = forwarded("forget")
     create_topic = forwarded("create_topic")

@@ -1,19 +1,22 @@
--- Store a group's committed offsets, fenced by its generation.
+-- Store a group's committed offsets, fenced by its generation and its coordinator's epoch.
 --
 -- KEYS    the group's hash
--- ARGV    1 generation, or -1 for a commit outside of any generation; then for each committed offset
---           field, offset and leader epoch, topic id and metadata
+-- ARGV    1 generation, or -1 for a commit outside of any generation; 2 epoch of the coordinator, or -1; then for
+--           each committed offset: field, offset and leader epoch, topic id and metadata
 --
--- Answers {'ok'}; {'fenced', generation}: the group has that later generation, and nothing is stored.
+-- Answers {'ok'}. Otherwise nothing is stored: {'fenced', generation}, the group has that later generation;
+-- {'replaced', epoch}, it has had a later coordinator.
 
 local group = KEYS[1]
+local epoch, latest = tonumber(ARGV[2]), redis.call('HGET', group, 'coordinator')
+if epoch >= 0 and latest and tonumber(latest) > epoch then return {'replaced', latest} end
 local given, stored = tonumber(ARGV[1]), redis.call('HGET', group, 'generation')
 if given >= 0 and stored and tonumber(stored) > given then return {'fenced', stored} end
 if given >= 0 then redis.call('HSET', group, 'generation', ARGV[1]) end
 
 local clock = redis.call('TIME')
 local now = string.format(' %.0f ', clock[1] * 1000 + math.floor(clock[2] / 1000))
-for i = 2, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   redis.call('HSET', group, ARGV[i], ARGV[i + 1] .. now .. ARGV[i + 2])
 end
 return {'ok'}

@@ -1,0 +1,42 @@
+"""Rendezvous hashing: every broker computes the same owner of a key, and a broker's end moves only its own keys.
+
+Each broker has a score for each key, and the broker with the highest score owns the key. Scores of different brokers
+are independent, so the keys are spread evenly, and so are the keys of a broker that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def seeds_of(node_ids: Collection[int]) -> dict[int, int]:
+    """Return the seed of each broker's scores by node id."""
+    return {node_id: _mixed((node_id + 1) * GOLDEN & MASK) for node_id in node_ids}
+
+
+@lru_cache(maxsize=4096)
+def hash_of(name: str) -> int:
+    """Return the 64-bit hash of a group id or a topic name."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def partition_hash(topic: str, partition: int) -> int:
+    """Return the 64-bit hash of a partition."""
+    return _mixed(hash_of(topic) + partition * GOLDEN & MASK)
+
+
+def owner(key_hash: int, seeds: Mapping[int, int]) -> int:
+    """Return the node id of the broker that owns a key. `seeds` is not empty."""
+    return max(seeds, key=lambda node_id: (_mixed(key_hash ^ seeds[node_id]), node_id))
+
+
+def _mixed(value: int) -> int:
+    """Return the finalizer of SplitMix64, a bijection in which each input bit affects each output bit."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    return value ^ value >> 31
