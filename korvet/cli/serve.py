@@ -48,6 +48,10 @@ STORAGES = [
     ("embedded:FOLDER", "a private Valkey or Redis that keeps its data in FOLDER"),
     ("redis://USER:PASSWORD@HOST:PORT/DB", "a Redis or Valkey server; rediss:// with TLS"),
     ("unix://PATH", "the same through its Unix socket"),
+    (
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
+        "the primary that Sentinels name; rediss+sentinel:// with TLS",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from korvet.doctor.listeners import listener_findings
 from korvet.doctor.machine import machine_findings
 from korvet.doctor.redis import redis_findings
 
-REDIS = ("redis", "rediss", "unix")
+REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 async def examine(config: Config) -> AsyncIterator[Finding]:

@@ -14,8 +14,9 @@ from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
 from korvet.storage.redis.client.errors import ExecAbortError, NoPermissionError, RedisError
-from korvet.storage.redis.client.link import LinkEnded, explain, open_link
+from korvet.storage.redis.client.link import LinkEnded, explain
 from korvet.storage.redis.client.replies import Command
+from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server

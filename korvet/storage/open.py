@@ -2,6 +2,7 @@
 
     memory://[?max_bytes=BYTES]    the broker's own memory
     redis:// rediss:// unix://     a Redis or Valkey server, written as the `redis` package has it
+    redis+sentinel://              the primary that Sentinels name; rediss+sentinel:// with TLS
     embedded:PATH                  a private server of the broker's own, with its data in that folder
 
 Another package adds a backend by an entry point of the group `korvet.storage`, named like the URL's scheme:
@@ -32,6 +33,8 @@ FORMS = {
     "redis": "redis://HOST:PORT/DB",
     "rediss": "rediss://HOST:PORT/DB",
     "unix": "unix://PATH",
+    "redis+sentinel": "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
+    "rediss+sentinel": "rediss+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
     "embedded": "embedded:FOLDER",
 }
 ACCEPTED = ", ".join(FORMS.values())
@@ -137,6 +140,8 @@ BUILT_IN: Mapping[str, Backend] = {
     "redis": open_redis,
     "rediss": open_redis,
     "unix": open_redis,
+    "redis+sentinel": open_redis,
+    "rediss+sentinel": open_redis,
     "embedded": open_embedded,
 }
 

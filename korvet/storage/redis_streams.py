@@ -57,6 +57,7 @@ from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.bulk import BulkConnection
 from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.sentinel import SentinelWatch
 from korvet.storage.redis.client.statistics import SECTIONS, Statistics, server_values
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.compaction import Compactor
@@ -105,6 +106,7 @@ async def open_redis_storage(
             with refused(connection):
                 await nursery.start(storage.run)
             nursery.start_soon(storage.monitor.run)
+            nursery.start_soon(SentinelWatch(connection.address, storage.monitor.check_soon).run)
             yield storage
 
 

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis.client.address import RedisAddress, parse_address
+from korvet.storage.redis.client.address import RedisAddress, Sentinels, parse_address
 
 
 def test_host_port_database_and_credentials_are_parsed() -> None:
@@ -27,6 +27,16 @@ def test_host_port_database_and_credentials_are_parsed() -> None:
     assert expected == address
 
 
+def test_sentinels_have_their_own_credentials() -> None:
+    url = "rediss+sentinel://app:s%40cret@h1:1,h2/my/3?sentinel_username=watch&sentinel_password=p%26q&protocol=3"
+    address = parse_address(url)
+
+    assert Sentinels("my", (("h1", 1), ("h2", 26379)), "watch", "p&q") == address.sentinels
+    assert ("app", "s@cret", 3, 3) == (address.username, address.password, address.db, address.protocol)
+    assert address.tls is not None
+    assert "p&q" not in repr(address)
+
+
 def test_unix_socket_is_parsed() -> None:
     address = parse_address("unix://app:secret@/run/redis/redis.sock?db=2")
 
@@ -40,6 +50,11 @@ def test_unix_socket_is_parsed() -> None:
         ("redis://:secret@", "redis://localhost:6379"),
         ("redis://app:secret@[::1]:1/2", "redis://app@[::1]:1/2"),
         ("rediss://secret-host:1?password=secret", "rediss://secret-host:1"),
+        (
+            "redis+sentinel://app:secret@h1:1,h2,[::1]:3/my/2?sentinel_password=secret",
+            "redis+sentinel://app@h1:1,h2:26379,[::1]:3/my/2",
+        ),
+        ("rediss+sentinel://h1/my", "rediss+sentinel://h1:26379/my"),
     ],
 )
 def test_description_and_repr_hide_the_password(url: str, description: str) -> None:
@@ -63,6 +78,10 @@ def test_description_and_repr_hide_the_password(url: str, description: str) -> N
         ("rediss://u:secret@host?ssl_cert_reqs=maybe", "expected none, optional, required"),
         ("rediss://u:secret@host?ssl_ca_certs=/no/such/file", "No such file"),
         ("unix://u:secret@", "path is missing"),
+        ("redis+sentinel://u:secret@h1:1", "as in redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"),
+        ("redis+sentinel://u:secret@h1:1,:2/my", "':2' names no Sentinel"),
+        ("redis+sentinel://u:secret@h1/my/orders", "expected a database's number"),
+        ("redis+sentinel://u:secret@h1/my?sentinel_user=x", "unknown option sentinel_user"),
     ],
 )
 def test_invalid_urls_are_reported_without_the_password(url: str, complaint: str) -> None:

@@ -14,12 +14,13 @@ import logging
 from collections.abc import Callable, Iterable
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.errors import RedisError
-from korvet.storage.redis.client.link import Link, LinkEnded, explain, open_link
+from korvet.storage.redis.client.link import Link, LinkEnded, explain
+from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.keys import FORMAT, Keyspace
 
@@ -38,11 +39,18 @@ class ServerMonitor:
     guard: Guard
     keyspace: Keyspace
     emptied: Callable[[], None]
+    _wanted: trio.Event = field(factory=trio.Event)
+
+    def check_soon(self) -> None:
+        """Let `run` check the server without waiting for the next time."""
+        self._wanted.set()
 
     async def run(self) -> None:
         """Check the server every few seconds, until cancelled."""
         while True:
-            await trio.sleep(CHECK_EVERY_S)
+            with trio.move_on_after(CHECK_EVERY_S):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
             await self.check()
 
     async def check(self) -> None:

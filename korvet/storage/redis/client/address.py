@@ -3,6 +3,10 @@
 `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, `unix://[user:password@]/path[?db=n]`, with those
 query options of the `redis` package that apply here. `description`, the form of an address in messages, omits the
 password.
+
+`redis+sentinel://[user:password@]host[:port][,host[:port]…]/name[/db]`, and `rediss+sentinel://…` for TLS, name
+Sentinels, and the primary as the Sentinels call it. User and password are those of the primary; the options
+`sentinel_username` and `sentinel_password` are those of the Sentinels.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import trio
 from attrs import evolve, field, frozen
@@ -21,7 +25,9 @@ from korvet.storage.urls import without_password
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("redis://", "rediss://", "unix://")
+SENTINEL = "+sentinel"
+SENTINEL_FORM = "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
+SENTINEL_PORT = 26379
 
 # The options that a URL's query may set, named as in the redis package, and their meaning.
 OPTIONS = {
@@ -45,16 +51,34 @@ TLS_OPTIONS = {
     "ssl_ciphers": "accepted ciphers, in OpenSSL's notation",
     "ssl_min_version": "the lowest TLS version, as a number of ssl.TLSVersion",
 }
+SENTINEL_OPTIONS = {
+    "sentinel_username": "the ACL user of the Sentinels",
+    "sentinel_password": "its password",
+}
 CERT_REQS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 @frozen
+class Sentinels:
+    """The Sentinels that can name a primary, their credentials, and the primary's name."""
+
+    name: str
+    hosts: Sequence[tuple[str, int]]
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+@frozen
 class RedisAddress:
-    """A server's address and credentials. `path` is a Unix socket; if it is set, host and port are ignored."""
+    """A server's address and credentials. `path` is a Unix socket; if it is set, host and port are ignored.
+
+    If `sentinels` is set, they name host and port at each connection.
+    """
 
     host: str = "localhost"
     port: int = 6379
     path: str = ""
+    sentinels: Sentinels | None = None
     db: int = 0
     username: str = ""
     password: str = field(default="", repr=False)
@@ -72,9 +96,12 @@ class RedisAddress:
         user = f"{self.username}@" if self.username else ""
         if self.path:
             return f"unix://{user}{self.path}" + (f"?db={self.db}" if self.db else "")
-        host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "rediss" if self.tls is not None else "redis"
-        return f"{scheme}://{user}{host}:{self.port}" + (f"/{self.db}" if self.db else "")
+        database = f"/{self.db}" if self.db else ""
+        if self.sentinels is not None:
+            hosts = ",".join(host_and_port(*each) for each in self.sentinels.hosts)
+            return f"{scheme}{SENTINEL}://{user}{hosts}/{self.sentinels.name}{database}"
+        return f"{scheme}://{user}{host_and_port(self.host, self.port)}{database}"
 
     async def with_current_login(self) -> RedisAddress:
         """Return the address with the user, password and certificates of now, or of before if they are unreadable."""
@@ -89,7 +116,13 @@ class RedisAddress:
         except (ValueError, StorageUsageError) as error:
             logger.warning("the password of Redis cannot be read again: %s", error)
             return self
-        return evolve(self, username=now.username, password=now.password, tls=now.tls)
+        sentinels = self.sentinels and now.sentinels
+        return evolve(self, username=now.username, password=now.password, tls=now.tls, sentinels=sentinels)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return both as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_address(url: str) -> RedisAddress:
@@ -107,6 +140,9 @@ def address_of(where: str | RedisAddress) -> RedisAddress:
 
 def address_from(url: str) -> RedisAddress:
     """Parse a URL; raise ValueError or OSError without the URL in the message."""
+    if urlsplit(url).scheme.endswith(SENTINEL):
+        return sentinel_address_from(url)
+
     from redis.connection import parse_url  # noqa: PLC0415  see redis_errors
 
     refuse_unknown_options(url)
@@ -133,9 +169,38 @@ def address_from(url: str) -> RedisAddress:
     )
 
 
-def refuse_unknown_options(url: str) -> None:
+def sentinel_address_from(url: str) -> RedisAddress:
+    """Parse a URL of Sentinels; raise as `address_from` does."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    name, _, database = parts.path.strip("/").partition("/")
+    if not hosts or not name:
+        raise ValueError(f"expected Sentinels and the primary's name, as in {SENTINEL_FORM}")
+    refuse_unknown_options(url, [*SENTINEL_OPTIONS])
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    query = urlencode([option for option in options if option[0] not in SENTINEL_OPTIONS])
+    scheme = parts.scheme.removesuffix(SENTINEL)
+    own = dict(options)
+    sentinels = Sentinels(
+        unquote(name),
+        tuple(map(sentinel_from, hosts.split(","))),
+        own.get("sentinel_username", ""),
+        own.get("sentinel_password", ""),
+    )
+    return evolve(address_from(f"{scheme}://{login}{at}/{database}?{query}"), sentinels=sentinels)
+
+
+def sentinel_from(text: str) -> tuple[str, int]:
+    """Parse a Sentinel's host and port."""
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError(f"{text!r} names no Sentinel: expected HOST:PORT, as in {SENTINEL_FORM}")
+    return parts.hostname, parts.port or SENTINEL_PORT
+
+
+def refuse_unknown_options(url: str, further: Sequence[str] = ()) -> None:
     """Raise ValueError for an option that would silently have no effect."""
-    accepted: Sequence[str] = [*OPTIONS, *TLS_OPTIONS] if url.startswith("rediss:") else [*OPTIONS]
+    accepted: Sequence[str] = [*OPTIONS, *further, *(TLS_OPTIONS if url.startswith("rediss") else ())]
     unknown = [
         name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True) if name not in accepted
     ]

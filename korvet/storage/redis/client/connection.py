@@ -40,9 +40,9 @@ from korvet.storage.redis.client.link import (
     Pending,
     RedisUnavailable,
     explain,
-    open_link,
 )
 from korvet.storage.redis.client.replies import Argument, Command, Reply, is_temporary, pack
+from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.client.statistics import Statistics
 
 __all__ = [
@@ -326,7 +326,8 @@ class RedisConnection:
 
     def _use(self, link: Link) -> None:
         if self._said_at > -math.inf:
-            logger.info("connected to Redis at %s", self.address.description)
+            primary = f", whose primary is {link.primary}" if link.primary else ""
+            logger.info("connected to Redis at %s%s", self.address.description, primary)
         self._link = link
         link.statistics = self._statistics
         self._peer = link.peer

@@ -36,14 +36,15 @@ from korvet.storage.redis.client.errors import (
     ReadOnlyError,
     RedisConnectionError,
 )
-from korvet.storage.redis.client.replies import Command, Reply, pack, reply_error
+from korvet.storage.redis.client.replies import Command, Reply, error_code, pack, reply_error
 from korvet.storage.redis.client.statistics import Statistics
 from korvet.storage.redis.client.transport import Transport, open_transport
 
 RECEIVE_BYTES = 256 * 1024
 
 # A connection to a server that has become a replica is closed, since its name may lead to the new primary by now; but
-# only after this time, since otherwise a server that stays read-only would cost a connection per command.
+# only after this time, since otherwise a server that stays read-only would cost a connection per command. A primary
+# that Sentinels named has been replaced by then, and is left immediately.
 READ_ONLY_AFTER_S = 5.0
 
 RUN_ID = b"run_id:"
@@ -131,6 +132,8 @@ class Link:
         self.transport = transport
         self.answer_limit_s = answer_limit_s
         self.opened_at = trio.current_time()
+        self.read_only_after_s = READ_ONLY_AFTER_S
+        self.primary = ""  # the server's host and port, if Sentinels named it
         self.cause = ""
         self._unsent: list[Pending] = []
         self._rest: Sequence[Buffer] = ()  # the rest of a command that is written in part
@@ -169,14 +172,13 @@ class Link:
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands before `serve` runs, and return their replies, errors among them."""
         await self.transport.send([buffer for command in commands for buffer in pack(command)])
-        replies: list[Reply] = []
-        buffer = bytearray(4096)
-        while len(replies) < len(commands):
-            while (reply := self._reader.gets()) is not INCOMPLETE:
-                replies.append(reply)
-            if len(replies) < len(commands):
-                await self._receive_into(buffer)
-        return replies
+        return [await self.next_reply() for _ in commands]
+
+    async def next_reply(self) -> Reply:
+        """Return the next reply, or message of a subscription, before `serve` runs."""
+        while (reply := self._reader.gets()) is INCOMPLETE:
+            await self._receive_into(bytearray(4096))
+        return cast(Reply, reply)
 
     async def serve(self) -> None:
         """Write and read until the link ends; `cause` has the reason. The caller then has to call `fail_all`."""
@@ -272,7 +274,7 @@ class Link:
             if round_trips is not None and pending.sent_s:
                 observe(round_trips, now_s - pending.sent_s)
             pending.resolve(reply)
-        if self._read_only and trio.current_time() > self.opened_at + READ_ONLY_AFTER_S:
+        if self._read_only and trio.current_time() > self.opened_at + self.read_only_after_s:
             raise LinkEnded("it has become read-only")
 
     def _expect_answer(self) -> None:
@@ -282,17 +284,16 @@ class Link:
 
     def _note_error(self, line: str) -> Exception:
         error = reply_error(line)
-        self._read_only = self._read_only or isinstance(error, ReadOnlyError)
+        is_replica = isinstance(error, ReadOnlyError) or error_code(error) == "MASTERDOWN"
+        self._read_only = self._read_only or is_replica
         return error
 
 
-async def open_link(address: RedisAddress, previous: Peer = UNKNOWN) -> Link:
-    """Connect, greet, and close the server's end of a previous link, within the address's time limit.
+async def open_link_to(address: RedisAddress, previous: Peer = UNKNOWN) -> Link:
+    """Connect to one server, greet, and close its end of a previous link, within the address's time limit.
 
-    Raise OSError, trio.BrokenResourceError, LinkEnded, or the error reply of a server that refuses the login or is
-    loading.
+    Raise as `korvet.storage.redis.client.sentinel.open_link` does.
     """
-    address = await address.with_current_login()
     with trio.move_on_after(address.connect_limit_s):
         transport = await open_transport(address)
         try:

@@ -1,0 +1,119 @@
+"""Failover by Sentinel under load: producers and consumers continue, and nothing that replicas confirmed is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer
+
+from bench.wire import create_topic
+from tests.failures.conftest import StartBroker
+from tests.sentinels import SentinelSet, eventually
+from tests.servers import VALKEY
+
+pytestmark = [pytest.mark.servers, pytest.mark.clients]
+
+
+@pytest.fixture(scope="module")
+def sentinel_set() -> Iterator[SentinelSet]:
+    """Yield servers and Sentinels with passwords; each test leaves them settled."""
+    with SentinelSet(VALKEY, password="s3cret") as servers:
+        yield servers
+
+
+class Load:
+    """An idempotent producer with acks=all that counts upwards, and the numbers that were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: list[int] = []
+        self.failed: list[str] = []
+        self.fatal: list[str] = []
+        self._sent = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "delivery.timeout.ms": 60_000,
+                "error_cb": self._note_error,
+            }
+        )
+
+    def _note_error(self, error: object) -> None:
+        if error.fatal():  # type: ignore[attr-defined]
+            self.fatal.append(str(error))
+
+    def _delivered(self, error: object, message: Message) -> None:
+        if error is None:
+            self.acknowledged.append(int(message.value()))
+        else:
+            self.failed.append(str(error))
+
+    def send_until(self, acknowledged: int) -> None:
+        """Send records until so many are acknowledged."""
+
+        def is_reached() -> bool:
+            if len(self.acknowledged) >= acknowledged:
+                return True
+            for _ in range(20):
+                self._producer.produce(self.topic, b"%d" % self._sent, on_delivery=self._delivered)
+                self._sent += 1
+            self._producer.poll(0)
+            return False
+
+        eventually(is_reached, f"{acknowledged} acknowledged records, errors: {self.failed[:3] + self.fatal}")
+
+    def flush(self) -> None:
+        assert 0 == self._producer.flush(60)
+
+
+def consumed(bootstrap: str, topic: str, last: int) -> list[int]:
+    """Return all numbers of the topic up to `last`."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"all-{topic}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    numbers: list[int] = []
+
+    def is_read() -> bool:
+        numbers.extend(int(each.value()) for each in consumer.consume(1000, 0.5) if each.error() is None)
+        return bool(numbers) and max(numbers) >= last
+
+    try:
+        eventually(is_read, f"record {last}")
+    finally:
+        consumer.close()
+    return numbers
+
+
+@pytest.mark.parametrize("how", ["by command", "by pause", "by death"])
+def test_acknowledged_records_survive_a_failover(
+    sentinel_set: SentinelSet, start_broker: StartBroker, topic: str, how: str
+) -> None:
+    broker = start_broker(sentinel_set.url)
+    create_topic(broker.port, topic, settings={"min.insync.replicas": "2"})
+    load = Load(broker.bootstrap_servers, topic)
+    load.send_until(200)
+    before = sentinel_set.primary
+    match how:
+        case "by command":
+            sentinel_set.fail_over()
+        case "by pause":
+            before.pause()
+            sentinel_set.await_other_than(before)
+        case "by death":
+            before.kill()
+            sentinel_set.await_other_than(before)
+    load.send_until(len(load.acknowledged) + 400)
+    load.flush()
+    numbers = consumed(broker.bootstrap_servers, topic, max(load.acknowledged))
+
+    assert ([], []) == (load.failed, load.fatal)
+    assert list(range(len(numbers))) == numbers
+    assert set(load.acknowledged) <= set(numbers)
+    assert not any("s3cret" in line for line in broker.log)
+    if how != "by command":
+        sentinel_set.revive(before)
+    sentinel_set.settle()

@@ -1,0 +1,184 @@
+"""A primary, its replicas, and Sentinels that watch them, each a real process on a loopback port."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import redis
+from attrs import define, field
+
+from tests.servers import RedisServer, ServerKind, free_port, parent_death_prefix, start_replica, start_server
+
+NAME = "mymaster"
+WITHIN_S = 60.0
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    """Poll until `is_so` returns True; raise with `what` if it takes too long."""
+    deadline = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline:
+        with suppress(redis.ConnectionError, redis.TimeoutError):
+            if is_so():
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"not in time: {what}")
+
+
+@define
+class Sentinel:
+    """One Sentinel process."""
+
+    kind: ServerKind
+    primary: RedisServer
+    quorum: int
+    password: str = ""
+    folder: Path = field(factory=lambda: Path(tempfile.mkdtemp(prefix="sentinel-")))
+    port: int = field(factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process and return once it answers."""
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"sentinel monitor {NAME} 127.0.0.1 {self.primary.port} {self.quorum}",
+            f"sentinel down-after-milliseconds {NAME} 500",
+            f"sentinel failover-timeout {NAME} 1000",
+            f"sentinel parallel-syncs {NAME} 2",
+        ]
+        if self.password:
+            # Sentinels log in at each other with the same password.
+            lines += [f"requirepass {self.password}", f"sentinel sentinel-pass {self.password}"]
+            lines.append(f"sentinel auth-pass {NAME} {self.primary.options['requirepass']}")
+        config = self.folder / "sentinel.conf"
+        config.write_text("\n".join(lines) + "\n")
+        self.process = subprocess.Popen(
+            [*parent_death_prefix(), str(self.kind.binary()), str(config), "--sentinel"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        with self.client() as client:
+            eventually(lambda: bool(client.ping()), "an answer of the Sentinel")
+
+    def client(self) -> redis.Redis:
+        """Return a new blocking client of this Sentinel."""
+        return redis.Redis(port=self.port, password=self.password or None, decode_responses=True)
+
+    def remove(self) -> None:
+        """Kill the process, and delete its folder."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@define
+class SentinelSet:
+    """A primary with two replicas, and three Sentinels; a context manager."""
+
+    kind: ServerKind
+    password: str = ""
+    servers: list[RedisServer] = field(factory=list)
+    sentinels: list[Sentinel] = field(factory=list)
+
+    def __enter__(self) -> Self:
+        login = {"requirepass": self.password, "masterauth": self.password} if self.password else {}
+        primary = start_server(self.kind, tcp=True, options=login)
+        self.servers.append(primary)
+        try:
+            self.servers += [start_replica(primary, options=login) for _ in range(2)]
+            for _ in range(3):
+                secret = f"sentinel-{self.password}" if self.password else ""
+                self.sentinels.append(Sentinel(self.kind, primary, 2, secret))
+                self.sentinels[-1].start()
+            self.settle()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sentinel in self.sentinels:
+            sentinel.remove()
+        for server in self.servers:
+            server.remove()
+
+    @property
+    def url(self) -> str:
+        """The storage URL, with the credentials."""
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        login = f":{self.password}@" if self.password else ""
+        query = f"?sentinel_password=sentinel-{self.password}" if self.password else ""
+        return f"redis+sentinel://{login}{hosts}/{NAME}/0{query}"
+
+    @property
+    def primary(self) -> RedisServer:
+        """The server that all Sentinels name."""
+        (port,) = self._named()
+        return next(each for each in self.servers if each.port == port)
+
+    @property
+    def replicas(self) -> Sequence[RedisServer]:
+        primary = self.primary
+        return [each for each in self.servers if each is not primary]
+
+    def _named(self) -> set[int]:
+        ports = set()
+        for each in self.sentinels:
+            with each.client() as client:
+                ports.add(int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1]))
+        return ports
+
+    def settle(self) -> None:
+        """Return once all Sentinels know each other and a primary with two replicas that are in step."""
+        eventually(self._is_settled, "a primary with two replicas, which all Sentinels know")
+
+    def _is_settled(self) -> bool:
+        if len(self._named()) != 1:
+            return False
+        for each in self.sentinels:
+            with each.client() as client:
+                known = client.sentinel_master(NAME)
+                replicas = client.sentinel_slaves(NAME)
+            is_known = (2, 2) == (known["num-other-sentinels"], known["num-slaves"])
+            if (
+                not is_known
+                or known["flags"] != "master"
+                or any(each["flags"] != "slave" for each in replicas)
+            ):
+                return False
+        with self.primary.client() as client:
+            found = client.info("replication")
+        states = [found.get(f"slave{index}", {}).get("state") for index in range(2)]
+        return found["role"] == "master" and states == ["online", "online"]
+
+    def fail_over(self) -> None:
+        """Let a Sentinel promote a replica, and return once all Sentinels name it."""
+        before = self.primary
+        with self.sentinels[0].client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", NAME)
+        self.await_other_than(before)
+
+    def await_other_than(self, before: RedisServer) -> None:
+        """Return once all Sentinels name another primary."""
+
+        def is_promoted() -> bool:
+            named = self._named()
+            return len(named) == 1 and before.port not in named
+
+        eventually(is_promoted, "another primary")
+
+    def revive(self, server: RedisServer) -> None:
+        """Start a killed or paused server again, as a replica of the primary."""
+        if server.process is not None:
+            server.kill()
+        server.options = {**server.options, "replicaof": f"127.0.0.1 {self.primary.port}"}
+        server.start()
