@@ -45,7 +45,7 @@ class ForgetsProducers(StoreLink):
     """Forgets all producers when a broker starts."""
 
     def __attrs_post_init__(self) -> None:
-        for log in self.store._logs.values():
+        for log in self.storage._logs.values():
             log.producers.producers.clear()
             log.producers.complete_from = 2**62
 

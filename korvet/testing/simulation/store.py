@@ -6,20 +6,19 @@ failed one of its producer is refused; topics are cached, so they are always ava
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import trio
 from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResults, PendingAppend, Storage, Topic, TopicPartition, Watch
+from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
+from korvet.storage.interface import AppendResults, PendingAppend, TopicPartition
 from korvet.storage.memory import MemoryStorage
+from korvet.storage.proxy import StorageProxy
 
 # The longest delay without faults, and the share of calls that have one; to simulate it takes time.
 DELAY_S, DELAYED = 0.002, 0.4
@@ -37,71 +36,25 @@ class StoreFaults:
     is_cut: bool = False
 
 
-def forwarded(name: str) -> Any:
-    """Return a method that calls the store's method of the same name, with the faults of the way."""
-
-    async def method(self: StoreLink, *args: object, **kwargs: object) -> object:
-        return await self.call(lambda: getattr(self.store, name)(*args, **kwargs))
-
-    return method
-
-
-def forwarded_by_partition(name: str, argument: int) -> Any:
-    """Return such a method that has a result for each partition of one of its arguments, also if the call fails."""
-
-    async def method(self: StoreLink, *args: Any, **kwargs: object) -> object:
-        try:
-            return await self.call(lambda: getattr(self.store, name)(*args, **kwargs))
-        except KafkaError as error:
-            return dict.fromkeys(args[argument], error)
-
-    return method
+# Methods with a result for each partition of one of their arguments, also if the call fails; the argument's index.
+BY_PARTITION = {"read": 0, "sizes": 0, "ack": 1}
+# Methods that a broker answers from its memory.
+CACHED = {"topics", "topic", "topic_by_id"}
 
 
 @define(eq=False)
-class StoreLink(Storage):
+class StoreLink(StorageProxy):
     """See the module. A broker has a new one in each of its lives."""
 
-    store: MemoryStorage
+    storage: MemoryStorage
     faults: StoreFaults
     chance: Random
-    description: str = "simulated"
-    durability: str = "as long as the simulation"
-    is_elsewhere: bool = True
+    failed_sequences: FailedSequences = field(factory=FailedSequences)
     _order: trio.Lock = field(factory=trio.Lock)
 
-    read = forwarded_by_partition("read", 0)
-    sizes = forwarded_by_partition("sizes", 0)
-    ack = forwarded_by_partition("ack", 1)
-    earliest = forwarded("earliest")
-    latest = forwarded("latest")
-    seek_ts = forwarded("seek_ts")
-    seek_max_ts = forwarded("seek_max_ts")
-    epoch_end = forwarded("epoch_end")
-    truncate_before = forwarded("truncate_before")
-    enforce_retention = forwarded("enforce_retention")
-    compact = forwarded("compact")
-    fence = forwarded("fence")
-    committed = forwarded("committed")
-    forget = forwarded("forget")
-    create_topic = forwarded("create_topic")
-    alter_topic = forwarded("alter_topic")
-    delete_topic = forwarded("delete_topic")
-    load = forwarded("load")
-    save = forwarded("save")
-    documents = forwarded("documents")
-
-    async def topics(self) -> Mapping[str, Topic]:
-        return await self.store.topics()
-
-    async def topic(self, name: str) -> Topic | None:
-        return await self.store.topic(name)
-
-    async def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        return await self.store.topic_by_id(topic_id)
-
-    def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
-        return self.store.watch(tps)
+    @property
+    def is_elsewhere(self) -> bool:  # type: ignore[override]  # read only
+        return True
 
     async def append(
         self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int = -1, timeout_s: float = 30.0
@@ -123,7 +76,7 @@ class StoreLink(Storage):
             passed = {tp: batch for tp, batch in batches.items() if tp not in refused}
             try:
                 await self.reach()
-                results = await self.store.append(passed, acks=acks, timeout_s=timeout_s)
+                results = await self.storage.append(passed, acks=acks, timeout_s=timeout_s)
             except KafkaError as error:
                 results = dict.fromkeys(passed, error)
             for tp, result in results.items():
@@ -131,11 +84,18 @@ class StoreLink(Storage):
                     self.failed_sequences.note(tp, producers[tp], result)
         return LinkedAppend(self, producers, results, refused)
 
-    async def call(self, call: Callable[[], Awaitable[object]]) -> object:
+    async def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the store, with the delays and errors of the way."""
-        await self.reach()
-        result = await call()
-        await self.answer()
+        if name in CACHED:
+            return await super().call(name, args, kwargs)
+        try:
+            await self.reach()
+            result = await super().call(name, args, kwargs)
+            await self.answer()
+        except KafkaError as error:
+            if name not in BY_PARTITION:
+                raise
+            return dict.fromkeys(args[BY_PARTITION[name]], error)
         return result
 
     async def reach(self) -> None:

@@ -1,0 +1,93 @@
+"""A storage that passes every call to another one, for storages that do something before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+from attrs import define
+
+from korvet.storage.failed_sequences import FailedSequences
+from korvet.storage.interface import DocumentWatch, Measurements, Storage, TopicPartition, Watch
+
+
+def forwarded(name: str) -> Any:
+    """Return a method that passes its arguments to `call`."""
+
+    def method(self: StorageProxy, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return self.call(name, args, kwargs)
+
+    return method
+
+
+@define(eq=False)
+class StorageProxy(Storage):
+    """See the module. Subclasses override `call`, and methods that need more."""
+
+    storage: Storage
+
+    append = forwarded("append")
+    begin_append = forwarded("begin_append")
+    read = forwarded("read")
+    earliest = forwarded("earliest")
+    latest = forwarded("latest")
+    seek_ts = forwarded("seek_ts")
+    seek_max_ts = forwarded("seek_max_ts")
+    epoch_end = forwarded("epoch_end")
+    truncate_before = forwarded("truncate_before")
+    enforce_retention = forwarded("enforce_retention")
+    compact = forwarded("compact")
+    sizes = forwarded("sizes")
+    ack = forwarded("ack")
+    fence = forwarded("fence")
+    committed = forwarded("committed")
+    forget = forwarded("forget")
+    topics = forwarded("topics")
+    topic = forwarded("topic")
+    topic_by_id = forwarded("topic_by_id")
+    create_topic = forwarded("create_topic")
+    alter_topic = forwarded("alter_topic")
+    delete_topic = forwarded("delete_topic")
+    load = forwarded("load")
+    save = forwarded("save")
+    documents = forwarded("documents")
+    announce = forwarded("announce")
+    read_measurements = forwarded("read_measurements")
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        """Call the method of that name of the other storage."""
+        call: Awaitable[Any] = getattr(self.storage, name)(*args, **kwargs)
+        return call
+
+    def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
+        return self.storage.watch(tps)
+
+    def watch_documents(self, kind: str) -> AbstractContextManager[DocumentWatch]:
+        return self.storage.watch_documents(kind)
+
+    def start_counting(self) -> None:
+        self.storage.start_counting()
+
+    def measurements(self) -> Measurements:
+        return self.storage.measurements()
+
+    @property
+    def failed_sequences(self) -> FailedSequences:
+        return self.storage.failed_sequences
+
+    @property
+    def held_bytes(self) -> int:
+        return self.storage.held_bytes
+
+    @property
+    def description(self) -> str:  # type: ignore[override]  # read only
+        return self.storage.description
+
+    @property
+    def durability(self) -> str:  # type: ignore[override]  # read only
+        return self.storage.durability
+
+    @property
+    def is_elsewhere(self) -> bool:  # type: ignore[override]  # read only
+        return self.storage.is_elsewhere
