@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, field
 
 from korvet.broker.broker import Broker, PendingResponse, RequestContext
 from korvet.faults.kinds import Call, Fault, Proceed
@@ -18,6 +18,7 @@ from korvet.faults.requests import Names, topic_ids
 from korvet.groups.members import Leave
 from korvet.protocol.connection import Api
 from korvet.protocol.errors import KafkaError
+from korvet.protocol.wrapped_apis import WrappedApis
 
 
 @define(eq=False)
@@ -89,7 +90,7 @@ class Faults:
 
     def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
         """Return the table of APIs with these faults."""
-        return FaultyApis(apis, self)
+        return WrappedApis(apis, lambda api: partial(self.handle, api))
 
     async def handle(self, api: Api, broker: Broker, body: Any, context: RequestContext) -> Any:
         """Handle a request as a handler does, with the faults that affect it."""
@@ -127,27 +128,6 @@ async def names_of(broker: Broker, body: Any) -> Names:
         with suppress(KafkaError):
             names[topic_id] = (await broker.find_topic_by_id(topic_id)).name
     return names
-
-
-@define
-class FaultyApis(Mapping[int, Api]):
-    """A table of APIs whose handlers apply faults."""
-
-    apis: Mapping[int, Api]
-    faults: Faults
-    _made: dict[int, Api] = field(factory=dict)
-
-    def __getitem__(self, key: int) -> Api:
-        if key not in self._made:
-            api = self.apis[key]
-            self._made[key] = evolve(api, handle=partial(self.faults.handle, api))
-        return self._made[key]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.apis)
-
-    def __len__(self) -> int:
-        return len(self.apis)
 
 
 async def expire(broker: Broker, group_id: str, member_id: str | None = None) -> None:

@@ -18,9 +18,9 @@ from attrs import define, field
 from korvet.broker.counters import Counters
 from korvet.concurrency.histograms import SECONDS, new_histogram, observe
 from korvet.concurrency.time_slices import TimeSlices
-from korvet.metrics.error_codes import Find, finder, name_of
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.buffers import Buffer
+from korvet.protocol.error_codes import Find, finder, name_of
 
 OTHER = "other"
 UNKNOWN = "unknown"

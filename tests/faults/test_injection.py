@@ -10,13 +10,13 @@ import trio
 from attrs import evolve
 
 from korvet.broker.broker import CutShort, Disconnect, RequestContext
-from korvet.faults.injection import FaultyApis
 from korvet.faults.kinds import Delay, Drop, Error, Freeze, RaiseLeaderEpoch, Throttle, Truncate
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from korvet.protocol.wrapped_apis import WrappedApis
 from korvet.testing import ServedBroker, serving
 
 LIST_OFFSETS, METADATA, HEARTBEAT = 2, 3, 12
@@ -223,7 +223,7 @@ async def test_table_with_faults_has_the_same_apis() -> None:
     async with serving() as broker:
         table = broker.faults.apis(APIS)
 
-        assert isinstance(table, FaultyApis)
+        assert isinstance(table, WrappedApis)
         assert [*APIS] == [*table]
         assert len(APIS) == len(table)
         assert APIS[METADATA].request is table[METADATA].request

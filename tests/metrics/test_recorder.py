@@ -8,9 +8,9 @@ import trio
 
 from korvet.concurrency.histograms import SECONDS
 from korvet.metrics.definitions import METRICS
-from korvet.metrics.error_codes import finder
 from korvet.metrics.recorder import OTHER, Recorder
 from korvet.metrics.samples import Samples, merged
+from korvet.protocol.error_codes import finder
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
