@@ -116,6 +116,8 @@ class RequestContext:
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
     throttle_ms: int = 0  # for how long the client has to wait because of its quotas
     is_time_charged: bool = False  # the request's time counts for the client's quota, or never will
+    # Called when the server is done with the request: with the size of the response in bytes, or -1 if it was not sent.
+    ended: Callable[[int], None] | None = None
 
     @property
     def client_host(self) -> str:

@@ -146,7 +146,7 @@ class Config:
         "processes that serve as one broker, on the same ports and the same Redis; memory:// supports only 1",
     )
 
-    # Logs and metrics
+    # Logs, metrics and traces
     logging_format: str = _setting(
         one_of("text", "json"), "text", "format of log lines: text with key=value, or JSON"
     )
@@ -169,6 +169,11 @@ class Config:
     )
     metrics_group_lag: bool = _setting(
         boolean(), default=True, description="read committed offsets and log ends when metrics are requested"
+    )
+    tracing_exporter: str = _setting(
+        one_of("none", "otlp", "console"),
+        "none",
+        "destination of traces: none, otlp (OpenTelemetry over HTTP), or console (JSON on standard output)",
     )
 
     # Authorization
@@ -710,7 +715,7 @@ def _tls_contradictions(config: Config, listener: Listener) -> Iterator[str]:
 #: The title of each group of settings, by the first setting of the group.
 GROUPS = {
     "storage": "Storage, listeners, identity",
-    "logging.format": "Logs and metrics",
+    "logging.format": "Logs, metrics and traces",
     "authorizer.class.name": "Authorization",
     "auto.create.topics.enable": "Topics",
     "log.retention.ms": "Defaults of topics",

@@ -395,7 +395,7 @@ class ServedConnection:
                 max(self.progress.active - answered_at, 0.0),
             )
         self.progress.answered += 1
-        self._release(exchange)
+        self._release(exchange, size)
         has_waited = exchange.pending is not None or exchange.context.has_parked
         self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
 
@@ -472,13 +472,15 @@ class ServedConnection:
             "error": error,
         }
 
-    def _release(self, exchange: Exchange) -> None:
-        """Release what a request holds once it is answered, or will not be."""
+    def _release(self, exchange: Exchange, sent: int = -1) -> None:
+        """Release what a request holds once `sent` bytes are its response, or if it will have none."""
         size = exchange.request.frame_size
         self._unanswered_bytes -= size
         self.shared.produces -= exchange.is_produce
         self.shared.memory.budget.give_back(size, exchange.share)
         self.shared.broker.answers.change(-exchange.context.answer_bytes)
+        if exchange.context.ended is not None:
+            exchange.context.ended(sent)
 
     def _close(self) -> None:
         if unanswered := self.progress.taken - self.progress.answered:

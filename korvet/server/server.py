@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from time import monotonic
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import trio
 from attrs import define, field
@@ -59,6 +59,9 @@ from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, St
 from korvet.storage.open import StorageOptions, open_storage
 from korvet.storage.topic_config import LAYOUT, SEQUENCE_BITS, TIMESTAMP_TYPES
 from korvet.tiered.remote import RemoteStore, open_remote_store
+
+if TYPE_CHECKING:
+    from korvet.tracing.provider import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -458,9 +461,12 @@ async def opened(
             source as found,
             _remote_store(config) as remote,
             _membership(found, config, listeners, process or BrokerProcess()) as membership,
+            _tracing(config) as tracing,
         ):
+            if tracing is not None:
+                apis = tracing.apis(apis)
             broker = await open_broker(
-                found,
+                found if tracing is None else tracing.storage(found),
                 config,
                 membership=membership,
                 counters=counters,
@@ -536,6 +542,22 @@ async def _remote_store(config: Config) -> AsyncIterator[RemoteStore | None]:
         raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
     async with open_remote_store(config.lake_url) as remote:
         yield remote
+
+
+@asynccontextmanager
+async def _tracing(config: Config) -> AsyncIterator[Tracing | None]:
+    """Yield the traces of `tracing.exporter`, or None. Raises StorageUsageError if OpenTelemetry is missing."""
+    if config.tracing_exporter == "none":
+        yield None
+        return
+    if importlib.util.find_spec("opentelemetry") is None:
+        raise StorageUsageError(
+            "tracing.exporter needs libraries that are not here: pip install 'korvet[otel]'"
+        )
+    from korvet.tracing.provider import open_tracing  # noqa: PLC0415  only if configured
+
+    async with open_tracing(config.tracing_exporter) as tracing:
+        yield tracing
 
 
 # --- Messages for the operator -------------------------------------------------------------------------------
