@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 KIND = "broker"
 LEAVE_LIMIT_S = 1.0
+HAND_OVER_S = 0.25  # time in which the others read that this broker has left, while it still serves clients
 SIBLING_POLL_S = 0.02
 
 
@@ -307,6 +308,8 @@ class RegisteredMembership(Membership):
         self._session_ends_s = math.inf  # a broker without others coordinates its groups until it ends
         if self.others:
             self._use({each.node_id: each for each in self.others})
+            # Clients whose connections close ask another broker at once, which has to know by then.
+            await trio.sleep(HAND_OVER_S)
 
     # --- Documents --------------------------------------------------------------------------------------
 
