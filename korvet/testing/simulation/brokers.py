@@ -1,7 +1,7 @@
 """Simulated brokers: real brokers and connections, on the shared store and the network in memory.
 
-A broker runs its groups' timeouts and one job under a lease. What belongs to the process is left out: sockets, signals,
-retention, compaction, and the sweep of idle connections.
+A broker registers itself in the cluster, coordinates its groups, and has one job under a lease. What belongs to the
+process is left out: sockets, signals, retention, compaction, and the sweep of idle connections.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from korvet.broker.broker import Broker, MakeGroups, open_broker, registration_o
 from korvet.broker.counters import Counters
 from korvet.broker.limits import ByteBudget
 from korvet.cluster.membership import Membership
+from korvet.cluster.registered import new_incarnation, registered
 from korvet.config import Config, load_config
 from korvet.handlers import APIS
 from korvet.maintenance.leases import Leases
@@ -25,21 +26,21 @@ from korvet.protocol.errors import KafkaError
 from korvet.server.connection import ServedConnection, Shared
 from korvet.server.receiving import RequestMemory
 from korvet.storage.interface import Storage
-from korvet.storage.memory import MemoryStorage
 from korvet.testing.simulation.determinism import start_owned
 from korvet.testing.simulation.history import History
 from korvet.testing.simulation.network import MemoryTransport
-from korvet.testing.simulation.store import StoreFaults, StoreLink
+from korvet.testing.simulation.store import SharedStore, StoreFaults, StoreLink
 
 LEASE = "job"
 PORT = 9092
 START_S = 2.0
 AGAIN_S = 5.0
+DRAIN_S = 10.0
 # The wall clock of every broker and of the store, when the simulation begins.
 EPOCH_MS = 1_750_000_000_000
 REQUEST_BYTES = 64 << 20
 
-MakeLink = Callable[[MemoryStorage, StoreFaults, Random], StoreLink]
+MakeLink = Callable[[SharedStore, StoreFaults, Random], StoreLink]
 MakeLeases = Callable[[Storage, float, str], Leases]
 
 
@@ -80,12 +81,12 @@ class SimulatedBroker:
 
     name: str
     node_id: int
-    store: MemoryStorage
+    store: SharedStore
     history: History
     chance: Random
     makers: Makers
     lease_s: float
-    coordinates: bool
+    session_s: float
     config: Config = field(init=False)
     clock: WallClock = field(factory=WallClock)
     faults: StoreFaults = field(factory=StoreFaults)
@@ -94,6 +95,7 @@ class SimulatedBroker:
     _nursery: trio.Nursery | None = None  # of the connections, while the broker serves
     _shared: Shared | None = None
     _link: StoreLink | None = None
+    _stopping: trio.Event = field(factory=trio.Event)
     _connections: dict[ServedConnection, None] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -122,6 +124,10 @@ class SimulatedBroker:
         self._life.cancel()
         self._life = self._nursery = self._shared = self._link = None
         self._connections = {}
+
+    def stop(self) -> None:
+        """Let the broker leave the cluster and answer what it has received. It starts again after AGAIN_S."""
+        self._stopping.set()
 
     def inject(self, faults: StoreFaults) -> None:
         """Change the faults of the way to the store."""
@@ -153,26 +159,47 @@ class SimulatedBroker:
 
     async def _serve(self) -> None:
         self._link = self.makers.link(self.store, self.faults, self.chance)
-        broker = await open_broker(
-            self._link,
+        own = registration_of(
             self.config,
-            membership=Membership(
-                registration_of(self.config, {"PLAINTEXT": (self.name, PORT)}, self.clock())
-            ),
-            counters=InternalErrors(self.history, self.name),
-            clock=self.clock,
-            make_groups=self.makers.groups,
+            {"PLAINTEXT": (self.name, PORT)},
+            self.clock(),
+            incarnation=new_incarnation(),
         )
-        leases = self.makers.leases(self._link, self.lease_s, self.name)
-        async with trio.open_nursery() as nursery:
-            if self.coordinates:
-                nursery.start_soon(again, broker.groups.run)
-            nursery.start_soon(self._compete, leases)
-            self._accept_for(broker, nursery)
+        async with registered(
+            self._link, own, node_id=self.node_id, session_s=self.session_s, registers=True
+        ) as membership:
+            broker = await open_broker(
+                self._link,
+                self.config,
+                membership=membership,
+                counters=InternalErrors(self.history, self.name),
+                clock=self.clock,
+                make_groups=self.makers.groups,
+            )
+            await self._serve_until_stopped(broker, membership)
 
-    def _accept_for(self, broker: Broker, nursery: trio.Nursery) -> None:
-        self._shared = Shared(broker, APIS, RequestMemory(ByteBudget(REQUEST_BYTES)))
-        self._nursery = nursery
+    async def _serve_until_stopped(self, broker: Broker, membership: Membership) -> None:
+        assert self._link is not None, "it is opened before"
+        leases = self.makers.leases(self._link, self.lease_s, self.name)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(again, broker.groups.run)
+                nursery.start_soon(self._compete, leases)
+                nursery.start_soon(self._watch, membership)
+                self._shared = Shared(broker, APIS, RequestMemory(ByteBudget(REQUEST_BYTES)))
+                self._nursery = connections
+                self._stopping = trio.Event()
+                await self._stopping.wait()
+                await membership.leave()
+                nursery.cancel_scope.cancel()
+            self._nursery = None
+            broker.drain()
+            for connection in self._connections:
+                connection.drain(trio.current_time() + DRAIN_S)
+
+    async def _watch(self, membership: Membership) -> None:
+        await membership.ended.wait()
+        self.history.fail(f"{self.name} gives up, as if another broker had its node id")
 
     async def _compete(self, leases: Leases) -> None:
         """Compete for the lease, and work under it for some time."""

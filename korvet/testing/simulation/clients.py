@@ -226,8 +226,6 @@ class GroupSettings:
     session_s: float
     rebalance_s: float
     heartbeat_s: float
-    # Brokers that coordinate groups; a member asks one of them for the group's coordinator.
-    coordinators: tuple[str, ...]
 
 
 @define(eq=False)
@@ -268,7 +266,7 @@ class Member(Client):
                 await talk.stream.aclose()
 
     async def _connect_coordinator(self) -> Talk:
-        talk = await self.connect(self.chance.choice(self.settings.coordinators))
+        talk = await self.connect(self.chance.choice(self.brokers))
         try:
             answer = await talk.ask(FindCoordinatorRequest(key=self.settings.group, key_type=0))
             check(answer.error_code)

@@ -35,6 +35,7 @@ class Faults:
     def __attrs_post_init__(self) -> None:
         self._kinds = (
             self.crash,
+            self.restart,
             self.pause,
             self.cut_store,
             self.fail_store,
@@ -92,6 +93,10 @@ class Faults:
         await self._resume(broker)
         broker.crash()
         await trio.sleep(for_s)
+
+    async def restart(self, broker: SimulatedBroker, for_s: float) -> None:  # noqa: ARG002  it starts soon
+        """Stop the broker as an operator does, and start it again."""
+        broker.stop()
 
     async def pause(self, broker: SimulatedBroker, for_s: float) -> None:
         """Run none of the broker's tasks for some time."""

@@ -14,7 +14,6 @@ from korvet.broker.broker import MakeGroups
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.leases import Leases
 from korvet.storage.interface import Storage, TopicPartition
-from korvet.storage.memory import MemoryStorage
 from korvet.testing.records import records_from
 from korvet.testing.simulation.brokers import MakeLeases, MakeLink, Makers, SimulatedBroker, WallClock
 from korvet.testing.simulation.clients import TOPIC, GroupSettings, Member, Producer
@@ -22,7 +21,7 @@ from korvet.testing.simulation.determinism import Scheduler, chance_of, determin
 from korvet.testing.simulation.faults import Faults
 from korvet.testing.simulation.history import History, Violation, named
 from korvet.testing.simulation.network import MemoryTransport, Network
-from korvet.testing.simulation.store import StoreLink
+from korvet.testing.simulation.store import SharedStore, StoreLink
 
 GROUP = "billing"
 LOOK_S = 10.0
@@ -38,8 +37,6 @@ class Setup:
 
     hours: float = 10.0
     brokers: int = 3
-    #: Brokers that coordinate groups. Two brokers of one store do not share this work yet.
-    coordinators: int = 1
     producers: int = 2
     members: int = 3
     partitions: int = 4
@@ -51,6 +48,8 @@ class Setup:
     session_s: float = 900.0
     rebalance_s: float = 600.0
     lease_s: float = 300.0
+    #: The time after which brokers declare another one dead.
+    broker_session_s: float = 450.0
     #: The time in which the group has to be stable, and all records read, after the faults have ended.
     settle_s: float = 7200.0
     make_link: MakeLink = StoreLink
@@ -124,7 +123,7 @@ class Simulation:
     scheduler: Scheduler
     history: History = field(factory=History)
     network: Network = field(init=False)
-    store: MemoryStorage = field(init=False)
+    store: SharedStore = field(init=False)
     store_clock: WallClock = field(factory=WallClock)
     brokers: list[SimulatedBroker] = field(factory=list)
     producers: list[Producer] = field(factory=list)
@@ -135,7 +134,7 @@ class Simulation:
         """Run it. Raises Violation in an exception group."""
         setup = self.setup
         self.network = Network(chance_of(self.seed, "network"), self._accept)
-        self.store = MemoryStorage(clock=self.store_clock)
+        self.store = SharedStore(clock=self.store_clock)
         await self.store.create_topic(TOPIC, setup.partitions, {})
         makers = Makers(setup.make_link, setup.make_groups, setup.make_leases)
         self.brokers = [self._broker(number, makers) for number in range(setup.brokers)]
@@ -229,7 +228,7 @@ class Simulation:
             chance_of(self.seed, f"broker {number}"),
             makers,
             self.setup.lease_s,
-            coordinates=number < self.setup.coordinators,
+            self.setup.broker_session_s,
         )
 
     def _accept(self, broker: str, transport: MemoryTransport, client: str) -> Callable[[], None]:
@@ -261,7 +260,6 @@ class Simulation:
             setup.session_s,
             setup.rebalance_s,
             setup.heartbeat_s,
-            tuple(broker.name for broker in self.brokers[: setup.coordinators]),
         )
         member = Member(
             name,

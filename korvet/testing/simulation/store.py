@@ -7,6 +7,7 @@ failed one of its producer is refused; topics are cached, so they are always ava
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
@@ -16,14 +17,47 @@ from attrs import define, field
 from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
-from korvet.storage.interface import AppendResults, PendingAppend, TopicPartition
+from korvet.storage.interface import AppendResults, DocumentWatch, PendingAppend, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from korvet.storage.proxy import StorageProxy
 
+# Documents are read again after this time, even if none was announced.
+LOOK_AGAIN_S = 600.0
 # The longest delay without faults, and the share of calls that have one; to simulate it takes time.
 DELAY_S, DELAYED = 0.002, 0.4
 # How long a call waits for a store that is cut off before it fails.
 PATIENCE_S = 5.0
+
+
+@define(eq=False)
+class SharedStore(MemoryStorage):
+    """A store that several brokers use, which notifies them of announced documents as Redis does."""
+
+    _announced: dict[str, trio.Event] = field(factory=dict)
+
+    async def announce(self, kind: str) -> None:
+        if (event := self._announced.pop(kind, None)) is not None:
+            event.set()
+
+    def watch_documents(self, kind: str) -> AbstractContextManager[DocumentWatch]:
+        return nullcontext(Announcements(self, kind))
+
+    def next_announcement(self, kind: str) -> trio.Event:
+        """Return the event that is set when documents of that kind are announced next."""
+        return self._announced.setdefault(kind, trio.Event())
+
+
+class Announcements:
+    """The watch of documents in a shared store."""
+
+    def __init__(self, store: SharedStore, kind: str) -> None:
+        self._store, self._kind = store, kind
+        self._next = store.next_announcement(kind)
+
+    async def wait(self) -> None:
+        with trio.move_on_after(LOOK_AGAIN_S):
+            await self._next.wait()
+        self._next = self._store.next_announcement(self._kind)
 
 
 @define
@@ -46,7 +80,7 @@ CACHED = {"topics", "topic", "topic_by_id"}
 class StoreLink(StorageProxy):
     """See the module. A broker has a new one in each of its lives."""
 
-    storage: MemoryStorage
+    storage: SharedStore
     faults: StoreFaults
     chance: Random
     failed_sequences: FailedSequences = field(factory=FailedSequences)
