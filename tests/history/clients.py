@@ -1,0 +1,244 @@
+"""Confluent's clients under load, each in a thread, which write what they do into one history."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from attrs import define, field
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.history.history import (
+    Acknowledged,
+    Asked,
+    Committed,
+    Event,
+    Logs,
+    Partition,
+    Positioned,
+    Read,
+    Rejected,
+    Sent,
+    Value,
+    decode,
+)
+
+GROUP = "readers"
+BETWEEN_SENDS_S = 0.004
+MESSAGE_TIMEOUT_MS = 120_000
+SESSION_MS = 6000
+ASK_LIMIT_S = 10.0
+FINAL_LIMIT_S = 120.0
+# Errors after which a record is certainly not stored: the broker looked at it and refused it.
+REFUSED = {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+
+@define(eq=False)
+class Load:
+    """Producers, members of one group, and a reader without a group. A context manager, which ends the threads."""
+
+    servers: str
+    partitions: Sequence[Partition]
+    producers: int = 2
+    members: int = 2
+    events: list[Event] = field(factory=list)
+    faults: list[str] = field(factory=list)  # errors that no client may get
+    settings: dict[str, Any] = field(factory=dict)  # of all clients
+    _stops_producing: threading.Event = field(factory=threading.Event)
+    _stops: threading.Event = field(factory=threading.Event)
+    _producing: list[threading.Thread] = field(factory=list)
+    _reading: list[threading.Thread] = field(factory=list)
+
+    @property
+    def readers(self) -> list[str]:
+        """The names of the members of the group."""
+        return [f"member-{number}" for number in range(self.members)]
+
+    def __enter__(self) -> Self:
+        for number in range(self.producers):
+            self._producing.append(self._start(self._produce, f"producer-{number}"))
+        for name in self.readers:
+            self._reading.append(self._start(self._be_member, name))
+        self._reading.append(self._start(self._read_all, "reader"))
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._stops_producing.set()
+        self._stops.set()
+        for thread in [*self._producing, *self._reading]:
+            thread.join(FINAL_LIMIT_S)
+
+    def stop_producing(self, limit_s: float = FINAL_LIMIT_S) -> None:
+        """Stop the producers after everything that they sent was answered. Raises AssertionError after the limit."""
+        self._stops_producing.set()
+        for thread in self._producing:
+            thread.join(limit_s)
+            assert not thread.is_alive(), f"{thread.name} still waits for answers"
+
+    # --- Threads ----------------------------------------------------------------------------------------
+
+    def _start(self, run: Callable[[str], None], name: str) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run(name)
+            except Exception as error:  # noqa: BLE001  reported by the test
+                self.faults.append(f"{name}: {error!r}")
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _produce(self, name: str) -> None:
+        producer = Producer(
+            {
+                **self._common(name),
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "message.timeout.ms": MESSAGE_TIMEOUT_MS,
+                "retry.backoff.ms": 50,
+            }
+        )
+        number = 0
+        while not self._stops_producing.is_set():
+            tp, value = self.partitions[number % len(self.partitions)], Value(name, number)
+            self.events.append(Sent(tp, value))
+            producer.produce(tp[0], value.encode(), partition=tp[1], on_delivery=self._answered(tp, value))
+            producer.poll(BETWEEN_SENDS_S)
+            number += 1
+        assert not producer.flush(FINAL_LIMIT_S)
+
+    def _answered(self, tp: Partition, value: Value) -> Callable[[KafkaError | None, Message], None]:
+        def answered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self.events.append(Acknowledged(tp, value, message.offset()))
+            elif error.code() in REFUSED:
+                self.events.append(Rejected(tp, value))
+
+        return answered
+
+    def _be_member(self, name: str) -> None:
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            consumer.assign(self._positions(consumer, name, partitions))
+
+        consumer = self._consumer(name, GROUP, {"session.timeout.ms": SESSION_MS})
+        consumer.subscribe(sorted({topic for topic, _ in self.partitions}), on_assign=assigned)
+        try:
+            while not self._stops.is_set():
+                messages = self._consume(consumer, name)
+                if messages:
+                    self._commit(consumer, messages)
+        finally:
+            consumer.close()
+
+    def _positions(
+        self, consumer: Consumer, name: str, partitions: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Return the partitions with the offsets that the group has committed, or 0."""
+        while not self._stops.is_set():
+            self.events.extend(Asked(name, (each.topic, each.partition)) for each in partitions)
+            try:
+                answers = consumer.committed(partitions, timeout=ASK_LIMIT_S)
+            except KafkaException:
+                continue
+            if any(each.error for each in answers):
+                continue
+            for each in answers:
+                each.offset = max(each.offset, 0)
+                self.events.append(Positioned(name, (each.topic, each.partition), each.offset, GROUP))
+            return answers
+        return []
+
+    def _commit(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        last = {(message.topic(), message.partition()): message.offset() + 1 for message in messages}
+        wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in last.items()]
+        try:
+            committed = consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException:
+            return  # the group has another generation, or the coordinator is away: it will be read again
+        for each in committed or ():
+            if each.error is None:
+                self.events.append(Committed(GROUP, (each.topic, each.partition), each.offset))
+
+    def _read_all(self, name: str) -> None:
+        consumer = self._consumer(name, "unused")
+        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in self.partitions])
+        try:
+            while not self._stops.is_set():
+                self._consume(consumer, name)
+        finally:
+            consumer.close()
+
+    def _consume(self, consumer: Consumer, name: str) -> list[Message]:
+        messages = [message for message in consumer.consume(200, timeout=0.2) if message.error() is None]
+        for message in messages:
+            tp = (message.topic(), message.partition())
+            self.events.append(Read(name, tp, message.offset(), decode(message.value())))
+        return messages
+
+    def _consumer(self, name: str, group: str, settings: dict[str, Any] | None = None) -> Consumer:
+        return Consumer(
+            {
+                **self._common(name),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.error.backoff.ms": 50,
+                **(settings or {}),
+            }
+        )
+
+    def _common(self, name: str) -> dict[str, Any]:
+        def report(error: KafkaError) -> None:
+            if error.fatal():
+                self.faults.append(f"{name}: {error.str()}")
+
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": name,
+            "error_cb": report,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 2000,
+            "log_level": 0,
+            **self.settings,
+        }
+
+
+def read_logs(servers: str, partitions: Sequence[Partition]) -> Logs:
+    """Read every partition from start to end. Raises AssertionError if that takes too long."""
+    logs: dict[Partition, list[tuple[int, Value]]] = {tp: [] for tp in partitions}
+    unfinished = {*partitions}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in partitions])
+    ended = threading.Event()
+    timer = threading.Timer(FINAL_LIMIT_S, ended.set)
+    timer.start()
+    try:
+        while unfinished:
+            assert not ended.is_set(), f"the logs of {sorted(unfinished)} have no end"
+            for message in consumer.consume(1000, timeout=0.5):
+                tp, error = (message.topic(), message.partition()), message.error()
+                if error is None:
+                    logs[tp].append((message.offset(), decode(message.value())))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(tp)
+    finally:
+        timer.cancel()
+        consumer.close()
+    return logs

@@ -1,0 +1,142 @@
+"""Faults that a seed chooses, one after the other, while clients work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from random import Random
+
+from attrs import define, field, frozen
+
+from tests.history.proxy import Proxy
+from tests.processes import KorvetProcess
+from tests.servers import RedisServer
+
+
+class Fault(ABC):
+    """A fault that begins and ends."""
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def end(self) -> None:
+        """Repair what `begin` broke."""
+
+
+@frozen
+class KillBroker(Fault):
+    """A broker is killed with SIGKILL, and started again at the end."""
+
+    broker: KorvetProcess
+
+    def begin(self) -> None:
+        self.broker.kill()
+
+    def end(self) -> None:
+        self.broker.start()
+
+
+@frozen
+class RestartBroker(Fault):
+    """A broker is stopped with SIGTERM, and started again at the end."""
+
+    broker: KorvetProcess
+
+    def begin(self) -> None:
+        self.broker.stop()
+
+    def end(self) -> None:
+        self.broker.start()
+
+
+@frozen
+class PauseBroker(Fault):
+    """A broker is stopped with SIGSTOP until the end."""
+
+    broker: KorvetProcess
+
+    def begin(self) -> None:
+        os.kill(self.broker.pid, signal.SIGSTOP)
+
+    def end(self) -> None:
+        os.kill(self.broker.pid, signal.SIGCONT)
+
+
+@frozen
+class KillServer(Fault):
+    """A Redis server whose writes are on disk is killed, and started again at the end."""
+
+    server: RedisServer
+
+    def begin(self) -> None:
+        self.server.kill()
+
+    def end(self) -> None:
+        self.server.start()
+
+
+@frozen
+class PauseServer(Fault):
+    """A Redis server is stopped with SIGSTOP until the end."""
+
+    server: RedisServer
+
+    def begin(self) -> None:
+        self.server.pause()
+
+    def end(self) -> None:
+        self.server.resume()
+
+
+@frozen
+class Cut(Fault):
+    """Nothing passes a proxy until the end."""
+
+    proxy: Proxy
+
+    def begin(self) -> None:
+        self.proxy.cut()
+
+    def end(self) -> None:
+        self.proxy.heal()
+
+
+@define
+class Nemesis:
+    """Injects faults. The same seed and faults give the same choices."""
+
+    seed: int
+    faults: Sequence[Fault]
+    every_s: float = 5.0
+    longest_s: float = 4.0
+    done: list[str] = field(factory=list)
+
+    def run(self, for_s: float) -> None:
+        """Inject a fault every `every_s` seconds, and repair each of them before the next one."""
+        random = Random(self.seed)
+        until = time.monotonic() + for_s
+        pause = threading.Event()  # nobody sets it
+        while time.monotonic() < until:
+            began = time.monotonic()
+            fault = random.choice(self.faults)
+            lasts_s = random.uniform(0.2, self.longest_s)
+            self.done.append(f"{describe(fault)} for {lasts_s:.1f} s")
+            fault.begin()
+            try:
+                pause.wait(lasts_s)
+            finally:
+                fault.end()
+            pause.wait(max(0.0, began + self.every_s - time.monotonic()))
+
+
+def describe(fault: Fault) -> str:
+    """Return the fault in words, with the process that it is about."""
+    for name in ("broker", "server", "proxy"):
+        if (about := getattr(fault, name, None)) is not None:
+            return f"{type(fault).__name__} {about.port or getattr(about, 'kind', '')}"
+    return type(fault).__name__
