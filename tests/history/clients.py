@@ -118,6 +118,7 @@ class Load:
     def _answered(self, tp: Partition, value: Value) -> Callable[[KafkaError | None, Message], None]:
         def answered(error: KafkaError | None, message: Message) -> None:
             if error is None:
+                # librdkafka does not know the offset of a batch that was a duplicate.
                 self.events.append(Acknowledged(tp, value, message.offset()))
             elif error.code() in REFUSED:
                 self.events.append(Rejected(tp, value))
@@ -157,7 +158,7 @@ class Load:
         return []
 
     def _commit(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        last = {(message.topic(), message.partition()): message.offset() + 1 for message in messages}
+        last = {(each.topic(), each.partition()): (each.offset() or 0) + 1 for each in messages}
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in last.items()]
         try:
             committed = consumer.commit(offsets=wanted, asynchronous=False)

@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 
 from tests.history.proxy import Proxy
 from tests.processes import KorvetProcess
+from tests.sentinels import SentinelSet
 from tests.servers import RedisServer
 
 
@@ -104,6 +105,90 @@ class Cut(Fault):
 
     def end(self) -> None:
         self.proxy.heal()
+
+
+@define
+class PausePrimary(Fault):
+    """The primary is stopped with SIGSTOP until the end; the Sentinels may promote another server meanwhile."""
+
+    set: SentinelSet
+    paused: RedisServer | None = None
+
+    def begin(self) -> None:
+        self.paused = self.set.primary
+        self.paused.pause()
+
+    def end(self) -> None:
+        assert self.paused is not None
+        self.paused.resume()
+        self.set.settle()
+
+
+@define
+class KillPrimary(Fault):
+    """The primary is killed, another server is promoted, and the killed one becomes a replica at the end."""
+
+    set: SentinelSet
+    killed: RedisServer | None = None
+
+    def begin(self) -> None:
+        self.killed = self.set.primary
+        self.killed.kill()
+        self.set.await_other_than(self.killed)
+
+    def end(self) -> None:
+        assert self.killed is not None
+        self.set.revive(self.killed)
+        self.set.settle()
+
+
+@frozen
+class FailOver(Fault):
+    """A Sentinel promotes a replica by command."""
+
+    set: SentinelSet
+
+    def begin(self) -> None:
+        self.set.fail_over()
+
+    def end(self) -> None:
+        self.set.settle()
+
+
+@define
+class PauseReplica(Fault):
+    """A replica is stopped with SIGSTOP until the end."""
+
+    set: SentinelSet
+    paused: RedisServer | None = None
+
+    def begin(self) -> None:
+        self.paused = self.set.replicas[0]
+        self.paused.pause()
+
+    def end(self) -> None:
+        assert self.paused is not None
+        self.paused.resume()
+        self.set.settle()
+
+
+@frozen
+class PauseSentinel(Fault):
+    """A Sentinel is stopped with SIGSTOP until the end."""
+
+    set: SentinelSet
+
+    def begin(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self._send(signal.SIGCONT)
+        self.set.settle()
+
+    def _send(self, number: signal.Signals) -> None:
+        process = self.set.sentinels[0].process
+        assert process is not None
+        process.send_signal(number)
 
 
 @define

@@ -6,8 +6,8 @@ from start to end, and `violations` compares. The rules are those of Jepsen's wo
 
     inconsistent offset   an offset of a partition had two values
     duplicate             a value is at two offsets of a partition
-    lost                  an acknowledged value is missing
-    vanished              a value that somebody read is missing
+    lost                  an acknowledged value is missing, or is at another offset
+    vanished              a value that somebody read is missing, or is at another offset
     never sent            a value that nobody sent
     refused but stored    the broker rejected a value, and stored it nevertheless
     reordered             values of one producer are not in the order in which it sent them
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
@@ -55,11 +55,11 @@ class Sent:
 
 @frozen
 class Acknowledged:
-    """The broker acknowledged a value at an offset."""
+    """The broker acknowledged a value at an offset, which a repeated request does not learn (None)."""
 
     partition: Partition
     value: Value
-    offset: int
+    offset: int | None
 
 
 @frozen
@@ -123,7 +123,11 @@ def _places(events: Iterable[Event], logs: Logs) -> Iterator[str]:
     at: dict[tuple[Partition, int], Value] = {}
     where: defaultdict[tuple[Partition, Value], set[int]] = defaultdict(set)
     seen = [(tp, offset, value) for tp, log in logs.items() for offset, value in log]
-    seen += [(e.partition, e.offset, e.value) for e in events if isinstance(e, Acknowledged | Read)]
+    seen += [
+        (event.partition, event.offset, event.value)
+        for event in events
+        if isinstance(event, Acknowledged | Read) and event.offset is not None
+    ]
     for tp, offset, value in seen:
         if at.setdefault((tp, offset), value) != value:
             yield f"inconsistent offset: {tp} {offset} had {at[tp, offset]} and {value}"
@@ -135,18 +139,30 @@ def _places(events: Iterable[Event], logs: Logs) -> Iterator[str]:
 
 def _values(events: Iterable[Event], logs: Logs) -> Iterator[str]:
     """Compare the values that are stored with those that were sent, acknowledged, rejected and read."""
-    stored = {(tp, value) for tp, log in logs.items() for _, value in log}
+    places = {(tp, offset, value) for tp, log in logs.items() for offset, value in log}
+    stored = {(tp, value) for tp, _, value in places}
     sent = set()
     for event in events:
         if isinstance(event, Sent):
             sent.add((event.partition, event.value))
-        elif isinstance(event, Acknowledged | Read) and (event.partition, event.value) not in stored:
+        elif isinstance(event, Acknowledged | Read) and not _is_there(event, places, stored):
             rule = "lost" if isinstance(event, Acknowledged) else "vanished"
             yield f"{rule}: {event.value} was in {event.partition} at {event.offset}"
         elif isinstance(event, Rejected) and (event.partition, event.value) in stored:
             yield f"refused but stored: {event.value} in {event.partition}"
     for tp, value in stored - sent:
         yield f"never sent: {value} in {tp}"
+
+
+def _is_there(
+    event: Acknowledged | Read,
+    places: Collection[tuple[Partition, int, Value]],
+    stored: Collection[tuple[Partition, Value]],
+) -> bool:
+    """Return True if the value is at the offset at which it was acknowledged or read."""
+    if event.offset is None:
+        return (event.partition, event.value) in stored
+    return (event.partition, event.offset, event.value) in places
 
 
 def _order(logs: Logs) -> Iterator[str]:

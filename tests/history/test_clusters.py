@@ -5,10 +5,11 @@ The seed of a run is printed. HISTORY_SEED=… repeats its choices; the processe
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from random import SystemRandom
 
 import pytest
@@ -18,23 +19,33 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.history.clients import Load, read_logs
 from tests.history.faults import (
     Cut,
+    FailOver,
     Fault,
     KillBroker,
+    KillPrimary,
     KillServer,
     Nemesis,
     PauseBroker,
+    PausePrimary,
+    PauseReplica,
+    PauseSentinel,
     PauseServer,
     RestartBroker,
 )
 from tests.history.history import counts, unread, violations
 from tests.history.proxy import Proxy
 from tests.processes import KorvetProcess
+from tests.sentinels import SentinelSet
 from tests.servers import VALKEY, start_server
 
 TOPICS = ("orders", "visits")
 PARTITIONS = [(topic, number) for topic in TOPICS for number in range(3)]
 CAUGHT_UP_LIMIT_S = 60.0
 SETTINGS = {"group.initial.rebalance.delay.ms": "200", "storage.layout": "batch"}
+
+logger = logging.getLogger(__name__)
+
+pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.clients]
 
 
 @frozen
@@ -61,12 +72,32 @@ def brokers_on_one_server(number: int) -> Iterator[Cluster]:
         yield Cluster(",".join(each.bootstrap_servers for each in brokers), faults)
 
 
-def check(cluster: Cluster, for_s: float) -> None:
+@contextmanager
+def brokers_on_sentinels(number: int) -> Iterator[Cluster]:
+    """Run brokers on a primary with two replicas and three Sentinels; each acknowledged record is on two servers."""
+    with ExitStack() as stack:
+        sentinels = stack.enter_context(SentinelSet(VALKEY))
+        settings = {**SETTINGS, "min.insync.replicas": "2"}
+        faults: list[Fault] = [
+            FailOver(sentinels),
+            KillPrimary(sentinels),
+            PausePrimary(sentinels),
+            PauseReplica(sentinels),
+            PauseSentinel(sentinels),
+        ]
+        brokers = []
+        for _ in range(number):
+            broker = KorvetProcess(storage=sentinels.url, settings=settings)
+            brokers.append(stack.enter_context(broker))
+            faults += [KillBroker(broker), PauseBroker(broker), RestartBroker(broker)]
+        yield Cluster(",".join(each.bootstrap_servers for each in brokers), faults)
+
+
+def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
     """Run clients and faults for a time, and compare the history with the logs."""
     seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(10**6))
-    print(f"HISTORY_SEED={seed}")
     create_topics(cluster.servers)
-    nemesis = Nemesis(seed, cluster.faults)
+    nemesis = Nemesis(seed, cluster.faults, longest_s=longest_s)
     with Load(cluster.servers, PARTITIONS) as load:
         nemesis.run(for_s)
         load.stop_producing()
@@ -74,11 +105,14 @@ def check(cluster: Cluster, for_s: float) -> None:
         deadline = time.monotonic() + CAUGHT_UP_LIMIT_S
         while (behind := unread(load.events, logs, load.readers)) and time.monotonic() < deadline:
             time.sleep(0.2)
-    print(f"{counts(load.events)}; {len(nemesis.done)} faults: {', '.join(nemesis.done)}")
+    done = (
+        f"HISTORY_SEED={seed}: {counts(load.events)}; {len(nemesis.done)} faults: {', '.join(nemesis.done)}"
+    )
+    logger.info(done)
 
-    assert [] == violations(load.events, logs)[:20]
-    assert [] == load.faults
-    assert 0 == behind, "the group has not read everything"
+    assert [] == violations(load.events, logs)[:20], done
+    assert [] == load.faults, done
+    assert 0 == behind, f"the group has not read everything; {done}"
 
 
 def create_topics(servers: str) -> None:
@@ -87,9 +121,15 @@ def create_topics(servers: str) -> None:
         created.result()
 
 
-@pytest.mark.slow
-@pytest.mark.servers
-@pytest.mark.clients
-def test_history_of_a_minute_of_faults_violates_no_rule() -> None:
-    with brokers_on_one_server(int(os.environ.get("HB", "1"))) as cluster:
-        check(cluster, float(os.environ.get("HT", "60")))
+def test_history_of_brokers_on_one_server_violates_no_rule() -> None:
+    with brokers_on_one_server(3) as cluster:
+        check(cluster, 30, 6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("cluster", [brokers_on_one_server, brokers_on_sentinels])
+def test_history_of_ten_minutes_of_faults_violates_no_rule(
+    cluster: Callable[[int], AbstractContextManager[Cluster]],
+) -> None:
+    with cluster(3) as running:
+        check(running, 600, 20)

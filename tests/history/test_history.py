@@ -35,6 +35,7 @@ def rules(events: Sequence[Event], log: Sequence[tuple[int, Value]] = LOG) -> se
 CORRECT: dict[str, list[Event]] = {
     "nothing but sent": [],
     "acknowledged": [Acknowledged(TP, A, 0), Acknowledged(TP, C, 4)],
+    "acknowledged without an offset": [Acknowledged(TP, B, None)],
     "read": [Read("r", TP, 0, A), Read("r", TP, 1, B), Read("r", TP, 4, C)],
     "read again": [Positioned("r", TP, 1), Read("r", TP, 1, B), Positioned("r", TP, 0), Read("r", TP, 0, A)],
     "read from a gap": [Positioned("r", TP, 2), Read("r", TP, 4, C)],
@@ -70,6 +71,8 @@ def test_rule_finds_its_violation(rule: str, events: list[Event]) -> None:
     "rule, events, log",
     [
         ("lost", [Acknowledged(TP, C, 4)], LOG[:2]),
+        ("lost", [Acknowledged(TP, C, None)], LOG[:2]),
+        ("lost", [Acknowledged(TP, C, 2)], LOG),
         ("vanished", [Read("r", TP, 0, A), Read("r", TP, 1, B), Read("r", TP, 4, C)], LOG[:2]),
         ("never sent", [], [*LOG, (5, Value("q", 0))]),
         ("reordered", [], [(0, B), (1, A), (4, C)]),
