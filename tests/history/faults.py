@@ -205,7 +205,7 @@ class Nemesis:
         """Inject a fault every `every_s` seconds, and repair each of them before the next one."""
         random = Random(self.seed)
         until = time.monotonic() + for_s
-        pause = threading.Event()  # nobody sets it
+        pause = threading.Event()  # never set
         while time.monotonic() < until:
             began = time.monotonic()
             fault = random.choice(self.faults)

@@ -1,14 +1,14 @@
-"""What clients did to the logs of a cluster, and the rules that it must not violate.
+"""Check what clients did and saw against the logs of a cluster.
 
-Clients write an `Event` for each thing that they did or saw, in one list. Afterwards somebody reads every partition
-from start to end, and `violations` compares. The rules are those of Jepsen's workload for Kafka-like systems
-(jepsen.redpanda, jepsen.tests.kafka), for values that are unique:
+Clients write an `Event` for each thing that they did or saw, in one list. Afterwards the test reads every partition
+from start to end, and `violations` compares. A correct cluster violates none of these rules, which are named after
+what they find. They are those of Jepsen's workload for Kafka-like systems, for values that are unique:
 
     inconsistent offset   an offset of a partition had two values
     duplicate             a value is at two offsets of a partition
     lost                  an acknowledged value is missing, or is at another offset
-    vanished              a value that somebody read is missing, or is at another offset
-    never sent            a value that nobody sent
+    vanished              a value that a client read is missing, or is at another offset
+    never sent            a value that no producer sent
     refused but stored    the broker rejected a value, and stored it nevertheless
     reordered             values of one producer are not in the order in which it sent them
     moved backwards       a reader saw an offset again, or an earlier one, without a new position
@@ -119,7 +119,7 @@ def violations(events: Sequence[Event], logs: Logs) -> list[str]:
 
 
 def _places(events: Iterable[Event], logs: Logs) -> Iterator[str]:
-    """Compare the values that anybody saw at each offset."""
+    """Compare the values that clients saw at each offset."""
     at: dict[tuple[Partition, int], Value] = {}
     where: defaultdict[tuple[Partition, Value], set[int]] = defaultdict(set)
     seen = [(tp, offset, value) for tp, log in logs.items() for offset, value in log]

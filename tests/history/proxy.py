@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections can be cut as a network cuts them: nothing arrives, and nobody is told."""
+"""A TCP proxy whose connections can be cut as a network cuts them: nothing arrives, and no peer gets an error."""
 
 from __future__ import annotations
 
