@@ -518,6 +518,11 @@ class Config:
         "maximum size of memory://; default: 1 GiB, or half of the machine's memory if that is less",
         unit="bytes",
     )
+    acks_all_fsync: bool = _setting(
+        boolean(),
+        default=False,
+        description="with acks=all, also wait until the record is on the disk of Redis and of its replicas (WAITAOF)",
+    )
     redis_allow_eviction: bool = _setting(
         boolean(),
         default=False,

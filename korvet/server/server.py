@@ -527,6 +527,7 @@ def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
         embedded_appendfsync=config.embedded_appendfsync,
         embedded_binary=config.embedded_server,
         redis_allow_eviction=config.redis_allow_eviction,
+        acks_all_fsync=config.acks_all_fsync,
         reread_url=partial(config.read_again, "storage"),
     )
     return open_storage(config.storage, options)

@@ -52,6 +52,7 @@ class StorageOptions:
     embedded_appendfsync: str = "everysec"
     embedded_binary: str | None = None  # the private server's program; None: look for one
     redis_allow_eviction: bool = False  # accept a Redis that may evict records
+    acks_all_fsync: bool = False  # acks=all waits until records are on disk (WAITAOF)
     reread_url: Callable[[], str] | None = None  # returns the URL with the passwords of now
 
 
@@ -112,6 +113,7 @@ async def open_redis(url: str, options: StorageOptions) -> AsyncIterator[Storage
         defaults=options.defaults,
         mapping=options.mapping,
         allow_eviction=options.redis_allow_eviction,
+        fsync=options.acks_all_fsync,
     ) as storage:
         yield storage
 
@@ -130,7 +132,10 @@ async def open_embedded(url: str, options: StorageOptions) -> AsyncIterator[Stor
         from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  imported meanwhile
 
         async with open_redis_storage(
-            server.address, defaults=options.defaults, mapping=options.mapping
+            server.address,
+            defaults=options.defaults,
+            mapping=options.mapping,
+            fsync=options.acks_all_fsync,
         ) as storage:
             yield storage
 

@@ -6,6 +6,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     partition, partitions             the known state of partitions
     layouts, entries, rebuild         record batches to entries and back
     append, append_queue              append; `client.wait_connections` wait for replicas
+    confirmations                     the high watermark if `min.insync.replicas` is above 1
     read, seek                        read, latest; earliest and by time
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
@@ -61,6 +62,7 @@ from korvet.storage.redis.client.sentinel import SentinelWatch
 from korvet.storage.redis.client.statistics import SECTIONS, Statistics, server_values
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.compaction import Compactor
+from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.document_watches import AnnouncedDocuments, DocumentWatches
 from korvet.storage.redis.documents import Documents
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
@@ -68,7 +70,7 @@ from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.monitor import ServerMonitor
-from korvet.storage.redis.opening import Server, connected, prepare, refused
+from korvet.storage.redis.opening import Server, connected, prepare, refused, require_waitaof
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
@@ -86,12 +88,13 @@ async def open_redis_storage(
     mapping: OffsetMapping | None = None,
     namespace: str = "korvet",
     allow_eviction: bool = False,
+    fsync: bool = False,
 ) -> AsyncIterator[RedisStreamsStorage]:
     """Open the storage at a Redis or Valkey, named by its URL or address, and close it with the block.
 
-    Wait while the server is unavailable. `mapping` is that of new topics whose settings name none. Raise
-    StorageUsageError for an unusable URL, user or keyspace, and, unless `allow_eviction`, for a server that may evict
-    records.
+    Wait while the server is unavailable. `mapping` is that of new topics whose settings name none. With `fsync`,
+    acks=all waits until records are on disk. Raise StorageUsageError for an unusable URL, user or keyspace, for a
+    server without WAITAOF if `fsync` is set, and, unless `allow_eviction`, for a server that may evict records.
     """
     defaults = defaults or StorageDefaults()
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
@@ -101,8 +104,12 @@ async def open_redis_storage(
     async with connected(where) as (connection, watching):
         await guard.begin(connection)
         server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
+        if fsync:
+            await require_waitaof(connection, server)
         async with background_nursery() as nursery:
-            storage = RedisStreamsStorage(connection, watching, keyspace, defaults, server, nursery, guard)
+            storage = RedisStreamsStorage(
+                connection, watching, keyspace, defaults, server, nursery, guard, fsync=fsync
+            )
             with refused(connection):
                 await nursery.start(storage.run)
             nursery.start_soon(storage.monitor.run)
@@ -136,6 +143,8 @@ class RedisStreamsStorage(Storage):
         server: Server,
         nursery: trio.Nursery,
         guard: Guard,
+        *,
+        fsync: bool,
     ) -> None:
         self.description = f"{server.name} at {connection.address.description}"
         self.durability = server.durability
@@ -149,6 +158,7 @@ class RedisStreamsStorage(Storage):
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
+        confirmations = Confirmations(redis, waiting, nursery, keyspace.replicas, watcher.confirmed)
         self.monitor = ServerMonitor(
             connection.address,
             lambda: (connection, watching, *bulk.opened(), *waiting.opened()),
@@ -158,10 +168,19 @@ class RedisStreamsStorage(Storage):
         )
         self._appender = Appender(
             AppendContext(
-                writer_id, redis, partitions, waiting, nursery, watcher.grew, guard, self.failed_sequences
+                writer_id,
+                redis,
+                partitions,
+                waiting,
+                nursery,
+                confirmations,
+                watcher.grew,
+                guard,
+                self.failed_sequences,
+                fsync,
             )
         )
-        self._reader = Reader(redis, partitions, watcher.note)
+        self._reader = Reader(redis, partitions, confirmations, watcher.note)
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions)
@@ -286,13 +305,22 @@ class RedisStreamsStorage(Storage):
         return await self._seeker.earliest(tp)
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
-        return (await self._reader.state(tp)).offsets
+        return await self._reader.latest(tp)
 
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
-        return await self._seeker.seek_ts(tp, timestamp)
+        return await self._if_visible(tp, await self._seeker.seek_ts(tp, timestamp))
 
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
-        return await self._seeker.seek_max_ts(tp)
+        return await self._if_visible(tp, await self._seeker.seek_max_ts(tp))
+
+    async def _if_visible(
+        self, tp: TopicPartition, found: OffsetAndTimestamp | None
+    ) -> OffsetAndTimestamp | None:
+        """Return a found record, or None if it is above the high watermark."""
+        partition = self._partitions.known(tp)
+        if found is None or partition is None or partition.config.min_insync_replicas == 1:
+            return found
+        return found if found.offset < (await self.latest(tp)).high_watermark else None
 
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         state = await self._reader.state(tp)

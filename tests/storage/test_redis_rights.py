@@ -12,12 +12,7 @@ import redis
 import trio
 from redis.exceptions import NoPermissionError
 
-from korvet.protocol.errors import (
-    KafkaError,
-    KafkaStorageError,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-)
+from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
 from korvet.storage.interface import (
     AppendResult,
     OffsetAndMetadata,
@@ -223,7 +218,7 @@ async def test_acks_all_is_refused_before_writing_without_the_wait_right(
         await append_batch(storage, TP, batch(numbered(1, first=1)), acks=1)
         found = [record.value for record in await records_from(storage, TP)]
         client.execute_command("ACL", "SETUSER", "korvet", "+wait")
-        with pytest.raises(NotEnoughReplicasAfterAppend):
+        with pytest.raises(NotEnoughReplicas, match="Redis has 0 replicas"):
             raise_error(await storage.append({TP: batch(numbered(1, first=2))}, timeout_s=0.2))
 
     assert [b"1"] == found

@@ -99,7 +99,11 @@ class Appender:
                     grown += max(packed.size - batch.size, 0) if batch.compression else 0
                 finally:
                     share.hold(grown)
-                ticket = Ticket(partition, config, packed, ProducerBatch.of(batch), submission, acks)
+                waits = self.context.waits_for_replicas(acks, config)
+                producer_batch = ProducerBatch.of(batch)
+                ticket = Ticket(
+                    partition, config, packed, producer_batch, submission, waits_for_replicas=waits
+                )
                 if ticket.waits_for_replicas:
                     await self.context.waiting_connections.open()
             except KafkaError as error:

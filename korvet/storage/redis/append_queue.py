@@ -30,6 +30,7 @@ from korvet.protocol.errors import (
     InvalidProducerEpoch,
     KafkaError,
     KafkaStorageError,
+    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
 )
@@ -40,9 +41,10 @@ from korvet.storage.redis.client.connection import NotConnected, Pending, RedisC
 from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, ResponseError
 from korvet.storage.redis.client.replies import Reply, command_of, pack_arguments
 from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.layouts import Packed
-from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partition import Known, Partition
 from korvet.storage.redis.partitions import Answer, Partitions
 from korvet.storage.redis.scripts import APPEND, TRIM
 
@@ -126,14 +128,15 @@ class Ticket:
         packed: Packed,
         batch: ProducerBatch,
         submission: Submission,
-        acks: int,
+        *,
+        waits_for_replicas: bool,
     ) -> None:
         self.partition = partition
         self.config = config  # the settings under which the batch was packed
         self.packed = packed
         self.batch = batch
         self.submission = submission
-        self.waits_for_replicas = acks == -1 and config.min_insync_replicas > 1
+        self.waits_for_replicas = waits_for_replicas  # or, with acks.all.fsync, for the disk
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
         self.is_resolved = False
 
@@ -160,7 +163,8 @@ class Call:
 
     number: int
     tickets: list[Ticket]
-    replicas: int  # number of replicas that have to confirm the call
+    replicas: int | None  # number of replicas that have to confirm the call; None: it does not wait for any
+    end: Known | None = None  # the log's end after the call
     may_have_happened: bool = False
     was_trimmed: bool = False
     connection: RedisConnection | None = None
@@ -187,10 +191,16 @@ class AppendContext:
     partitions: Partitions
     waiting_connections: WaitingConnections
     nursery: trio.Nursery
-    grew: Callable[[bytes, bytes], None]  # with the stream's key and its next ID
+    confirmations: Confirmations
+    grew: Callable[..., None]  # `Watcher.grew`
     guard: Guard
     failed: FailedSequences
+    fsync: bool = False  # acks=all also waits until the record is on disk
     numbers: Iterator[int] = field(factory=lambda: count(1))
+
+    def waits_for_replicas(self, acks: int, config: TopicConfig) -> bool:
+        """Return True if a result has to wait for WAIT or WAITAOF."""
+        return acks == -1 and (config.min_insync_replicas > 1 or self.fsync)
 
 
 @define(eq=False)
@@ -222,14 +232,17 @@ class AppendQueue:
         if self.context.failed:
             self._refuse_behind_failed()
         while self._call is None and self._tickets:
-            tickets = self._take_tickets()
-            replicas = tickets[0].config.min_insync_replicas - 1
-            if not any(ticket.waits_for_replicas for ticket in tickets):
-                replicas = 0
-            self._call = Call(next(self.context.numbers), tickets, replicas)
+            self._call = self._new_call(self._take_tickets())
             self._make(self._call)
         if self._call is None:
             self.ended(self.partition)
+
+    def _new_call(self, tickets: list[Ticket]) -> Call:
+        """Return a call for these tickets, which have the same configuration."""
+        replicas = None
+        if any(ticket.waits_for_replicas for ticket in tickets):
+            replicas = tickets[0].config.min_insync_replicas - 1
+        return Call(next(self.context.numbers), tickets, replicas)
 
     def _refuse_behind_failed(self) -> None:
         """Resolve the batches that follow a failed batch of their producer."""
@@ -262,7 +275,8 @@ class AppendQueue:
         """Send the call; the connection passes the answer to `_answered`."""
         redis, waiting = self.context.redis, self.context.waiting_connections
         try:
-            connection = waiting.choose() if call.replicas else redis.connection_for(call.size)
+            does_wait = call.replicas is not None
+            connection = waiting.choose() if does_wait else redis.connection_for(call.size)
             call.connection = connection
             connection.send_packed(
                 self._command(call, connection.run_id), notify=partial(self._answered, call)
@@ -279,7 +293,7 @@ class AppendQueue:
                 self.context.writer_id,
                 call.number,
                 partition.shared.defaults.producer_id_expiration_ms,
-                b"1" if call.replicas else b"0",
+                b"" if call.replicas is None else call.replicas,
                 b"1" if config.timestamp_type is TimestampType.LOG_APPEND_TIME else b"0",
             ),
             len(call.tickets),
@@ -302,6 +316,8 @@ class AppendQueue:
         elif status == b"stale":
             # The call was dropped and a later one made: no task waits for this result.
             self._end(call, KafkaStorageError("the append was overtaken by a later one"))
+        elif status == b"replicas":
+            self._refuse_acks_all(call, int(answer[1]))
         elif status == b"exhausted":
             message = f"{self.partition.tp}: the stream's last ID leaves no room for offsets behind it"
             self._end(call, KafkaStorageError(message))
@@ -321,6 +337,22 @@ class AppendQueue:
             self._spawn(call, self._trim_and_repeat, call, error)
         else:
             self._end(call, self.context.redis.failure(error))
+
+    def _refuse_acks_all(self, call: Call, connected: int) -> None:
+        """Refuse the batches that have to wait for more replicas than are connected; append the others."""
+        others = []
+        for ticket in call.tickets:
+            if ticket.waits_for_replicas:
+                needed = ticket.config.min_insync_replicas
+                message = f"min.insync.replicas={needed}, but Redis has {connected} replicas"
+                ticket.resolve(NotEnoughReplicas(message))
+            else:
+                others.append(ticket)
+        if others:
+            self._call = self._new_call(others)
+            self._make(self._call)
+        else:
+            self._next()
 
     def _appended(self, call: Call, answer: Answer) -> None:
         _, base_id, now, start, epoch, next_id, has_more_to_trim, *others = answer
@@ -346,10 +378,14 @@ class AppendQueue:
                 ticket.wait_for_replicas(result)
             else:
                 ticket.resolve(result)
-        if call.replicas:
+        call.end = Known(int(epoch), partition.bound(next_id), next_id)
+        if call.replicas is not None:
             self._wait_for_replicas(call)
         if len(not_appended) < len(call.tickets):
-            self.context.grew(partition.keys.stream, next_id)
+            is_visible = partition.config.min_insync_replicas == 1
+            self.context.grew(partition.keys.stream, next_id, is_visible=is_visible)
+            if call.replicas is None and not is_visible:
+                self.context.confirmations.want(partition, call.end)
         if has_more_to_trim == b"1" and not partition.is_being_trimmed:
             partition.is_being_trimmed = True
             self.context.nursery.start_soon(self._trim_the_rest)
@@ -366,14 +402,19 @@ class AppendQueue:
         return OutOfOrderSequenceNumber(f"sequence {int(known)} comes next")
 
     def _wait_for_replicas(self, call: Call) -> None:
-        """Send WAIT over the connection that wrote the call, since WAIT covers only that connection's writes."""
+        """Send WAIT over the connection that wrote the call, since WAIT covers only that connection's writes.
+
+        With `acks.all.fsync`, send WAITAOF, which also waits until the primary and the replicas have it on disk.
+        """
         waiting, connection = self.context.waiting_connections, cast(RedisConnection, call.connection)
         limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
         limit_ms = max(1, int(limit_s * 1000))
+        replicas = cast(int, call.replicas)
+        fsync = self.context.fsync
         waiting.started(connection)
         try:
             connection.send(
-                (b"WAIT", call.replicas, limit_ms),
+                (b"WAITAOF", 1, replicas, limit_ms) if fsync else (b"WAIT", replicas, limit_ms),
                 limit_s=limit_ms / 1000 + connection.address.answer_limit_s,
                 notify=partial(self._has_waited, call, connection),
             )
@@ -384,13 +425,16 @@ class AppendQueue:
         self._confirmed(call, connection, pending.reply)
 
     def _confirmed(self, call: Call, connection: RedisConnection, reply: Reply) -> None:
-        """Resolve the call's tickets by WAIT's reply, the number of replicas that have confirmed."""
+        """Resolve the call's tickets by the reply to WAIT or WAITAOF."""
         self.context.waiting_connections.ended(connection)
-        error: KafkaError | None = None
-        if isinstance(reply, ResponseError):
-            error = NotEnoughReplicasAfterAppend(f"min.insync.replicas above 1 needs WAIT: {reply}")
-        elif not isinstance(reply, int) or reply < call.replicas:
-            error = too_few_replicas(call.replicas)
+        confirmations = self.context.confirmations
+        partition, end = self.partition, cast(Known, call.end)
+        error = unconfirmed(cast(int, call.replicas), reply)
+        if partition.config.min_insync_replicas > 1:
+            if error is None:
+                confirmations.note(partition, end)
+            else:
+                confirmations.want(partition, end)
         for ticket in call.tickets:
             if ticket.appended is not None:
                 ticket.resolve(error or ticket.appended)
@@ -461,7 +505,7 @@ class AppendQueue:
             raise self.context.redis.failure(error)
 
     async def _wait_connected(self, call: Call) -> None:
-        if call.replicas:
+        if call.replicas is not None:
             await self.context.waiting_connections.wait_connected()
         else:
             await self.context.redis.connection.wait_connected()
@@ -487,6 +531,18 @@ class AppendQueue:
             logger.debug("trimming %s: %s", self.partition.tp, error)
         finally:
             self.partition.is_being_trimmed = False
+
+
+def unconfirmed(needed: int, reply: Reply) -> KafkaError | None:
+    """Return the error for a reply to WAIT (replicas) or WAITAOF (the primary, and replicas); None for success."""
+    if isinstance(reply, ResponseError):
+        return NotEnoughReplicasAfterAppend(f"Redis cannot wait for replicas or the disk: {reply}")
+    if isinstance(reply, list):
+        on_primary, on_replicas = cast(list[int], reply)
+        if not on_primary:
+            return NotEnoughReplicasAfterAppend("Redis did not write it to the disk in time")
+        reply = on_replicas
+    return None if isinstance(reply, int) and reply >= needed else too_few_replicas(needed)
 
 
 def too_few_replicas(needed: int) -> NotEnoughReplicasAfterAppend:

@@ -9,6 +9,7 @@
                                     .summary, .old, .groups
 
     korvet:$format                  string: the version of the storage format
+    korvet:$replicas                string: empty; written before a WAIT
     korvet:$topics                  hash: topic name -> JSON
     korvet:$changes                 stream: notifies the other brokers of changes in $topics, and of documents
     korvet:$group:billing           hash: a group's committed offsets
@@ -103,10 +104,11 @@ class Keyspace:
     format: bytes = field(init=False)
     topics: bytes = field(init=False)
     changes: bytes = field(init=False)
+    replicas: bytes = field(init=False)
     groups: bytes = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("format", "topics", "changes", "groups"):
+        for name in ("format", "topics", "changes", "replicas", "groups"):
             object.__setattr__(self, name, f"{self.namespace}:${name}".encode())
 
     def stream(self, tp: TopicPartition) -> bytes:

@@ -83,6 +83,17 @@ async def meet_server(connection: RedisConnection) -> Server:
     return Server(f"{name.capitalize()} {version}", await durability(connection))
 
 
+async def require_waitaof(connection: RedisConnection, server: Server) -> None:
+    """Raise StorageUsageError if the server cannot wait until records are on disk."""
+    try:
+        await connection.execute(b"WAITAOF", 1, 0, 1, repeatable=True)
+    except RedisError as error:
+        raise StorageUsageError(
+            "acks.all.fsync=true requires WAITAOF (Redis 7.2 or newer, or Valkey) and appendonly=yes; "
+            f"{server.name} at {connection.address.description} answers: {error}"
+        ) from error
+
+
 async def durability(connection: RedisConnection) -> str:
     """Return a phrase for the records that can be lost when Redis ends unexpectedly."""
     commands = [(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync", b"save")]

@@ -46,18 +46,30 @@ class PartitionState(NamedTuple):
     is_settled: bool  # the stream is as long as korvet's scripts left it
     size: int  # bytes of the present entries; trimmed bytes are counted in whole chunks of the index
     server: bytes | None  # the `run_id` of the server process in which the leader epoch began
+    visible: Known | None = None  # the end of what consumers may read, if it is before the log's end
 
     @property
     def leader_epoch(self) -> int:
         return self.epochs[-1].leader_epoch
 
     @property
+    def high_watermark(self) -> int:
+        if self.visible is None:
+            return self.next_offset
+        return max(self.visible.next_offset, self.log_start_offset)
+
+    @property
+    def visible_id(self) -> bytes:
+        """The ID at which the high watermark begins."""
+        return self.next_id if self.visible is None else self.visible.next_id
+
+    @property
     def offsets(self) -> LogOffsets:
         """The log's bounds; without transactions the last stable offset is the high watermark."""
         return LogOffsets(
             self.log_start_offset,
-            self.next_offset,
-            self.next_offset,
+            self.high_watermark,
+            self.high_watermark,
             self.leader_epoch,
             trimmed_before=self.trimmed_before,
         )
@@ -129,6 +141,7 @@ class Partition:
     shared: PartitionedTopic
     keys: PartitionKeys
     known: Known | None = None
+    confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
     is_being_trimmed: bool = False
     entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0

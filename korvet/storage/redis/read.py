@@ -28,6 +28,7 @@ from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Pending, RedisUnavailable
 from korvet.storage.redis.client.errors import ExecAbortError
 from korvet.storage.redis.client.replies import Command, Reply
+from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
@@ -167,6 +168,7 @@ class Reader:
 
     redis: RedisCaller
     partitions: Partitions
+    confirmations: Confirmations
     ends_at: Callable[[bytes, bytes], None]  # called with a stream's key and next ID
     _reported_topics: set[UUID] = field(factory=set)
 
@@ -243,14 +245,17 @@ class Reader:
             if read.offsets is None:
                 self._check_bounds(read, state)
                 read.average = read.average or read.partition.entry_bytes
+            if read.partition.config.min_insync_replicas > 1:
+                state = await self._visible(read.partition, state, read.offset)
+                entries = before_end(state, entries)
             read.offsets = state.offsets
             asked = read.asked
             if not entries:
-                read.is_cut = not asked and read.offset < state.next_offset
+                read.is_cut = not asked and read.offset < state.high_watermark
                 return
             ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
-            read.is_cut = read.is_short_of(state.next_offset) and not (has_room and len(entries) < asked)
+            read.is_cut = read.is_short_of(state.high_watermark) and not (has_room and len(entries) < asked)
             if has_room and ahead is None and read.needs_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
@@ -372,6 +377,19 @@ class Reader:
         state, _ = await self._checked(read, executed)
         return state
 
+    async def latest(self, tp: TopicPartition) -> LogOffsets:
+        """Return the log's bounds, with the high watermark that replicas have confirmed."""
+        state = await self.state(tp)
+        partition = self.partitions.known(tp) or await self.partitions.find(tp)
+        if partition.config.min_insync_replicas > 1:
+            state = await self._visible(partition, state, state.next_offset)
+        return state.offsets
+
+    async def _visible(self, partition: Partition, state: PartitionState, offset: int) -> PartitionState:
+        """Return the state with the end of what consumers may read; wait for a round if `offset` is beyond it."""
+        visible = await self.confirmations.visible_end(partition, state, offset)
+        return state._replace(visible=visible)
+
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         """See `Storage.sizes`. Request the state of up to STATES_AT_ONCE partitions in one write."""
         results: dict[TopicPartition, int | KafkaError] = dict.fromkeys(tps, 0)
@@ -419,7 +437,8 @@ def is_before(entry_id: bytes, next_id: bytes) -> bool:
 
 
 def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the entries before the state's next ID."""
-    if not entries or is_before(entries[-1][0], state.next_id):
+    """Return the entries that consumers may read."""
+    end = state.visible_id
+    if not entries or is_before(entries[-1][0], end):
         return entries
-    return [entry for entry in entries if is_before(entry[0], state.next_id)]
+    return [entry for entry in entries if is_before(entry[0], end)]

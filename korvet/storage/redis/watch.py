@@ -190,11 +190,21 @@ class Watcher:
         if was_known:
             stream.wake()
 
-    def grew(self, key: bytes, next_id: bytes) -> None:
-        """Note an append to the stream through this broker, which ends before this ID, and wake its watches."""
+    def grew(self, key: bytes, next_id: bytes, *, is_visible: bool = True) -> None:
+        """Note an append to the stream through this broker, which ends before this ID.
+
+        Wake the stream's watches, unless consumers cannot read the records before `confirmed` is called.
+        """
         stream = self._streams.get(key)
         if stream is not None:
             stream.next_id = next_id
+            if is_visible:
+                stream.wake()
+
+    def confirmed(self, key: bytes) -> None:
+        """Wake the watches of a stream of which replicas have confirmed records."""
+        stream = self._streams.get(key)
+        if stream is not None:
             stream.wake()
 
     def forget(self, keys: Iterable[bytes]) -> None:

@@ -2,7 +2,8 @@
 --
 -- ARGV    9 writer id (the broker process), 10 number of its call: a call that repeats the number changes nothing
 --        11 producers expire after (ms)
---        12 "1": write a field even if there is nothing to append, so that WAIT covers a write of this call
+--        12 number of replicas that have to be connected; WAIT follows, so a field is written even if there is nothing
+--           to append. "" if the call does not wait
 --        13 "1": LogAppendTime
 --        14 number of batches; then for each
 --           producer id (-1: none), epoch, first sequence, last sequence
@@ -19,11 +20,11 @@
 -- of the batches that were not appended: duplicate (its first ID and time), sequence (the expected one), epoch (the
 -- known one)}. The appended batches have consecutive IDs from the first ID on.
 -- Or {'nostate'}, {'othertopic'}: create the state first; {'rescan'}: settle first; {'stale'}: a later call has
--- overtaken this one, which changes nothing; {'exhausted'}: the stream's last ID leaves no room. Or an error, and
+-- overtaken this one, which changes nothing; {'replicas', connected ones}: too few are connected; {'exhausted'}: the stream's last ID leaves no room. Or an error, and
 -- nothing was written.
 
 local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
-local touch, is_log_append_time = ARGV[12] == '1', ARGV[13] == '1'
+local touch, is_log_append_time = ARGV[12] ~= '', ARGV[13] == '1'
 
 local s, refusal = load(writer)
 if not s then return refusal end
@@ -37,6 +38,18 @@ if past then
     local reply = {}
     for part in string.gmatch(answer, '[^|]+') do reply[#reply + 1] = part end
     return reply
+  end
+end
+
+-- Without permission for INFO, WAIT finds out. A replica acknowledges every second; one that has not for longer than
+-- min-replicas-max-lag has by default counts as not connected.
+if touch and ARGV[12] ~= '0' then
+  local info, connected = pcall('INFO', 'replication'), 0
+  if type(info) == 'string' then
+    for line in string.gmatch(info, 'slave%d+:([^\r]*)') do
+      if match(line, 'state=online') and tonumber(match(line, 'lag=(%-?%d+)') or 0) <= 10 then connected = connected + 1 end
+    end
+    if connected < tonumber(ARGV[12]) then return {'replicas', format('%d', connected)} end
   end
 end
 
