@@ -164,12 +164,17 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
     def sizes(self, topic: str) -> tuple[str, dict[int, int]]:
         """Return the log directory of a topic, and the bytes of its partitions."""
         with self._admin() as admin:
-            ((broker),) = admin.describe_log_dirs([topic])
-        (directory,) = broker["log_dirs"]
-        (described,) = directory["topics"]
-        return directory["log_dir"], {
-            each["partition_index"]: each["partition_size"] for each in described["partitions"]
-        }
+            brokers = admin.describe_log_dirs([topic])
+        names, sizes = set(), {}
+        for broker in brokers:
+            (directory,) = broker["log_dirs"]
+            names.add(directory["log_dir"])
+            for described in directory["topics"]:
+                for each in described["partitions"]:
+                    assert each["partition_index"] not in sizes  # one broker leads it
+                    sizes[each["partition_index"]] = each["partition_size"]
+        (name,) = names
+        return name, sizes
 
     def partition_pages(self, topic: str, limit: int) -> list[list[int]]:
         """Return the topic's partitions, one page at a time."""

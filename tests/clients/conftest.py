@@ -1,4 +1,4 @@
-"""The brokers and clients of this folder: one broker per storage for the whole run, a new topic per test."""
+"""The brokers and clients of this folder: one cluster per storage for the whole run, a new topic per test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,18 +26,19 @@ CLIENTS: tuple[type[Client], ...] = (*ADMIN_CLIENTS, Kcat)
 
 @frozen
 class StorageCase:
-    """A storage and its settings for `korvet serve`."""
+    """A storage and its settings for `korvet serve`, and the number of brokers on it."""
 
     id: str
     embedded: bool
     layout: str = "record"
     mapping: str = "dense"
+    brokers: int = 1
 
 
 STORAGES = (
     StorageCase("memory", embedded=False),
     StorageCase("record-timestamp", embedded=True, layout="record", mapping="timestamp"),
-    StorageCase("batch-dense", embedded=True, layout="batch", mapping="dense"),
+    StorageCase("batch-dense-3-brokers", embedded=True, layout="batch", mapping="dense", brokers=3),
 )
 
 
@@ -53,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=STORAGES, ids=lambda storage: storage.id)
 def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
-    """A broker that runs until the last test."""
+    """A broker that runs until the last test, with the others of its cluster."""
     storage: StorageCase = request.param
     # Not pytest's tmp_path: a Unix socket's path may have 107 bytes at most.
     folder = tempfile.mkdtemp(prefix="kc-")
@@ -65,10 +67,12 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
         "log.cleaner.backoff.ms": "200",
     }
     try:
-        with KorvetProcess(
-            storage=f"embedded:{folder}/data" if storage.embedded else "memory://", settings=settings
-        ) as process:
-            yield process
+        with ExitStack() as stack:
+            url = f"embedded:{folder}/data" if storage.embedded else "memory://"
+            first = stack.enter_context(KorvetProcess(url, settings))
+            for _ in range(1, storage.brokers):
+                stack.enter_context(KorvetProcess(f"unix://{folder}/data/redis.sock", settings))
+            yield first
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
