@@ -36,6 +36,7 @@ COMMANDS = {
     "consume": "Read the records of topics.",
     "web": "Serve a web page with the topics, records, groups and brokers of a cluster.",
     "records": "Delete records from the start of partitions.",
+    "brokers": "List the brokers of a cluster, and describe one of them.",
     "cluster": "Describe the brokers of a cluster, and the sizes of their partitions.",
     "profiles": "List the profiles: named clusters with their settings.",
     "fault": "Inject faults into the answers of a broker, for tests of its clients.",

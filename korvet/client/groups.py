@@ -67,9 +67,16 @@ class Group:
 
 
 async def list_groups(
-    client: Client, *, states: Collection[str] = (), kinds: Collection[str] = ()
+    client: Client,
+    *,
+    states: Collection[str] = (),
+    kinds: Collection[str] = (),
+    node_ids: Collection[int] | None = None,
 ) -> list[ListedGroup]:
-    """Return the groups of all brokers, sorted by id. Raises UnsupportedVersion if a broker cannot filter."""
+    """Return the groups of all brokers, or of those with these ids, sorted by id.
+
+    Raises UnsupportedVersion if a broker cannot filter.
+    """
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
     min_version = FILTERS_TYPES if kinds else FILTERS_STATES if states else 0
 
@@ -79,7 +86,7 @@ async def list_groups(
         return answer
 
     found = {}
-    for node_id in list(client.brokers):
+    for node_id in list(client.brokers) if node_ids is None else node_ids:
         answer = await client.retrying(partial(ask, node_id))
         for group in answer.groups:
             found[group.group_id] = ListedGroup(

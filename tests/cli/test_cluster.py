@@ -36,6 +36,30 @@ def test_describe_prints_the_cluster_and_its_brokers(korvet: Korvet, broker: Kor
     assert f"cluster {cluster['cluster']}, controller 1" == korvet("cluster", "describe").out.splitlines()[0]
 
 
+def test_brokers_are_listed_with_their_shares(korvet: Korvet, broker: KorvetProcess, topic: str) -> None:
+    (listed,) = json.loads(korvet("brokers", "list", "--json").out)
+    assert (1, broker.port, "controller") == (listed["broker"], listed["port"], listed["role"])
+    assert listed["leads"] >= 2
+    assert ["1", "127.0.0.1", str(broker.port), "-"] == korvet("brokers", "list").out.splitlines()[1].split()[
+        :4
+    ]
+
+
+def test_broker_is_described_with_its_groups_and_settings(
+    korvet: Korvet, broker: KorvetProcess, topic: str
+) -> None:
+    korvet("groups", "reset-offsets", topic, "--topic", topic, "--to-earliest", "--execute")
+    described = json.loads(korvet("brokers", "describe", "1", "--json").out)
+
+    assert topic in described["groups"]
+    settings = {each["name"]: each["value"] for each in described["settings"]}
+    assert "0" == settings["group.initial.rebalance.delay.ms"]
+    assert "broker.session.timeout.ms" not in settings
+    assert topic in korvet("brokers", "describe", "1").out
+    unknown = korvet("brokers", "describe", "7")
+    assert Outcome(1, "", "korvet: there is no broker 7 (BROKER_NOT_AVAILABLE)\n") == unknown
+
+
 def test_log_dirs_prints_the_size_of_each_partition(korvet: Korvet, topic: str) -> None:
     rows = json.loads(korvet("cluster", "log-dirs", "--topic", topic, "--json").out)
 
