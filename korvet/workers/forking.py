@@ -147,6 +147,8 @@ def fork_for_ever(parent: socket.socket, work: Callable[[socket.socket], None]) 
     # The kernel resets the connection if the parent ends with unread reports, and breaks the pipe of a later report.
     with suppress(ConnectionError):
         answer_parent(parent, ends, wakeup, work)
+    # The sockets are closed next. Python would print that it cannot write a later SIGCHLD to them.
+    signal.set_wakeup_fd(-1)
 
 
 def answer_parent(
