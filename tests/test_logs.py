@@ -13,7 +13,9 @@ import pytest
 from korvet.config import Config, ConfigError, load_config
 from korvet.config.settings import LOG_AREAS
 from korvet.logs import JsonFormatter, TextFormatter, configure
-from korvet.protocol.messages.metadata import MetadataRequest
+from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.talk import connect, serving
 
 ESCAPES = "a\x1b[31m\x9b\n\r\u2028\u202eb"
@@ -191,3 +193,27 @@ def make_line() -> Callable[[logging.LogRecord], dict[str, Any]]:
 
 def test_default_format_is_text() -> None:
     assert ("text", ()) == (Config().logging_format, Config().logging_levels)
+
+
+async def test_topics_created_and_deleted_are_logged_with_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "korvet.broker")
+    async with serving() as server, connect(server) as client:
+        new = CreatableTopic(name="orders", num_partitions=3, replication_factor=1)
+        await client.ask(CreateTopicsRequest(topics=[new, new], timeout_ms=1000), 7)
+        await client.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7)
+        await client.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7)
+        await client.ask(DeleteTopicsRequest(topic_names=["orders"], timeout_ms=1000), 5)
+        await client.ask(
+            MetadataRequest(topics=[MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True), 9
+        )
+        peer = client.name
+
+    lines = [TextFormatter().format(each).split(" ", 3)[3] for each in caplog.records if "topic" in each.msg]
+    common = f"peer={peer} listener=PLAINTEXT client_id=test"
+    assert lines == [
+        f"topic orders was created partitions=3 {common} api=CreateTopics",
+        f"topic orders was deleted partitions=3 {common} api=DeleteTopics",
+        f"topic auto was created partitions=1 {common} api=Metadata",
+    ]

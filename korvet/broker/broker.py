@@ -7,6 +7,7 @@ brokers, leaders, leader epochs and coordinators only here; `korvet.cluster` det
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
@@ -62,6 +63,8 @@ from korvet.storage.interface import (
 )
 from korvet.tiered.log import Tiers
 from korvet.tiered.remote import RemoteStore
+
+logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
 CLUSTER_ID = ("cluster", "id")  # of the document
@@ -123,6 +126,17 @@ class RequestContext:
     def client_host(self) -> str:
         """The peer's address without its port, as Kafka writes it: /127.0.0.1."""
         return "/" + self.peer.rpartition(":")[0].strip("[]")
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The fields of a log line about the request."""
+        return {
+            "peer": self.peer,
+            "listener": self.listener_name,
+            "client_id": self.client_id,
+            "principal": None if self.principal == ANONYMOUS else self.principal,
+            "api": self.api_name,
+        }
 
 
 @frozen
@@ -384,11 +398,13 @@ class Broker:
         try:
             planned = await self.plan_topic(NewTopic(name))
             self.quotas.mutated(context, planned.partitions, is_strict=True)
-            return await self.create_topic(planned)
+            topic = await self.create_topic(planned)
         except ThrottlingQuotaExceeded as error:  # as in Kafka; clients ask again
             raise UnknownTopicOrPartition(error.message) from None
         except TopicAlreadyExists:  # another client created it in the meantime
             return await self.find_topic(name)
+        log_topic(context, topic, "created")
+        return topic
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and its cached state. Raises UnknownTopicOrPartition if it does not exist any more."""
@@ -421,6 +437,12 @@ class Broker:
         self._draining = True
         for scope in self._parked:
             scope.cancel()
+
+
+def log_topic(context: RequestContext, topic: Topic, change: str) -> None:
+    """Log that a client's request has created or deleted a topic."""
+    fields = {"_change": change, "topic": topic.name, "partitions": topic.partitions, **context.log_fields}
+    logger.info("topic %(topic)s was %(_change)s", fields)
 
 
 def _node(broker: Registration, listener: str) -> Node:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker, RequestContext, log_topic
 from korvet.broker.topics import (
     CLUSTER_METADATA_TOPIC,
     NewTopic,
@@ -94,6 +94,7 @@ async def _create(
         if validate_only:
             return _created(broker, context, planned, ZERO_UUID)
         created = await broker.create_topic(planned)
+        log_topic(context, created, "created")
         planned = PlannedTopic(created.name, created.partitions, created.settings)
         return _created(broker, context, planned, created.topic_id)
     except KafkaError as error:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker, RequestContext, log_topic
 from korvet.protocol.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed, TopicDeletionDisabled
 from korvet.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -63,6 +63,7 @@ async def _delete(
         name, topic_id = topic.name, topic.topic_id
         broker.quotas.mutated(context, topic.partitions, is_strict=context.version >= 5)
         await broker.delete_topic(topic)
+        log_topic(context, topic, "deleted")
     except DescribedTopicDenied as error:
         return DeletableTopicResult(
             name=error.name, topic_id=topic_id, error_code=error.error_code, error_message=error.message

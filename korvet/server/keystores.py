@@ -92,7 +92,8 @@ class ListenerTls:
         except KeystoreError as error:
             if str(error) != self._fault:
                 logger.error(  # noqa: TRY400  the operator needs no traceback
-                    "%s; new connections to %s use the previous certificates", error, self.settings.listener
+                    "%(error)s; new connections to %(listener)s use the previous certificates",
+                    {"error": error, "listener": self.settings.listener},
                 )
             self._fault = str(error)
         else:
@@ -102,7 +103,8 @@ class ListenerTls:
         contents = read_files(self.settings)
         if contents != self._contents:
             self.context, self._contents = context_of(self.settings, contents), contents
-            logger.info("new connections to %s use new certificates", self.settings.listener)
+            fields = {"listener": self.settings.listener}
+            logger.info("new connections to %(listener)s use new certificates", fields)
 
 
 def listeners_tls(config: Config) -> Mapping[str, ListenerTls]:

@@ -166,12 +166,12 @@ class Worker:
             match message:
                 case Ready():
                     self._is_serving = True
-                    logger.info("%s (%d) serves", self.name, self.pid)
+                    logger.info("%(worker)s (%(pid)d) serves", {"worker": self.name, "pid": self.pid})
                     self.family.is_ready(self.setup.index, message)
                 case Refused(error) if not self._is_serving or isinstance(error, NodeIdTaken):
                     raise error
                 case Refused(error):
-                    logger.error("%s", error)
+                    logger.error("%(error)s", {"worker": self.name, "error": error})
                 case Measured(number, samples) if number in self._measured:
                     self._measured[number].samples = samples
                     self._measured[number].event.set()
@@ -184,7 +184,8 @@ class Worker:
 
     async def _kill_late(self, process: Process) -> None:
         await trio.sleep(self.setup.config.shutdown_deadline_ms / 1000 + GRACE_S)
-        logger.error("%s (%d) has not ended in time; killing it", self.name, process.pid)
+        fields = {"worker": self.name, "pid": process.pid}
+        logger.error("%(worker)s (%(pid)d) has not ended in time; killing it", fields)
         process.kill()
 
     async def _see_it_end(self, process: Process) -> None:

@@ -137,9 +137,8 @@ class EmbeddedServer:
         while True:
             began = trio.current_time()
             await self._wait_for_end(LOOK_AFTER_ADOPTED_S)
-            logger.error(
-                "the server of %s has ended (%s); starting it again", self.folder, log_end(self.folder)
-            )
+            fields = {"folder": self.folder, "error": log_end(self.folder)}
+            logger.error("the server of %(folder)s has ended (%(error)s); starting it again", fields)
             if trio.current_time() > began + RESTART_AFTER_AT_MOST_S:
                 delay_s = RESTART_AFTER_S
             await trio.sleep(delay_s)
@@ -147,7 +146,8 @@ class EmbeddedServer:
             try:
                 await self._start()
             except StorageUsageError as error:
-                logger.error("%s", error)  # noqa: TRY400  the message is complete
+                fields = {"folder": self.folder, "error": error}
+                logger.error("%(error)s", fields)  # noqa: TRY400  the message is complete
 
     async def stop(self) -> None:
         """Stop the server after it has written its data. Not cancellable; after a time limit a child is killed."""
@@ -160,11 +160,16 @@ class EmbeddedServer:
                         await self._ask((b"SHUTDOWN",))
                     await self._wait_for_end(LOOK_AGAIN_S)
                 if limit.cancelled_caught:
-                    logger.error("the server of %s (process %d) does not stop", self.folder, self.pid)
+                    logger.error("the server of %(folder)s (process %(pid)d) does not stop", self._fields)
                     if self._process is not None:
                         self._process.kill()
                         await self._process.wait()
             clear_socket(self.folder)
+
+    @property
+    def _fields(self) -> dict[str, object]:
+        """The fields of a log line."""
+        return {"folder": self.folder, "pid": self.pid}
 
     # --- Starting --------------------------------------------------------------------------------------
 
@@ -184,7 +189,8 @@ class EmbeddedServer:
             if before is not None:
                 server_json.write_bytes(before)
             raise
-        logger.debug("started %s (process %d) in %s", version, self.pid, self.folder)
+        fields = {**self._fields, "version": version}
+        logger.debug("started %(version)s (process %(pid)d) in %(folder)s", fields)
 
     async def _start_process(self, command: Sequence[str]) -> None:
         lock = try_lock(self.folder / "server.lock")
@@ -239,7 +245,7 @@ class EmbeddedServer:
                 raise StorageUsageError(f"no server answers in {self.folder}: {log_end(self.folder)}")
             if pong is not None and not has_logged and now > began + LOG_LOADING_AFTER_S:
                 has_logged = True
-                logger.info("the server of %s is loading its data", self.folder)
+                logger.info("the server of %(folder)s is loading its data", self._fields)
             await trio.sleep(LOOK_AGAIN_S)
 
     async def _adopt(self) -> bool:
@@ -252,7 +258,7 @@ class EmbeddedServer:
         self.pid = int(match[1])
         await self._wait_until_it_serves()
         await self._ask((b"CONFIG", b"SET", b"appendfsync", self._appendfsync))
-        logger.info("went on with the server (process %d) that was running in %s", self.pid, self.folder)
+        logger.info("went on with the server (process %(pid)d) that was running in %(folder)s", self._fields)
         return True
 
     async def _ask(self, command: Command) -> Reply:
