@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+import hiredis
 import redis
+import trio
 from attrs import define, field
 
 from tests.servers import RedisServer, ServerKind, free_port, parent_death_prefix, start_replica, start_server
@@ -182,3 +184,42 @@ class SentinelSet:
             server.kill()
         server.options = {**server.options, "replicaof": f"127.0.0.1 {self.primary.port}"}
         server.start()
+
+
+@asynccontextmanager
+async def scripted_sentinel(named: Callable[[], int | None]) -> AsyncIterator[int]:
+    """Yield the port of a Sentinel that names the loopback port `named()`, or no primary for None.
+
+    It reports one failover to each subscriber.
+    """
+
+    def answer(command: list[bytes]) -> bytes:
+        match [word.upper() for word in command[:2]]:
+            case [b"SENTINEL", _]:
+                port = named()
+                return (
+                    b"*-1\r\n"
+                    if port is None
+                    else b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(port)), port)
+                )
+            case [b"SUBSCRIBE", _]:
+                return b"*1\r\n+subscribed\r\n*1\r\n+switched\r\n"
+        return b"+OK\r\n"
+
+    async def serve(stream: trio.SocketStream) -> None:
+        reader = hiredis.Reader()
+        with suppress(trio.BrokenResourceError):
+            async for data in stream:
+                reader.feed(data)
+                while (command := reader.gets()) is not False:
+                    await stream.send_all(answer(command))
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+def sentinel_url(*ports: int) -> str:
+    return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/{NAME}"

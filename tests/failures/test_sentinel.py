@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer
@@ -69,23 +70,37 @@ class Load:
         assert 0 == self._producer.flush(60)
 
 
-def consumed(bootstrap: str, topic: str, last: int) -> list[int]:
-    """Return all numbers of the topic up to `last`."""
+def group_member(bootstrap: str, group: str) -> Consumer:
+    """Return a consumer of the topic that has the group's name."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"all-{topic}", "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
     )
-    consumer.subscribe([topic])
-    numbers: list[int] = []
+    consumer.subscribe([group.removesuffix("-all")])
+    return consumer
+
+
+def polled(consumer: Consumer, last: int) -> list[tuple[int, int]]:
+    """Return the offsets and numbers of the next records, up to the number `last`."""
+    found: list[tuple[int, int]] = []
 
     def is_read() -> bool:
-        numbers.extend(int(each.value()) for each in consumer.consume(1000, 0.5) if each.error() is None)
-        return bool(numbers) and max(numbers) >= last
+        messages = [each for each in consumer.consume(1000, 0.5) if each.error() is None]
+        found.extend((each.offset() or 0, int(each.value() or b"")) for each in messages)
+        return bool(found) and max(found)[1] >= last
 
-    try:
-        eventually(is_read, f"record {last}")
-    finally:
-        consumer.close()
-    return numbers
+    eventually(is_read, f"record {last}")
+    return found
+
+
+def consumed(bootstrap: str, topic: str, last: int) -> list[tuple[int, int]]:
+    """Return the offsets and numbers of all records of the topic, up to the number `last`."""
+    with closing(group_member(bootstrap, f"{topic}-all")) as consumer:
+        return polled(consumer, last)
 
 
 @pytest.mark.parametrize("how", ["by command", "by pause", "by death"])
@@ -108,12 +123,55 @@ def test_acknowledged_records_survive_a_failover(
             sentinel_set.await_other_than(before)
     load.send_until(len(load.acknowledged) + 400)
     load.flush()
-    numbers = consumed(broker.bootstrap_servers, topic, max(load.acknowledged))
+    records = consumed(broker.bootstrap_servers, topic, max(load.acknowledged))
 
     assert ([], []) == (load.failed, load.fatal)
+    numbers = [number for _, number in records]
     assert list(range(len(numbers))) == numbers
     assert set(load.acknowledged) <= set(numbers)
     assert not any("s3cret" in line for line in broker.log)
     if how != "by command":
         sentinel_set.revive(before)
+    sentinel_set.settle()
+
+
+def test_clients_continue_after_a_failover_that_lost_records(
+    sentinel_set: SentinelSet, start_broker: StartBroker, topic: str
+) -> None:
+    broker = start_broker(sentinel_set.url)
+    create_topic(broker.port, topic, settings={"offset.mapping": "dense"})
+    load = Load(broker.bootstrap_servers, topic)
+    load.send_until(100)
+    load.flush()
+    primary, replicas = sentinel_set.primary, sentinel_set.replicas
+    with primary.client() as client:
+        client.set("in-step", 1)
+        assert 2 == client.wait(2, 30_000)
+        for replica in replicas:
+            replica.pause()
+        # Bytes in the sockets would reach the replicas even after the primary's death.
+        client.client_kill_filter(_type="replica")
+    kept = len(load.acknowledged)
+    load.send_until(kept + 100)
+    load.flush()
+    with closing(group_member(broker.bootstrap_servers, topic)) as consumer:
+        seen = len(load.acknowledged)
+        read = polled(consumer, seen - 1)
+        consumer.commit(asynchronous=False)
+        primary.kill()
+        for replica in replicas:
+            replica.resume()
+        sentinel_set.await_other_than(primary)
+        load.send_until(seen + 100)
+        load.flush()
+        continued = polled(consumer, max(load.acknowledged))
+    stored = consumed(broker.bootstrap_servers, topic, max(load.acknowledged))
+
+    assert ([], []) == (load.failed, load.fatal)
+    assert [(number, number) for number in range(seen)] == read
+    # The records from `kept` to `seen` are lost, and no offset that was read has another record now.
+    after = [(number, number) for number in range(seen, len(load.acknowledged))]
+    assert [*read[:kept], *after] == stored
+    assert after == continued
+    sentinel_set.revive(primary)
     sentinel_set.settle()

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from korvet.broker.producer_ids import ProducerIds
-from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetadata, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import append, batch, numbered, read, records_from
+from korvet.testing.records import Producer, append, batch, numbered, read, records_from
+from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import RedisServer, ServerPair
 
 pytestmark = pytest.mark.servers
@@ -63,6 +65,35 @@ async def test_producer_ids_are_not_reused_by_a_promoted_replica(replica_pair: S
 
 TP = TopicPartition("orders", 0)
 DENSE = {"offset.mapping": "dense"}
+
+
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+async def test_broker_that_saw_lost_records_continues_behind_them(
+    replica_pair: ServerPair, mapping: str
+) -> None:
+    named = replica_pair[0].port
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, {"offset.mapping": mapping})
+        kept = await append(storage, TP, numbered(3), producer=Producer(7))
+        let_catch_up(replica_pair)
+        lost = await append(storage, TP, numbered(2, first=3), producer=Producer(7, 0, 3))
+        named = promote(replica_pair).port
+        with trio.fail_after(20):
+            end = (await storage.latest(TP)).high_watermark
+            cut = await storage.epoch_end(TP, 0)
+            again = await append(storage, TP, numbered(1, first=5), producer=Producer(7, 0, 5))
+            with pytest.raises(OutOfOrderSequenceNumber):
+                await append(storage, TP, numbered(1, first=9), producer=Producer(7, 0, 9))
+        values = [record.value for record in await records_from(storage, TP, kept.base_offset)]
+        epoch = await bounds_of(storage)
+
+    assert EpochEnd(0, kept.base_offset + 3) == cut
+    assert end == lost.base_offset + 2 <= again.base_offset
+    assert [b"0", b"1", b"2", b"5"] == values
+    assert 1 == epoch
 
 
 def created_topics(server: RedisServer) -> object:

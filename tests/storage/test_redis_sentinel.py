@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
-import hiredis
 import pytest
 import trio
 
@@ -14,45 +12,8 @@ from korvet.storage.redis.client.address import parse_address
 from korvet.storage.redis.client.connection import open_connection
 from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.sentinel import SentinelWatch, open_link
+from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import ServerPair, free_port
-
-
-@asynccontextmanager
-async def scripted_sentinel(named: Callable[[], int | None]) -> AsyncIterator[int]:
-    """Yield the port of a Sentinel that names the loopback port `named()`, or no primary for None.
-
-    It reports one failover to each subscriber.
-    """
-
-    def answer(command: list[bytes]) -> bytes:
-        match [word.upper() for word in command[:2]]:
-            case [b"SENTINEL", _]:
-                port = named()
-                return (
-                    b"*-1\r\n"
-                    if port is None
-                    else b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(port)), port)
-                )
-            case [b"SUBSCRIBE", _]:
-                return b"*1\r\n+subscribed\r\n*1\r\n+switched\r\n"
-        return b"+OK\r\n"
-
-    async def serve(stream: trio.SocketStream) -> None:
-        reader = hiredis.Reader()
-        async for data in stream:
-            reader.feed(data)
-            while (command := reader.gets()) is not False:
-                await stream.send_all(answer(command))
-
-    async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, serve, listeners)
-        yield listeners[0].socket.getsockname()[1]
-        nursery.cancel_scope.cancel()
-
-
-def sentinel_url(*ports: int) -> str:
-    return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/mymaster"
 
 
 async def test_demoted_primary_and_absent_sentinels_are_passed_over(replica_pair: ServerPair) -> None:

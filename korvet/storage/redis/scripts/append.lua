@@ -97,6 +97,12 @@ local function is_forgotten(producer_id)
   return s.has_lost or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
+-- Return true if the producer's batches after the last known one may have been lost: it is from an earlier leader epoch.
+local function may_have_lost(producer)
+  local last = producer.batches[#producer.batches]
+  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$'))
+end
+
 -- Return nothing, or the code and the details of the reason why the batch is not appended.
 local function check_producer(producer, producer_id, epoch, first, last)
   if not producer.epoch then
@@ -112,6 +118,7 @@ local function check_producer(producer, producer_id, epoch, first, last)
   end
   local expected = 0
   if epoch == producer.epoch then expected = (producer.batches[#producer.batches].last + 1) % 2147483648 end
+  if first > expected and epoch == producer.epoch and may_have_lost(producer) then return end
   if first ~= expected then return 'sequence', expected end
 end
 

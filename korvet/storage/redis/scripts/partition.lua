@@ -352,17 +352,20 @@ end
 
 -- Redis may have come back with an older state: the caller has seen acknowledged records of this epoch that are gone, or
 -- the epoch began in another server process. Later records then belong to a new leader epoch, so that clients detect the
--- truncation. Without a loss they find that nothing was truncated.
+-- truncation. Without a loss they find that nothing was truncated. The new epoch begins where the log was cut, and its
+-- records follow the lost ones, whose offsets clients may have read.
 local function notice_loss(s)
   local run_id, epoch, id = match(ARGV[8], '^(%S*) (%d*) ?(%S*)$')
-  s.has_lost = epoch == epoch_of(s) and is_before(s.ms, s.seq, pair_of(id))
+  local is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
+  s.has_lost = is_short and epoch == epoch_of(s)
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
   local epochs = (s.has_lost or is_elsewhere and s.server) and with_new_epoch(s) or s.epochs
   if is_elsewhere then
     local reply = pcall('HSET', state_key, 'server', run_id, 'epochs', epochs)
     if type(reply) == 'table' and reply.err then return end -- Redis is full: a later call begins the epoch
   end
-  s.epochs, s.dirty = epochs, s.dirty or s.has_lost
+  s.epochs, s.dirty = epochs, s.dirty or is_short
+  if is_short then s.ms, s.seq = pair_of(id) end
 end
 
 -- Bring the state up to date with the stream; return false if that takes more than one call.
