@@ -1,7 +1,7 @@
 """Simulated brokers: real brokers and connections, on the shared store and the network in memory.
 
-A broker registers itself in the cluster, coordinates its groups, and has one job under a lease. What belongs to the
-process is left out: sockets, signals, retention, compaction, and the sweep of idle connections.
+A broker registers itself in the cluster, coordinates its groups, and has one job under a lease. It has no
+sockets, signals, retention, compaction, and no sweep of idle connections.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WallClock:
 
 @define
 class Makers:
-    """The parts of a broker that a test may replace, to see that the simulation finds the errors in them."""
+    """The parts of a broker that a test may replace, for example to prove that the simulation finds errors in them."""
 
     link: MakeLink
     groups: MakeGroups

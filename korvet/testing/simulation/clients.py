@@ -111,7 +111,7 @@ class Talk:
 
 @define(eq=False)
 class Client:
-    """What producers and members have in common."""
+    """The common part of producers and members."""
 
     name: str
     network: Network

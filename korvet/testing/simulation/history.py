@@ -1,4 +1,4 @@
-"""What clients and brokers observed, checked against the guarantees of Kafka as it happens.
+"""Check the observations of clients and brokers against the guarantees of Kafka, as they happen.
 
 - A record whose batch was acknowledged is in its log once, at the offset of the acknowledgement. No record is there
   twice, and those of a producer are in the order in which it sent them.

@@ -33,7 +33,7 @@ def leases_of(storage: Storage, lease_s: float, holder: str) -> Leases:
 
 @frozen
 class Setup:
-    """What is simulated. Times are virtual seconds, and means if they are random."""
+    """The size and the times of a simulation. Times are virtual seconds, and means if they are random."""
 
     hours: float = 10.0
     brokers: int = 3
@@ -215,7 +215,8 @@ class Simulation:
     async def _watch(self) -> None:
         """End the run at a violation that was raised where nothing handles it."""
         await self.history.violated.wait()
-        raise self.history.violation or Violation("unknown")
+        assert self.history.violation is not None
+        raise self.history.violation
 
     # --- Brokers ----------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from korvet.storage.proxy import StorageProxy
 LOOK_AGAIN_S = 600.0
 # The longest delay without faults, and the share of calls that have one; to simulate it takes time.
 DELAY_S, DELAYED = 0.002, 0.4
-# How long a call waits for a store that is cut off before it fails.
+# Time after which a call to a store that is cut off fails.
 PATIENCE_S = 5.0
 
 
