@@ -186,6 +186,7 @@ class RegisteredMembership(Membership):
                         continue
                 except KafkaError as error:
                     logger.debug("the registrations cannot be renewed and read: %s", error.message)
+                    await self._confirm()
                     await trio.sleep(self.session_s / 30)
                     continue
                 with trio.move_on_at(self._renewed_s + pause_s):
@@ -206,6 +207,17 @@ class RegisteredMembership(Membership):
             else:
                 return
 
+    async def _confirm(self) -> None:
+        """Extend the session a little if the store still has this registration, though it refuses to renew it.
+
+        A full store refuses to declare this broker dead as well, so that its groups continue.
+        """
+        began_s = trio.current_time()
+        with suppress(KafkaError):
+            found = (await self._load(self.node_id)).living
+            if self.is_in_session and found is not None and self._is_own(found):
+                self._session_ends_s = max(self._session_ends_s, began_s + self.session_s / 4)
+
     async def _resolve(self, stored: Stored) -> None:
         """Handle a conflict with the document that is stored now."""
         found = stored.living
@@ -225,11 +237,12 @@ class RegisteredMembership(Membership):
     def _renewed(self, began_s: float) -> None:
         """Begin or extend the session."""
         was_in_session = self.is_in_session
+        if began_s - self._renewed_s > self.session_s * 3 / 4:
+            # If the store was away or full, the others could not renew theirs either.
+            self._seen.clear()
         self._renewed_s = began_s
         self._session_ends_s = began_s + self.session_s * 3 / 4
         if not was_in_session:
-            # The others could not renew theirs either if the store was away.
-            self._seen.clear()
             self.tenure += 1
             self._notify()
 

@@ -183,6 +183,27 @@ async def test_brokers_do_not_declare_each_other_dead_after_the_store_was_away(
     assert "declared dead" not in caplog.text
 
 
+async def test_brokers_stay_in_session_while_the_store_is_full(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    async with broker(storage, "a") as a, broker(storage, "b") as b:
+        await trio.sleep(LATE_S)
+        tenures = [a.tenure, b.tenure]
+        a.storage = b.storage = Shim(storage, save=away)
+        for _ in range(100):
+            await trio.sleep(SESSION_S / 10)
+            assert [True, True] == [a.is_in_session, b.is_in_session]
+        a.storage = storage
+        await trio.sleep(LATE_S)
+        b.storage = storage
+        await trio.sleep(LATE_S)
+
+        assert tenures == [a.tenure, b.tenure]
+        assert [[1, 2], [1, 2]] == [ids(a), ids(b)]
+    assert "declared dead" not in caplog.text
+
+
 async def test_store_that_was_emptied_gets_the_registrations_again(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     async with broker(storage, "a") as a, broker(storage, "b") as b:
