@@ -77,7 +77,7 @@ def brokers_on_sentinels(number: int) -> Iterator[Cluster]:
     """Run brokers on a primary with two replicas and three Sentinels; each acknowledged record is on two servers."""
     with ExitStack() as stack:
         sentinels = stack.enter_context(SentinelSet(VALKEY))
-        settings = {**SETTINGS, "min.insync.replicas": "2"}
+        settings = {**SETTINGS, "min.insync.replicas": "3"}
         faults: list[Fault] = [
             FailOver(sentinels),
             KillPrimary(sentinels),
@@ -124,6 +124,11 @@ def create_topics(servers: str) -> None:
 def test_history_of_brokers_on_one_server_violates_no_rule() -> None:
     with brokers_on_one_server(3) as cluster:
         check(cluster, 30, 6)
+
+
+def test_history_of_brokers_on_sentinels_violates_no_rule() -> None:
+    with brokers_on_sentinels(3) as cluster:
+        check(cluster, 60, 6)
 
 
 @pytest.mark.soak
