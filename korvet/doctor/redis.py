@@ -62,7 +62,7 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
         ok("redis", f"{server.name} at {connection.address.description}"),
         persistence(server.durability, info),
         memory(info, allowed=config.redis_allow_eviction),
-        replicas(info, config.min_insync_replicas),
+        replicas(info, config.min_insync_replicas, fails_over=connection.address.sentinels is not None),
         await clock(connection),
         await keyspace(connection),
         *await rights(connection, config),
@@ -102,8 +102,8 @@ def memory(info: Mapping[bytes, bytes], *, allowed: bool) -> Finding:
     return ok("memory", f"{full}, {policy}")
 
 
-def replicas(info: Mapping[bytes, bytes], min_insync: int) -> Finding:
-    """Compare the connected replicas with `min.insync.replicas`."""
+def replicas(info: Mapping[bytes, bytes], min_insync: int, *, fails_over: bool = False) -> Finding:
+    """Compare the connected replicas with `min.insync.replicas`. Sentinels may promote any of them in a failover."""
     if b"role" not in info:
         return warning("replicas", UNKNOWN, "ACL SETUSER … +info")
     if info[b"role"] != b"master":
@@ -117,6 +117,12 @@ def replicas(info: Mapping[bytes, bytes], min_insync: int) -> Finding:
     if connected < min_insync - 1:
         return error(
             "replicas", found, f"start {min_insync - 1 - connected} more, or lower min.insync.replicas"
+        )
+    if fails_over and connected > min_insync - 1:
+        return warning(
+            "replicas",
+            f"{found}: a failover may promote a replica without the last acknowledged records",
+            f"min.insync.replicas={connected + 1}; then nothing is acknowledged while a replica is away",
         )
     return ok("replicas", found)
 

@@ -12,7 +12,7 @@ import trio
 
 from korvet.config import Config
 from korvet.doctor.findings import Finding, Verdict
-from korvet.doctor.redis import REQUIRED, redis_findings
+from korvet.doctor.redis import REQUIRED, redis_findings, replicas
 from tests.servers import VALKEY, RedisServer, free_port, start_server
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("doctor")]
@@ -131,6 +131,15 @@ def test_too_few_replicas_are_an_error(server: RedisServer) -> None:
     finding = found(server.tcp_url, min_insync_replicas=3)["replicas"]
 
     assert (Verdict.ERROR, "0 connected, min.insync.replicas=3") == (finding.verdict, finding.reason)
+
+
+def test_replica_that_may_lack_acknowledged_records_is_a_warning_if_sentinels_may_promote_it() -> None:
+    info = {b"role": b"master", b"connected_slaves": b"2"}
+
+    few = replicas(info, 2, fails_over=True)
+    assert (Verdict.WARNING, True) == (few.verdict, few.remedy.startswith("min.insync.replicas=3;"))
+    assert Verdict.OK == replicas(info, 3, fails_over=True).verdict
+    assert Verdict.OK == replicas(info, 2).verdict
 
 
 def test_data_of_a_newer_korvet_is_an_error(server: RedisServer, client: redis.Redis) -> None:
