@@ -164,7 +164,7 @@ class Call:
     number: int
     tickets: list[Ticket]
     replicas: int | None  # number of replicas that have to confirm the call; None: it does not wait for any
-    end: Known | None = None  # the log's end after the call
+    end: Known | None = None  # the log's end after the call, if `min.insync.replicas` is above 1
     may_have_happened: bool = False
     was_trimmed: bool = False
     connection: RedisConnection | None = None
@@ -378,13 +378,14 @@ class AppendQueue:
                 ticket.wait_for_replicas(result)
             else:
                 ticket.resolve(result)
-        call.end = Known(int(epoch), partition.bound(next_id), next_id)
+        is_visible = partition.config.min_insync_replicas == 1
+        if not is_visible:
+            call.end = Known(int(epoch), partition.bound(next_id), next_id)
         if call.replicas is not None:
             self._wait_for_replicas(call)
         if len(not_appended) < len(call.tickets):
-            is_visible = partition.config.min_insync_replicas == 1
             self.context.grew(partition.keys.stream, next_id, is_visible=is_visible)
-            if call.replicas is None and not is_visible:
+            if call.replicas is None and call.end is not None:
                 self.context.confirmations.want(partition, call.end)
         if has_more_to_trim == b"1" and not partition.is_being_trimmed:
             partition.is_being_trimmed = True
@@ -428,13 +429,12 @@ class AppendQueue:
         """Resolve the call's tickets by the reply to WAIT or WAITAOF."""
         self.context.waiting_connections.ended(connection)
         confirmations = self.context.confirmations
-        partition, end = self.partition, cast(Known, call.end)
         error = unconfirmed(cast(int, call.replicas), reply)
-        if partition.config.min_insync_replicas > 1:
+        if call.end is not None:
             if error is None:
-                confirmations.note(partition, end)
+                confirmations.note(self.partition, call.end)
             else:
-                confirmations.want(partition, end)
+                confirmations.want(self.partition, call.end)
         for ticket in call.tickets:
             if ticket.appended is not None:
                 ticket.resolve(error or ticket.appended)
