@@ -90,7 +90,7 @@ class ServerMonitor:
         if left:
             logger.error(
                 "%s leads to another server than before; records that this broker wrote to the old one since then"
-                " are lost, unless min.insync.replicas is above 1",
+                " are lost, except those that the new one has confirmed",
                 self.address.description,
             )
 
