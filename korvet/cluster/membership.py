@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import trio
 from attrs import define, field
 
-from korvet.cluster.placement import hash_of, owner, partition_hash, seeds_of
+from korvet.cluster.placement import Leaders, hash_of, owner, seeds_of
 from korvet.cluster.registration import Registration
 from korvet.protocol.errors import CoordinatorNotAvailable, NotCoordinator
 from korvet.storage.interface import StorageUsageError, TopicPartition
@@ -38,15 +38,18 @@ class Membership:
     own: Registration
     tenure: int = 0
     living: Mapping[int, Registration] = field(init=False)  # by node id, sorted
+    known: Mapping[int, Registration] = field(
+        init=False, repr=False
+    )  # the living ones, and those that have left
     changed: trio.Event = field(factory=trio.Event, repr=False)  # set, and replaced, at the next change
     replaced_by: Registration | None = None  # another broker that has taken over this one's node id
     ended: trio.Event = field(factory=trio.Event, repr=False)  # set with `replaced_by`
     _session_ends_s: float = math.inf  # Trio time
     _seeds: dict[int, int] = field(init=False, repr=False)
-    _seeds_on: dict[str, dict[int, int]] = field(init=False, factory=dict, repr=False)  # by listener
+    _leaders: dict[str, Leaders] = field(init=False, factory=dict, repr=False)  # by listener
 
     def __attrs_post_init__(self) -> None:
-        self._use({self.own.node_id: self.own})
+        self._use({self.own.node_id: self.own}, {})
 
     # --- Brokers ----------------------------------------------------------------------------------------
 
@@ -74,13 +77,13 @@ class Membership:
 
         Every broker serves every partition, so leaders only spread the load.
         """
-        seeds = self._seeds_on.get(listener)
-        if seeds is None:
-            seeds = seeds_of([each.node_id for each in self.brokers_on(listener)])
-            self._seeds_on[listener] = seeds
-        if len(seeds) < 2:
-            return next(iter(seeds), NO_NODE)
-        return owner(partition_hash(tp.topic, tp.partition), seeds)
+        leaders = self._leaders.get(listener)
+        if leaders is None:
+            known = [each.node_id for each in self.known.values() if listener in each.addresses]
+            leaders = Leaders(known, [each.node_id for each in self.brokers_on(listener)])
+            self._leaders[listener] = leaders
+        leader_id = leaders.of(tp.topic, tp.partition)
+        return NO_NODE if leader_id is None else leader_id
 
     # --- Groups -----------------------------------------------------------------------------------------
 
@@ -124,13 +127,14 @@ class Membership:
 
     # --- Changes ----------------------------------------------------------------------------------------
 
-    def _use(self, living: Mapping[int, Registration]) -> None:
-        """Use these brokers as the living ones from now on."""
+    def _use(self, living: Mapping[int, Registration], known: Mapping[int, Registration]) -> None:
+        """Use these brokers as the living ones, and as those that are known, from now on."""
         # A broker that leaves last, and answers what it has accepted, still has to name a broker.
         living = living or {self.own.node_id: self.own}
         self.living = {node_id: living[node_id] for node_id in sorted(living)}
+        self.known = {**known, **self.living}
         self._seeds = seeds_of(self.living)
-        self._seeds_on.clear()
+        self._leaders.clear()
         self._notify()
 
     def _notify(self) -> None:

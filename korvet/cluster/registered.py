@@ -264,9 +264,12 @@ class RegisteredMembership(Membership):
             living[node_id] = found
         for node_id in self._seen.keys() - living.keys():
             del self._seen[node_id]
-        if living and living != self.living:
+        known = {
+            node_id: each.registration for node_id, each in stored.items() if each.registration is not None
+        }
+        if living and (living != self.living or known.keys() != self.known.keys()):
             self._log_changes(living)
-            self._use(living)
+            self._use(living, known)
         own = living.get(self.node_id)
         return own is not None and self._is_own(own)
 
@@ -320,7 +323,7 @@ class RegisteredMembership(Membership):
             await self._announce()
         self._session_ends_s = math.inf  # a broker without others coordinates its groups until it ends
         if self.others:
-            self._use({each.node_id: each for each in self.others})
+            self._use({each.node_id: each for each in self.others}, self.known)
             # Clients whose connections close ask another broker at once, which has to know by then.
             await trio.sleep(HAND_OVER_S)
 

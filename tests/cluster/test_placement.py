@@ -1,4 +1,4 @@
-"""Rendezvous hashing: even shares, and only the keys of a broker that ends move."""
+"""Owners of groups and leaders of partitions: even shares, and only the keys of a broker that ends move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.cluster.placement import hash_of, owner, partition_hash, seeds_of
+from korvet.cluster.placement import Leaders, hash_of, owner, partition_hash, seeds_of
 
 NODES = st.sets(st.integers(0, 2**31 - 1), min_size=1, max_size=8)
 
@@ -51,3 +51,34 @@ def test_keys_of_an_ended_broker_are_spread_over_the_others() -> None:
 def test_order_of_the_brokers_does_not_matter() -> None:
     for key in keys(100):
         assert owner(key, seeds_of([1, 2, 3])) == owner(key, seeds_of([3, 1, 2]))
+
+
+@given(NODES, st.integers(1, 100), st.text(max_size=20))
+def test_leaders_of_a_topic_are_spread_evenly_over_the_living_brokers(
+    nodes: set[int], partitions: int, topic: str
+) -> None:
+    leaders = Leaders(nodes, nodes)
+    counts = Counter(leaders.of(topic, partition) for partition in range(partitions))
+
+    assert set(counts) <= nodes
+    assert max(counts.values()) <= -(-partitions // len(nodes))
+
+
+@given(NODES, st.data())
+def test_end_of_a_broker_moves_only_the_partitions_that_it_leads(
+    nodes: set[int], data: st.DataObject
+) -> None:
+    ended = data.draw(st.sampled_from(sorted(nodes)))
+    before, after = Leaders(nodes, nodes), Leaders(nodes, nodes - {ended})
+
+    for partition in range(30):
+        leader, now = before.of("t", partition), after.of("t", partition)
+        assert now in nodes - {ended} if nodes != {ended} else now is None
+        assert leader in (ended, now)
+
+
+def test_topics_with_one_partition_are_led_by_different_brokers() -> None:
+    counts = Counter(Leaders([1, 2, 3], [1, 2, 3]).of(f"topic-{number}", 0) for number in range(3000))
+
+    assert {1, 2, 3} == set(counts)
+    assert max(counts.values()) < 1.2 * 1000

@@ -29,7 +29,7 @@ class Settable(Membership):
     """A membership that the test changes."""
 
     def set(self, *node_ids: int) -> None:
-        self._use({node_id: evolve(self.own, node_id=node_id) for node_id in node_ids})
+        self._use({node_id: evolve(self.own, node_id=node_id) for node_id in node_ids}, {})
 
     def end_session(self) -> None:
         self._session_ends_s = -math.inf
