@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from korvet.cli.configs import value_of
 from korvet.cli.options import as_json, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
 
@@ -53,7 +54,9 @@ def describe(broker_id: int, servers: str, as_json: bool) -> None:
         return
     print_table([shown(row_of(broker))], COLUMNS)
     click.echo(f"groups: {', '.join(broker.groups or ()) or '-'}")
-    print_table(rows, SETTING_COLUMNS)
+    print_table(
+        [row | {"value": value_of(each)} for row, each in zip(rows, settings, strict=True)], SETTING_COLUMNS
+    )
 
 
 async def described(client: Client, broker_id: int) -> tuple[BrokerShare, list[DescribedSetting]]:

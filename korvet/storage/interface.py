@@ -287,14 +287,14 @@ class GroupOffsets(ABC):
         """
 
     @abstractmethod
-    async def fence(self, group_id: str) -> int:
-        """Begin the epoch of another coordinator of the group, and return it. The first one, 0, begins by itself."""
-
-    @abstractmethod
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets, for `tps` or for all partitions; those without one are left out."""
+
+    @abstractmethod
+    async def fence(self, group_id: str) -> int:
+        """Begin the epoch of another coordinator of the group, and return it. The first one, 0, begins by itself."""
 
     @abstractmethod
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:

@@ -60,10 +60,14 @@ class InternalErrors(Counters):
 class WallClock:
     """A clock that faults may step, in milliseconds since 1970."""
 
-    step_ms: int = 0
+    _ahead_ms: int = 0
+
+    def step(self, ahead_ms: int) -> None:
+        """Set the clock so far ahead of the right time, or behind it."""
+        self._ahead_ms = ahead_ms
 
     def __call__(self) -> int:
-        return EPOCH_MS + self.step_ms + int(trio.current_time() * 1000)
+        return EPOCH_MS + self._ahead_ms + int(trio.current_time() * 1000)
 
 
 @define

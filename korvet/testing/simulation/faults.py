@@ -79,11 +79,11 @@ class Faults:
             self.network.delays_s.pop(broker.name, None)
             self.network.heal(broker.name)
             broker.inject(StoreFaults())
-            broker.clock.step_ms = 0
+            broker.clock.step(0)
             await self._resume(broker)
             if not broker.is_up:
                 broker.start(nursery)
-        self.store_clock.step_ms = 0
+        self.store_clock.step(0)
         self.history.note("fault", "no more")
 
     # --- Kinds ------------------------------------------------------------------------------------------
@@ -136,12 +136,12 @@ class Faults:
 
     async def step_clock(self, broker: SimulatedBroker, for_s: float) -> None:
         """Set the broker's wall clock wrong."""
-        broker.clock.step_ms = self.chance.randint(-LONGEST_STEP_MS, LONGEST_STEP_MS)
+        broker.clock.step(self.chance.randint(-LONGEST_STEP_MS, LONGEST_STEP_MS))
         await trio.sleep(for_s)
 
     async def step_store_clock(self, broker: SimulatedBroker, for_s: float) -> None:  # noqa: ARG002  all brokers'
         """Set the store's wall clock wrong."""
-        self.store_clock.step_ms = self.chance.randint(-LONGEST_STEP_MS, LONGEST_STEP_MS)
+        self.store_clock.step(self.chance.randint(-LONGEST_STEP_MS, LONGEST_STEP_MS))
         await trio.sleep(for_s)
 
     async def _with_store(self, broker: SimulatedBroker, for_s: float, faults: StoreFaults) -> None:
