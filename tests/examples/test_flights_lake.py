@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.servers, pytest.mark.clients]
 
 @pytest.mark.parametrize(
     "rows",
-    [pytest.param(["--rows", "40000"], id="40000"), pytest.param([], id="all", marks=pytest.mark.soak)],
+    [pytest.param(["--rows", "10000"], id="10000"), pytest.param([], id="all", marks=pytest.mark.soak)],
 )
 def test_flights_are_read_from_the_lake_unchanged(tmp_path: Path, rows: list[str]) -> None:
     example = subprocess.run(
