@@ -265,11 +265,11 @@ async def test_lost_records_start_a_new_leader_epoch(
     found = await read(storage, TP, 0)
     epochs = [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)]
 
-    assert (5, 1) == (bounds.high_watermark, bounds.leader_epoch)
-    assert [(0, 0), (5, 1)] == epochs
+    assert (10, 1) == (bounds.high_watermark, bounds.leader_epoch)
+    assert [(0, 0), (10, 1)] == epochs
     assert [b"100", b"101", b"102"] == [record.value for record in await records_from(storage, TP, 5)]
     assert EpochEnd(0, 5) == await storage.epoch_end(TP, 0)
-    assert EpochEnd(1, 8) == await storage.epoch_end(TP, 1)
+    assert EpochEnd(1, 13) == await storage.epoch_end(TP, 1)
     assert EpochEnd(-1, -1) == await storage.epoch_end(TP, 2)
     assert 0 == (await storage.earliest(TP)).leader_epoch
 
@@ -284,7 +284,9 @@ async def test_append_detects_lost_records(storage: Storage, client: redis.Redis
     found = await read(storage, TP, 0)
 
     assert 1 == found.offsets.leader_epoch
-    assert [(0, 0), (5, 1)] == [(each.base_offset, each.partition_leader_epoch) for each in batches_of(found)]
+    assert [(0, 0), (10, 1)] == [
+        (each.base_offset, each.partition_leader_epoch) for each in batches_of(found)
+    ]
 
 
 async def test_two_brokers_that_detect_the_same_loss_start_one_epoch(

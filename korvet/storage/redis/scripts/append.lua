@@ -94,13 +94,14 @@ end
 -- Whether the partition may have forgotten a producer that it does not know.
 local function is_forgotten(producer_id)
   local from = call('HGET', state_key, 'producers.from')
-  return s.has_lost or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
+  return s.is_short or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
--- Return true if the producer's batches after the last known one may have been lost: it is from an earlier leader epoch.
-local function may_have_lost(producer)
+-- Return true if the producer's batches after the last known one may have been lost: the partition has lost records since
+-- the producer began, and that batch is from an earlier leader epoch.
+local function may_have_lost(producer, producer_id)
   local last = producer.batches[#producer.batches]
-  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$'))
+  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$')) and is_forgotten(producer_id)
 end
 
 -- Return nothing, or the code and the details of the reason why the batch is not appended.
@@ -118,7 +119,7 @@ local function check_producer(producer, producer_id, epoch, first, last)
   end
   local expected = 0
   if epoch == producer.epoch then expected = (producer.batches[#producer.batches].last + 1) % 2147483648 end
-  if first > expected and epoch == producer.epoch and may_have_lost(producer) then return end
+  if first > expected and epoch == producer.epoch and may_have_lost(producer, producer_id) then return end
   if first ~= expected then return 'sequence', expected end
 end
 

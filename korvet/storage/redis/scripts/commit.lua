@@ -8,9 +8,9 @@
 -- {'replaced', epoch}, it has had a later coordinator.
 
 local group = KEYS[1]
-local epoch, latest = tonumber(ARGV[2]), redis.call('HGET', group, 'coordinator')
+local given, epoch = tonumber(ARGV[1]), tonumber(ARGV[2])
+local stored, latest = unpack(redis.call('HMGET', group, 'generation', 'coordinator'))
 if epoch >= 0 and latest and tonumber(latest) > epoch then return {'replaced', latest} end
-local given, stored = tonumber(ARGV[1]), redis.call('HGET', group, 'generation')
 if given >= 0 and stored and tonumber(stored) > given then return {'fenced', stored} end
 if given >= 0 then redis.call('HSET', group, 'generation', ARGV[1]) end
 

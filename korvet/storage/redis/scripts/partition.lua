@@ -152,7 +152,7 @@ local function save(s, ...)
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
-  if s.has_lost then forget_producers() end
+  if s.is_short then forget_producers() end
   s.dirty, s.has_moved = false, false
 end
 
@@ -356,16 +356,16 @@ end
 -- records follow the lost ones, whose offsets clients may have read.
 local function notice_loss(s)
   local run_id, epoch, id = match(ARGV[8], '^(%S*) (%d*) ?(%S*)$')
-  local is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
-  s.has_lost = is_short and epoch == epoch_of(s)
+  s.is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
+  local has_lost = s.is_short and epoch == epoch_of(s)
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
-  local epochs = (s.has_lost or is_elsewhere and s.server) and with_new_epoch(s) or s.epochs
+  local epochs = (has_lost or is_elsewhere and s.server) and with_new_epoch(s) or s.epochs
   if is_elsewhere then
     local reply = pcall('HSET', state_key, 'server', run_id, 'epochs', epochs)
     if type(reply) == 'table' and reply.err then return end -- Redis is full: a later call begins the epoch
   end
-  s.epochs, s.dirty = epochs, s.dirty or is_short
-  if is_short then s.ms, s.seq = pair_of(id) end
+  s.epochs, s.dirty = epochs, s.dirty or s.is_short
+  if s.is_short then s.ms, s.seq = pair_of(id) end
 end
 
 -- Bring the state up to date with the stream; return false if that takes more than one call.
