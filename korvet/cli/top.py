@@ -11,6 +11,8 @@ import click
 from korvet.cli.options import bootstrap_servers, security, with_client
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from korvet.client import Client
     from korvet.top.tables import Row, Tables
 
@@ -71,20 +73,18 @@ async def sampled(client: Client, interval_s: float, metrics: str | None) -> Tab
 
 
 def print_tables(tables: Tables) -> None:
-    from korvet.top.tables import BROKERS, CONNECTIONS, GROUPS, INSIDE, TOPICS
+    from korvet.top.tables import ALL, BY_METRICS
 
-    printed = [(TOPICS, tables.topics()), (GROUPS, tables.groups()), (BROKERS, tables.brokers())]
-    if tables.now.figures is not None:
-        printed += [(CONNECTIONS, tables.connection_rows()), (INSIDE, tables.inside())]
-    for number, (headings, rows) in enumerate(printed):
+    shown = [each for name, each in ALL.items() if tables.now.figures is not None or name not in BY_METRICS]
+    for number, (headings, rows) in enumerate(shown):
         if number:
             click.echo()
-        _print(headings, rows)
+        _print(headings, rows(tables))
     for note in tables.now.notes:
         click.echo(note, err=True)
 
 
-def _print(headings: tuple[str, ...], rows: list[Row]) -> None:
+def _print(headings: Sequence[str], rows: list[Row]) -> None:
     from korvet.cli.output import print_table
 
     print_table(

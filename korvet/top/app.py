@@ -6,7 +6,7 @@ ends with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import trio
@@ -24,30 +24,11 @@ from textual.worker import get_current_worker
 from korvet.client import Security, open_client
 from korvet.protocol.errors import KafkaError, SaslAuthenticationFailed
 from korvet.top.sampling import Sample, Sampler
-from korvet.top.tables import (
-    BROKERS,
-    CONNECTIONS,
-    GROUPS,
-    INSIDE,
-    NUMBERS,
-    PARTITIONS,
-    POSITIONS,
-    TOPICS,
-    Row,
-    Tables,
-    arranged,
-)
+from korvet.top.tables import ALL, BY_METRICS, NUMBERS, PARTITIONS, POSITIONS, Row, Tables, arranged
 
 REQUEST_LIMIT_S = 10.0
 NO_METRICS = "connections and the broker's inside need --metrics http://HOST:PORT/metrics"
 RETRY_LIMIT_S = 2.0  # then the reason is shown, and the cluster is asked again
-TABS: Mapping[str, Sequence[str]] = {
-    "topics": TOPICS,
-    "groups": GROUPS,
-    "brokers": BROKERS,
-    "connections": CONNECTIONS,
-    "inside": INSIDE,
-}
 
 
 class Sampled(Message):
@@ -201,7 +182,7 @@ class Top(App[str]):
         yield Static("connecting …", id="summary", classes="heading")
         yield Input(placeholder="part of a name; Enter or Escape closes", id="find", compact=True)
         with TabbedContent(id="tabs"):
-            for name, headings in TABS.items():
+            for name, (headings, _) in ALL.items():
                 with TabPane(name.capitalize(), id=name):
                     yield Vertical(Table(headings, id=f"{name}-table"))
         yield Static("", id="notes")
@@ -235,15 +216,8 @@ class Top(App[str]):
         if tables is None:
             return
         main = self.screen_stack[0]
-        rows = {
-            "topics": tables.topics,
-            "groups": tables.groups,
-            "brokers": tables.brokers,
-            "connections": tables.connection_rows,
-            "inside": tables.inside,
-        }
-        for name in TABS:
-            main.query_one(f"#{name}-table", Table).show(rows[name]())
+        for name, (_, rows) in ALL.items():
+            main.query_one(f"#{name}-table", Table).show(rows(tables))
         line = Text(summary(tables), no_wrap=True, overflow="ellipsis")
         main.query_one("#summary", Static).update(line)
         if isinstance(self.screen, Details):
@@ -263,7 +237,7 @@ class Top(App[str]):
         if isinstance(self.screen, Details):
             self.pop_screen()
         self.query_one(TabbedContent).active = name
-        if name in ("connections", "inside") and self.source.metrics is None:
+        if name in BY_METRICS and self.source.metrics is None:
             self.notify(NO_METRICS)
         self.query_one(f"#{name}-table", Table).focus()
 

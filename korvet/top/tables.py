@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from attrs import frozen
@@ -287,3 +287,15 @@ def arranged(rows: Sequence[Row], *, column: int, is_descending: bool, words: st
         key=lambda each: (isinstance(value := each.sort[column], str), value),
         reverse=is_descending,
     )
+
+
+#: The tables of `korvet top` by name: headings and rows.
+ALL: Mapping[str, tuple[Sequence[str], Callable[[Tables], list[Row]]]] = {
+    "topics": (TOPICS, Tables.topics),
+    "groups": (GROUPS, Tables.groups),
+    "brokers": (BROKERS, Tables.brokers),
+    "connections": (CONNECTIONS, Tables.connection_rows),
+    "inside": (INSIDE, Tables.inside),
+}
+#: The names of the tables that only metrics fill.
+BY_METRICS = ("connections", "inside")
