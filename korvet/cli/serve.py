@@ -180,15 +180,15 @@ def page_of(config: Config, web: str, *, write: bool, registry: str) -> Page:
 
 def metrics_url(config: Config) -> str:
     """Return the URL of the broker's metrics for this machine, or an empty one if there are none at a known port."""
+    from attrs import evolve
+
     from korvet.config.listeners import parse_address
 
     address = parse_address(config.metrics_listener) if config.metrics_listener else None
     if address is None or not address.port:
         return ""
-    host = "localhost" if address.host in ("", "0.0.0.0", "::") else address.host  # noqa: S104  every address
-    return (
-        f"http://[{host}]:{address.port}/metrics" if ":" in host else f"http://{host}:{address.port}/metrics"
-    )
+    shown = evolve(address, host="localhost") if address.is_wildcard else address
+    return f"http://{shown.address}/metrics"
 
 
 def require_metrics() -> None:
