@@ -28,8 +28,8 @@ class BrokerShare:
     groups: tuple[str, ...] | None
 
 
-async def describe_brokers(client: Client) -> list[BrokerShare]:
-    """Return the brokers, sorted by id."""
+async def describe_brokers(client: Client, broker_id: int | None = None) -> list[BrokerShare]:
+    """Return the brokers, sorted by id; or the one with that id, if it exists."""
     cluster = await describe_cluster(client)
     topics = await client.topics()
     leads = Counter(each.leader_id for topic in topics.values() for each in topic.partitions)
@@ -44,6 +44,7 @@ async def describe_brokers(client: Client) -> list[BrokerShare]:
             await _groups_of(client, each.broker_id),
         )
         for each in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
+        if broker_id in (None, each.broker_id)
     ]
 
 
@@ -56,7 +57,6 @@ async def _groups_of(client: Client, broker_id: int) -> tuple[str, ...] | None:
 
 async def describe_broker(client: Client, broker_id: int) -> BrokerShare:
     """Return one broker. Raises BrokerNotAvailable if there is none with that id."""
-    for each in await describe_brokers(client):
-        if each.broker_id == broker_id:
-            return each
+    for found in await describe_brokers(client, broker_id):
+        return found
     raise BrokerNotAvailable(f"there is no broker {broker_id}")
