@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from attrs import define, field
@@ -64,12 +63,7 @@ class Load:
         self._reading.append(self._start(self._read_all, "reader"))
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stops_producing.set()
         self._stops.set()
         for thread in [*self._producing, *self._reading]:

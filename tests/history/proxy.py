@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import trio
@@ -41,12 +40,7 @@ class Proxy:
         assert self._is_ready.wait(START_LIMIT_S)
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._scope.cancel)
         assert self._thread is not None
         self._thread.join()
