@@ -10,6 +10,7 @@ from attrs import define, field
 from korvet.storage.interface import Storage, StorageDefaults
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.environment import Environment
+from tests.redis_clusters import RedisCluster
 from tests.servers import RedisServer
 
 
@@ -17,7 +18,7 @@ from tests.servers import RedisServer
 class RedisEnvironment(Environment):
     """One server, whose data was emptied before; every `open` is another broker on it."""
 
-    server: RedisServer
+    server: RedisServer | RedisCluster
     settings: Mapping[str, str]
     options: str = field(default="", kw_only=True)  # of the URL
 

@@ -261,7 +261,12 @@ class RedisServer:
 
 
 def start_server(
-    kind: ServerKind, *, tcp: bool = False, durable: bool = False, options: Mapping[str, str] | None = None
+    kind: ServerKind,
+    *,
+    tcp: bool = False,
+    durable: bool = False,
+    options: Mapping[str, str] | None = None,
+    free_port: Callable[[], int] = free_port,
 ) -> RedisServer:
     """Start a server of that kind; the caller ends it with `remove`.
 

@@ -3,6 +3,7 @@
     memory://[?max_bytes=BYTES]    the broker's own memory
     redis:// rediss:// unix://     a Redis or Valkey server, written as the `redis` package has it
     redis+sentinel://              the primary that Sentinels name; rediss+sentinel:// with TLS
+    redis+cluster://               a Redis Cluster, by some of its nodes; rediss+cluster:// with TLS
     embedded:PATH                  a private server of the broker's own, with its data in that folder
 
 Another package adds a backend by an entry point of the group `korvet.storage`, named like the URL's scheme:
@@ -35,6 +36,8 @@ FORMS = {
     "unix": "unix://PATH",
     "redis+sentinel": "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
     "rediss+sentinel": "rediss+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
+    "redis+cluster": "redis+cluster://HOST:PORT,HOST:PORT",
+    "rediss+cluster": "rediss+cluster://HOST:PORT,HOST:PORT",
     "embedded": "embedded:FOLDER",
 }
 ACCEPTED = ", ".join(FORMS.values())
@@ -147,6 +150,8 @@ BUILT_IN: Mapping[str, Backend] = {
     "unix": open_redis,
     "redis+sentinel": open_redis,
     "rediss+sentinel": open_redis,
+    "redis+cluster": open_redis,
+    "rediss+cluster": open_redis,
     "embedded": open_embedded,
 }
 

@@ -11,7 +11,8 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
     document_watches                  announced changes of documents
-    watch, groups                     watches for growth; committed offsets
+    watch, cluster_watch              watches for growth, on one server and in a Redis Cluster
+    groups                            committed offsets
     monitor, guard                    servers that evict records, were emptied, or are not the address's any more
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
@@ -54,28 +55,27 @@ from korvet.storage.interface import (
 from korvet.storage.redis.append import Appender
 from korvet.storage.redis.append_queue import AppendContext
 from korvet.storage.redis.catalogue import Catalogue, partitions_of
-from korvet.storage.redis.client.address import RedisAddress
-from korvet.storage.redis.client.bulk import BulkConnection
-from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
-from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.address import RedisAddress, address_of
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.cluster import Cluster
+from korvet.storage.redis.client.connection import RedisUnavailable
 from korvet.storage.redis.client.sentinel import SentinelWatch
-from korvet.storage.redis.client.statistics import SECTIONS, Statistics, server_values
-from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.client.statistics import SECTIONS, Statistics, added, server_values
+from korvet.storage.redis.cluster_watch import ClusterWatcher
 from korvet.storage.redis.compaction import Compactor
 from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.document_watches import AnnouncedDocuments, DocumentWatches
 from korvet.storage.redis.documents import Documents
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
-from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.keys import Keyspace
-from korvet.storage.redis.monitor import ServerMonitor
-from korvet.storage.redis.opening import Server, connected, prepare, refused, require_waitaof
+from korvet.storage.redis.monitor import Monitors
+from korvet.storage.redis.opening import Server, open_caller, prepare
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
 from korvet.storage.redis.seek import Seeker
-from korvet.storage.redis.watch import Change, StreamWatch, Watcher
+from korvet.storage.redis.watch import Change, FixedConnections, StreamWatch, Watcher
 
 logger = logging.getLogger(__name__)
 
@@ -100,21 +100,28 @@ async def open_redis_storage(
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
-    guard = Guard(allow_eviction)
-    async with connected(where) as (connection, watching):
-        await guard.begin(connection)
-        server = await prepare(connection, keyspace, [*ALL, *GROUP_SCRIPTS])
-        if fsync:
-            await require_waitaof(connection, server)
+    async with open_caller(address_of(where)) as redis:
+        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS], fsync=fsync)
         async with background_nursery() as nursery:
             storage = RedisStreamsStorage(
-                connection, watching, keyspace, defaults, server, nursery, guard, fsync=fsync
+                redis, keyspace, defaults, server, nursery, allow_eviction=allow_eviction, fsync=fsync
             )
-            with refused(connection):
-                await nursery.start(storage.run)
+            await storage.monitor.begin()
+            await nursery.start(storage.run)
             nursery.start_soon(storage.monitor.run)
-            nursery.start_soon(SentinelWatch(connection.address, storage.monitor.check_soon).run)
+            nursery.start_soon(SentinelWatch(redis.address, storage.monitor.check_soon).run)
             yield storage
+
+
+def new_watcher(
+    redis: RedisCaller, changes: bytes, changed: Callable[[Change | None], None]
+) -> Watcher | ClusterWatcher:
+    """Return the watcher of the streams of one server, or of the nodes of a Redis Cluster."""
+    if isinstance(redis, Cluster):
+        return ClusterWatcher(redis, changes, changed)
+    (server,) = redis.servers()
+    (blocking,) = server.watching
+    return Watcher(FixedConnections(blocking, server.connection), changes, changed)
 
 
 @frozen
@@ -136,46 +143,36 @@ class RedisStreamsStorage(Storage):
 
     def __init__(
         self,
-        connection: RedisConnection,
-        watching: RedisConnection,
+        redis: RedisCaller,
         keyspace: Keyspace,
         defaults: StorageDefaults,
         server: Server,
         nursery: trio.Nursery,
-        guard: Guard,
         *,
+        allow_eviction: bool,
         fsync: bool,
     ) -> None:
-        self.description = f"{server.name} at {connection.address.description}"
+        self.description = f"{server.name} at {redis.address.description}"
         self.durability = server.durability
         self._keyspace = keyspace
         self._nursery = nursery
-        self._watcher = watcher = Watcher(watching, connection, keyspace.changes, self._changed)
-        self._bulk = bulk = BulkConnection(connection.address, nursery)
+        self._redis = redis
         self._statistics = Statistics()
-        self._redis = redis = RedisCaller(connection, bulk)
+        self._watcher = watcher = new_watcher(redis, keyspace.changes, self._changed)
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
-        waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
-        confirmations = Confirmations(redis, waiting, nursery, keyspace.replicas, watcher.confirmed)
-        self.monitor = ServerMonitor(
-            connection.address,
-            lambda: (connection, watching, *bulk.opened(), *waiting.opened()),
-            guard,
-            keyspace,
-            partial(self._changed, None),
-        )
+        confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed)
+        self.monitor = Monitors(redis, keyspace, allow_eviction, partial(self._changed, None))
         self._appender = Appender(
             AppendContext(
                 writer_id,
                 redis,
                 partitions,
-                waiting,
                 nursery,
                 confirmations,
                 watcher.grew,
-                guard,
+                self.monitor.refusal,
                 self.failed_sequences,
                 fsync,
             )
@@ -208,21 +205,26 @@ class RedisStreamsStorage(Storage):
     # --- Metrics ----------------------------------------------------------------------------------------
 
     def start_counting(self) -> None:
-        self._bulk.statistics = self._statistics
-        self._redis.connection.count_in(self._statistics)
+        self._redis.count_in(self._statistics)
 
     def measurements(self) -> Measurements:
         counted = self._statistics
         return {
-            "korvet_redis_connected": {(): float(self._redis.connection.is_connected)},
+            "korvet_redis_connected": {
+                (): float(all(server.connection.is_connected for server in self._redis.servers()))
+            },
             "korvet_redis_reconnects_total": {(): counted.lost},
             "korvet_redis_commands_total": {(): sum(counted.round_trips[:-1])},
             "korvet_redis_round_trip_seconds": {(): [*counted.round_trips]},
         }
 
     async def read_measurements(self) -> Measurements:
-        replies = await self._redis.pipeline([(b"INFO", section) for section in SECTIONS], repeatable=True)
-        return server_values(replies)
+        commands = [(b"INFO", section) for section in SECTIONS]
+        try:
+            infos = [await server.connection.pipeline(commands) for server in self._redis.servers()]
+        except RedisUnavailable as error:
+            raise self._redis.absence() from error
+        return added(map(server_values, infos))
 
     # --- The catalogue ----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ async def storage(durable_server: RedisServer) -> AsyncIterator[RedisStreamsStor
 async def is_disconnected(storage: RedisStreamsStorage) -> None:
     """Return once the broker has noticed."""
     with trio.fail_after(5):
-        while storage._catalogue.redis.connection.is_connected:
+        while storage._catalogue.redis.is_connected(b"korvet:$topics"):
             await trio.lowlevel.checkpoint()
 
 

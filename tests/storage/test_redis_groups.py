@@ -9,13 +9,15 @@ import pytest
 import trio
 from attrs import define
 
+from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
 from korvet.protocol.record_batch import build_batch
 from korvet.storage.interface import OffsetAndMetadata, StorageDefaults, Topic, TopicPartition
 from korvet.storage.redis.catalogue import Catalogue
-from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.caller import SingleServer
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
 from korvet.storage.redis.client.replies import Command, Reply, as_map
+from korvet.storage.redis.client.server import connections_beside
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.partitions import Partitions
@@ -101,9 +103,9 @@ class Store:
 
 @pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 async def store(redis_server: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with open_connection(redis_server.url) as redis:
+    async with open_connection(redis_server.url) as redis, background_nursery() as nursery:
         keyspace, defaults = Keyspace(), StorageDefaults()
-        caller = RedisCaller(redis)
+        caller = SingleServer(connections_beside(redis, nursery))
         catalogue = Catalogue(caller, keyspace, defaults)
         partitions = Partitions(caller, catalogue, keyspace, defaults)
         hello = as_map(await redis.execute(b"HELLO"))
@@ -446,13 +448,13 @@ async def test_groups_of_many_partitions_are_read_some_at_a_time(
     await store.add(0, 1)
     await store.redis.execute(b"XGROUP", b"CREATE", STREAM, b"billing", store.entry_id(0))
     together: list[int] = []
-    pipeline = RedisCaller.pipeline
+    pipeline = SingleServer.pipeline
 
-    async def counted(self: RedisCaller, commands: Sequence[Command], **options: bool) -> list[Reply]:
+    async def counted(self: SingleServer, commands: Sequence[Command], **options: bool) -> list[Reply]:
         together.append(len(commands))
         return await pipeline(self, commands, **options)
 
-    monkeypatch.setattr(RedisCaller, "pipeline", counted)
+    monkeypatch.setattr(SingleServer, "pipeline", counted)
     found = await store.groups.committed("billing")
 
     assert {TP: store.offset(1)} == {tp: each.offset for tp, each in found.items()}

@@ -136,7 +136,7 @@ async def test_flushed_server_is_logged(
 async def test_one_connection_looks_at_the_server(redis_server: RedisServer, client: redis.Redis) -> None:
     async with open_redis_storage(redis_server.url) as storage:
         before = client.info("stats")["total_connections_received"]
-        asked = [each.run_id for each in storage.monitor.connections()]
+        asked = [each.run_id for each in storage._redis.server_of(b"").opened()]
         await check(storage)
         after = client.info("stats")["total_connections_received"]
 

@@ -17,6 +17,7 @@ from korvet.storage.redis.client.connection import RedisConnection, open_connect
 from korvet.storage.redis.watch import (
     BLOCK_WITHOUT_UNBLOCK_MS,
     Change,
+    FixedConnections,
     StreamWatch,
     Watcher,
     id_after,
@@ -58,7 +59,7 @@ async def watching_on(url: str) -> AsyncIterator[Watching]:
         trio.open_nursery() as nursery,
     ):
         changes: list[Change | None] = []
-        watcher = Watcher(blocking, other, CHANGES, changes.append)
+        watcher = Watcher(FixedConnections(blocking, other), CHANGES, changes.append)
         await nursery.start(watcher.run)
         yield Watching(watcher, other, changes)
         nursery.cancel_scope.cancel()

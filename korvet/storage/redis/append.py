@@ -13,6 +13,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResults, PendingAppend, TopicPartition
 from korvet.storage.redis.append_queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
+from korvet.storage.redis.client.connection import NotConnected
 from korvet.storage.redis.layouts import pack_batch
 from korvet.storage.redis.partition import Partition
 
@@ -38,15 +39,11 @@ class Appender:
         limit_s = max(APPEND_LIMIT_S, timeout_s)
         submission = Submission(limit_s, timeout_s, self.context.failed)
         tickets: Sequence[Ticket] = ()
-        if (refusal := self.context.guard.refusal) is not None:
-            for tp, batch in batches.items():
-                submission.fail(tp, ProducerBatch.of(batch), refusal)
-        else:
-            try:
-                tickets = await self._connected_tickets(batches, submission, acks, limit_s)
-            except BaseException:
-                submission.share.end()
-                raise
+        try:
+            tickets = await self._connected_tickets(batches, submission, acks, limit_s)
+        except BaseException:
+            submission.share.end()
+            raise
         if not tickets:
             submission.share.end()
             await trio.lowlevel.checkpoint()
@@ -63,13 +60,19 @@ class Appender:
         acks: int,
         limit_s: float,
     ) -> Sequence[Ticket]:
-        """Return a ticket for each batch that was not refused, once Redis is connected; none if it is not in time."""
-        tickets = await self._tickets(batches, submission, acks)
-        if not tickets or await self.context.redis.wait_connected(limit_s):
-            return tickets
-        for ticket in tickets:
-            submission.fail(ticket.partition.tp, ticket.batch, self.context.redis.absence())
-        return ()
+        """Return a ticket for each batch that was not refused, and whose server is connected in time."""
+        redis = self.context.redis
+        deadline = trio.current_time() + limit_s
+        tickets = []
+        for ticket in await self._tickets(batches, submission, acks):
+            key = ticket.partition.keys.stream
+            if redis.is_connected(key) or await redis.is_connected_within(
+                key, deadline - trio.current_time()
+            ):
+                tickets.append(ticket)
+            else:
+                submission.fail(ticket.partition.tp, ticket.batch, redis.absence())
+        return tickets
 
     async def _tickets(
         self,
@@ -87,6 +90,8 @@ class Appender:
             try:
                 partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
                 config = partition.config
+                if (refusal := self.context.refusal(partition.keys.stream)) is not None:
+                    raise refusal
                 if grown > GROWN_BYTES:
                     raise MessageTooLarge("The records of the request become too large when decompressed.")
                 packing = pack_batch(
@@ -105,13 +110,22 @@ class Appender:
                     partition, config, packed, producer_batch, submission, waits_for_replicas=waits
                 )
                 if ticket.waits_for_replicas:
-                    await self.context.waiting_connections.open()
+                    await self._open_waiting(partition)
             except KafkaError as error:
                 submission.fail(tp, ProducerBatch.of(batch), detached(error))
                 continue
             tickets.append(ticket)
             await time_slices.next()
         return tickets
+
+    async def _open_waiting(self, partition: Partition) -> None:
+        """Ensure that the partition's server has a connection for appends that wait for replicas."""
+        redis = self.context.redis
+        try:
+            server = redis.server_of(partition.keys.stream)
+        except NotConnected as error:
+            raise redis.absence() from error
+        await server.waiting.open()
 
     def _queue_of(self, partition: Partition) -> AppendQueue:
         queue = self._queues.get(partition)

@@ -38,11 +38,10 @@ from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
 from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
-from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, ResponseError
-from korvet.storage.redis.client.replies import Reply, command_of, pack_arguments
-from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from korvet.storage.redis.client.replies import Reply, command_of, is_redirection, pack_arguments
+from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.confirmations import Confirmations
-from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.layouts import Packed
 from korvet.storage.redis.partition import Known, Partition
 from korvet.storage.redis.partitions import Answer, Partitions
@@ -167,6 +166,8 @@ class Call:
     end: Known | None = None  # the log's end after the call, if `min.insync.replicas` is above 1
     may_have_happened: bool = False
     was_trimmed: bool = False
+    asked: ServerConnections | None = None  # the server that takes the next attempt only behind ASKING
+    server: ServerConnections | None = None
     connection: RedisConnection | None = None
 
     @property
@@ -189,11 +190,12 @@ class AppendContext:
     writer_id: bytes
     redis: RedisCaller
     partitions: Partitions
-    waiting_connections: WaitingConnections
     nursery: trio.Nursery
     confirmations: Confirmations
     grew: Callable[..., None]  # `Watcher.grew`
-    guard: Guard
+    refusal: Callable[
+        [bytes], KafkaError | None
+    ]  # the error for appends to a stream whose server loses records
     failed: FailedSequences
     fsync: bool = False  # acks=all also waits until the record is on disk
     numbers: Iterator[int] = field(factory=lambda: count(1))
@@ -273,16 +275,20 @@ class AppendQueue:
 
     def _make(self, call: Call) -> None:
         """Send the call; the connection passes the answer to `_answered`."""
-        redis, waiting = self.context.redis, self.context.waiting_connections
         try:
+            server = call.asked or self.context.redis.server_of(self.partition.keys.stream)
             does_wait = call.replicas is not None
-            connection = waiting.choose() if does_wait else redis.connection_for(call.size)
-            call.connection = connection
+            connection = server.waiting.choose() if does_wait else server.for_size(call.size)
+            call.server, call.connection = server, connection
+            if call.asked is not None:
+                connection.send((b"ASKING",))
             connection.send_packed(
                 self._command(call, connection.run_id), notify=partial(self._answered, call)
             )
         except NotConnected as error:
             self._not_sent(call, error)
+        finally:
+            call.asked = None
 
     def _command(self, call: Call, run_id: bytes) -> list[Buffer]:
         config = call.tickets[0].config
@@ -332,6 +338,8 @@ class AppendQueue:
             self._spawn(call, self._repeat, call)
         elif isinstance(error, NoScriptError):
             self._load_and_repeat(call)
+        elif is_redirection(error):
+            self._spawn(call, self._follow_redirection, call, error)
         elif isinstance(error, OutOfMemoryError) and not call.was_trimmed:
             call.was_trimmed = True
             self._spawn(call, self._trim_and_repeat, call, error)
@@ -407,7 +415,8 @@ class AppendQueue:
 
         With `acks.all.fsync`, send WAITAOF, which also waits until the primary and the replicas have it on disk.
         """
-        waiting, connection = self.context.waiting_connections, cast(RedisConnection, call.connection)
+        waiting = cast(ServerConnections, call.server).waiting
+        connection = cast(RedisConnection, call.connection)
         limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
         limit_ms = max(1, int(limit_s * 1000))
         replicas = cast(int, call.replicas)
@@ -417,17 +426,17 @@ class AppendQueue:
             connection.send(
                 (b"WAITAOF", 1, replicas, limit_ms) if fsync else (b"WAIT", replicas, limit_ms),
                 limit_s=limit_ms / 1000 + connection.address.answer_limit_s,
-                notify=partial(self._has_waited, call, connection),
+                notify=partial(self._has_waited, call),
             )
         except NotConnected as error:
-            self._confirmed(call, connection, error)
+            self._confirmed(call, error)
 
-    def _has_waited(self, call: Call, connection: RedisConnection, pending: Pending) -> None:
-        self._confirmed(call, connection, pending.reply)
+    def _has_waited(self, call: Call, pending: Pending) -> None:
+        self._confirmed(call, pending.reply)
 
-    def _confirmed(self, call: Call, connection: RedisConnection, reply: Reply) -> None:
+    def _confirmed(self, call: Call, reply: Reply) -> None:
         """Resolve the call's tickets by the reply to WAIT or WAITAOF."""
-        self.context.waiting_connections.ended(connection)
+        cast(ServerConnections, call.server).waiting.ended(cast(RedisConnection, call.connection))
         confirmations = self.context.confirmations
         error = unconfirmed(cast(int, call.replicas), reply)
         if call.end is not None:
@@ -494,6 +503,17 @@ class AppendQueue:
         elif self._call is call:
             self._next()
 
+    async def _follow_redirection(self, call: Call, error: RedisError) -> None:
+        """Send a call again that a node of a Redis Cluster has refused, since the partition's slot moves."""
+        try:
+            call.asked = await self.context.redis.redirected(error)
+        except RedisError as refusal:
+            raise self.context.redis.failure(refusal) from refusal
+        if call.is_waited_for:
+            self._make(call)
+        elif self._call is call:
+            self._next()
+
     async def _send_later(self, call: Call, error: NotConnected) -> None:
         """Send a call that was not written, after reconnecting; raise an error if that takes too long.
 
@@ -505,10 +525,10 @@ class AppendQueue:
             raise self.context.redis.failure(error)
 
     async def _wait_connected(self, call: Call) -> None:
+        redis, key = self.context.redis, self.partition.keys.stream
+        await redis.wait_connected(key)
         if call.replicas is not None:
-            await self.context.waiting_connections.wait_connected()
-        else:
-            await self.context.redis.connection.wait_connected()
+            await redis.server_of(key).waiting.wait_connected()
 
     async def _trim_and_repeat(self, call: Call, error: OutOfMemoryError) -> None:
         """Apply retention because Redis is full, and repeat the call once."""

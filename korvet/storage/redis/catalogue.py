@@ -140,7 +140,7 @@ class Catalogue:
         last_known = self._last_known.get(name)
         if name in self._topics:
             return self._topics[name]
-        if last_known is not None and not self.redis.connection.is_connected:
+        if last_known is not None and not self.redis.is_connected(self.keyspace.topics):
             return last_known
         try:
             return await self.reload(name)
@@ -152,7 +152,7 @@ class Catalogue:
     async def find_by_id(self, topic_id: UUID) -> Topic | None:
         """Return a topic by its id, from the same sources as `find`."""
         found = with_id(self._topics, topic_id)
-        if found is None and not self.redis.connection.is_connected:
+        if found is None and not self.redis.is_connected(self.keyspace.topics):
             found = with_id(self._last_known, topic_id)
         elif found is None and self._is_complete:
             await self._find_creations()
@@ -169,7 +169,7 @@ class Catalogue:
         """Return all topics from Redis, or the last known ones if Redis is unavailable."""
         was_complete = self._was_complete or self._is_complete
         try:
-            if self.redis.connection.is_connected or not was_complete:
+            if self.redis.is_connected(self.keyspace.topics) or not was_complete:
                 await self.load()
                 return self._topics
         except KafkaStorageError:

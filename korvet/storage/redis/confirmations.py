@@ -2,8 +2,9 @@
 
 A broker caches the confirmed end of each partition in its memory. An append with acks=all moves it when its own WAIT is
 answered. For all other records (acks=1, another broker's, plain XADD) there are rounds: a write of a small key followed
-by WAIT over one connection. If enough replicas confirm that write, they have everything that Redis executed before it,
-so one round confirms the ends of any number of partitions. Rounds run only while there are unconfirmed records.
+by WAIT over one connection to the server that has them. If enough replicas confirm that write, they have everything
+that Redis executed before it, so one round confirms the ends of any number of partitions. Rounds run only while there
+are unconfirmed records.
 
 A confirmed end belongs to its leader epoch, since a promoted replica may have less; the epoch rises with every change
 of the server process. After a restart of the broker, and after each change of the epoch, the first read waits for a
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 from attrs import define, field
@@ -21,7 +23,7 @@ from attrs import define, field
 from korvet.protocol.errors import KafkaError, NotEnoughReplicas, OffsetNotAvailable
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import RedisUnavailable
-from korvet.storage.redis.client.wait_connections import WaitingConnections
+from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,10 @@ logger = logging.getLogger(__name__)
 ROUND_EVERY_S = 0.005
 # Time after which a round without enough replicas is repeated.
 ROUND_LIMIT_S = 1.0
+
+# The server and the number of replicas that have to confirm a round.
+Kind = tuple[ServerConnections, int]
+NEVER = trio.Event()
 
 
 @define(eq=False)
@@ -42,18 +48,17 @@ class Round:
 
 @define(eq=False)
 class Confirmations:
-    """The confirmed ends of all partitions, and the rounds, at most one at a time for each number of replicas.
+    """The confirmed ends of all partitions, and the rounds: at most one at a time for a server and number of replicas.
 
     `confirmed` is called with the key of each stream whose confirmed end has moved.
     """
 
     redis: RedisCaller
-    connections: WaitingConnections
     nursery: trio.Nursery
     key: bytes
     confirmed: Callable[[bytes], None]
-    _next: dict[int, Round] = field(factory=dict)
-    _failing: set[int] = field(factory=set)
+    _next: dict[Kind, Round] = field(factory=dict)
+    _failing: set[Kind] = field(factory=set)
     _may_wait: bool = True  # False if the Redis user or the service has no WAIT
 
     def note(self, partition: Partition, end: Known) -> None:
@@ -63,12 +68,17 @@ class Confirmations:
             self.confirmed(partition.keys.stream)
 
     def want(self, partition: Partition, end: Known) -> trio.Event:
-        """Let a round confirm that end; return the event of its completion."""
-        replicas = partition.config.min_insync_replicas - 1
-        wanted = self._next.get(replicas)
+        """Let a round confirm that end; return the event of its completion.
+
+        If no server has the partition at present, a later read has to want it again.
+        """
+        kind = self._kind(partition)
+        if kind is None:
+            return NEVER
+        wanted = self._next.get(kind)
         if wanted is None:
-            wanted = self._next[replicas] = Round()
-            self.nursery.start_soon(self._run, replicas)
+            wanted = self._next[kind] = Round()
+            self.nursery.start_soon(self._run, kind)
         if is_later(end, wanted.ends.get(partition)):
             wanted.ends[partition] = end
         return wanted.done
@@ -85,7 +95,7 @@ class Confirmations:
         confirmed = confirmed_end(partition, end)
         if confirmed is None or confirmed.next_offset < end.next_offset:
             done = self.want(partition, end)
-            is_failing = partition.config.min_insync_replicas - 1 in self._failing
+            is_failing = self._kind(partition) in self._failing
             if (confirmed is None or confirmed.next_offset < offset) and not is_failing:
                 with trio.move_on_after(ROUND_LIMIT_S):
                     await done.wait()
@@ -96,46 +106,52 @@ class Confirmations:
             raise OffsetNotAvailable("too few replicas are connected to confirm the end of the log")
         return confirmed if confirmed.next_offset < end.next_offset else None
 
-    async def _run(self, replicas: int) -> None:
+    def _kind(self, partition: Partition) -> Kind | None:
+        """Return which rounds confirm the partition's ends; None if no server has the partition at present."""
+        with suppress(RedisUnavailable):
+            server = self.redis.server_of(partition.keys.stream)
+            return server, partition.config.min_insync_replicas - 1
+        return None
+
+    async def _run(self, kind: Kind) -> None:
         """Run rounds until no end is unconfirmed."""
-        while ends := self._next[replicas].ends:
+        while ends := self._next[kind].ends:
             started = trio.current_time()
-            this, self._next[replicas] = self._next[replicas], Round()
-            if await self._is_confirmed(replicas):
-                self._failing.discard(replicas)
+            this, self._next[kind] = self._next[kind], Round()
+            if await self._is_confirmed(*kind):
+                self._failing.discard(kind)
                 for partition, end in ends.items():
                     self.note(partition, end)
                 pause_s = ROUND_EVERY_S
             else:
-                self._failing.add(replicas)
-                later = self._next[replicas].ends
+                self._failing.add(kind)
                 for partition, end in ends.items():
-                    if is_later(end, later.get(partition)):
-                        later[partition] = end
+                    self.want(partition, end)  # at the server that has the partition now
                 pause_s = ROUND_LIMIT_S
             this.done.set()
             await trio.sleep_until(started + pause_s)
-        del self._next[replicas]
+        del self._next[kind]
+        self._failing.discard(kind)
 
-    async def _is_confirmed(self, replicas: int) -> bool:
+    async def _is_confirmed(self, server: ServerConnections, replicas: int) -> bool:
         """Write the key and wait for the replicas; return True if enough of them have confirmed it in time."""
         try:
-            await self.connections.open()
+            await server.waiting.open()
             self._may_wait = True
-            connection = self.connections.choose()
+            connection = server.waiting.choose()
             # During a failover one connection may lead to the new primary, and another one still to the old primary.
-            run_id = self.redis.connection.run_id
+            run_id = server.connection.run_id
             if connection.run_id != run_id:
                 return False
             limit_ms = int(ROUND_LIMIT_S * 1000)
-            self.connections.started(connection)
+            server.waiting.started(connection)
             try:
                 written, count = await connection.pipeline(
-                    [(b"SET", self.key, b""), (b"WAIT", replicas, limit_ms)],
+                    [(b"SET", self.redis.key_on(server, self.key), b""), (b"WAIT", replicas, limit_ms)],
                     limit_s=ROUND_LIMIT_S + connection.address.answer_limit_s,
                 )
             finally:
-                self.connections.ended(connection)
+                server.waiting.ended(connection)
         except NotEnoughReplicas as error:
             if self._may_wait:
                 logger.warning("%s; consumers also read records that no replica has confirmed", error)
@@ -144,7 +160,7 @@ class Confirmations:
         except (KafkaError, RedisUnavailable) as error:
             logger.debug("cannot confirm records: %s", error)
             return False
-        is_written = not isinstance(written, Exception) and run_id == self.redis.connection.run_id
+        is_written = not isinstance(written, Exception) and run_id == server.connection.run_id
         return is_written and isinstance(count, int) and count >= replicas
 
 

@@ -1,4 +1,4 @@
-"""Look at the server every few seconds, over a new connection to its address.
+"""Look at each server every few seconds, over a new connection to its address.
 
 The new connection shows where the address leads. After a failover the address (a name, a virtual address, a link to a
 socket) leads to the promoted replica. The old primary may keep running, cut off from the system that promoted the
@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterable
 import trio
 from attrs import define, field
 
+from korvet.protocol.errors import KafkaError
 from korvet.storage.redis.client.address import RedisAddress
-from korvet.storage.redis.client.connection import RedisConnection
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.link import Link, LinkEnded, explain
 from korvet.storage.redis.client.sentinel import open_link
+from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.guard import Guard
 from korvet.storage.redis.keys import FORMAT, Keyspace
 
@@ -28,6 +31,70 @@ logger = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 5.0
 IS_PRIMARY = b"role:master"
+
+
+@define(eq=False)
+class Monitors:
+    """A monitor for each server. `emptied` is called after FLUSHALL on the one that has the version of the format."""
+
+    redis: RedisCaller
+    keyspace: Keyspace
+    allow_eviction: bool
+    emptied: Callable[[], None]
+    _monitors: dict[ServerConnections, ServerMonitor] = field(factory=dict)
+
+    async def begin(self) -> None:
+        """Raise StorageUsageError if a server may evict records and the settings do not allow that."""
+        for server in self.redis.servers():
+            await self._monitor(server).guard.begin(server.connection)
+
+    def refusal(self, key: bytes) -> KafkaError | None:
+        """Return the error for appends to a stream whose server would lose records, or None."""
+        try:
+            monitor = self._monitors.get(self.redis.server_of(key))
+        except RedisUnavailable:
+            return None
+        return None if monitor is None else monitor.guard.refusal
+
+    def check_soon(self) -> None:
+        """Let `run` check the servers without waiting for the next time."""
+        for monitor in self._monitors.values():
+            monitor.check_soon()
+
+    async def check(self) -> None:
+        """Check all servers once."""
+        for server in list(self.redis.servers()):
+            await self._monitor(server).check()
+
+    async def run(self) -> None:
+        """Check the servers every few seconds, each in its own task, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            watched: dict[ServerConnections, trio.CancelScope] = {}
+            while True:
+                servers = set(self.redis.servers())
+                for server in servers - watched.keys():
+                    watched[server] = trio.CancelScope()
+                    nursery.start_soon(self._run_one, server, watched[server])
+                for server in watched.keys() - servers:
+                    watched.pop(server).cancel()
+                    self._monitors.pop(server, None)
+                await trio.sleep(CHECK_EVERY_S)
+
+    async def _run_one(self, server: ServerConnections, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._monitor(server).run()
+
+    def _monitor(self, server: ServerConnections) -> ServerMonitor:
+        monitor = self._monitors.get(server)
+        if monitor is None:
+            monitor = self._monitors[server] = ServerMonitor(
+                server.connection.address,
+                server.opened,
+                Guard(self.allow_eviction),
+                self.keyspace,
+                self.emptied,
+            )
+        return monitor
 
 
 @define(eq=False)

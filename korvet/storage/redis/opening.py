@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
 
 from attrs import frozen
 
+from korvet.concurrency.background import background_nursery
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis.client.address import RedisAddress, address_of
+from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.caller import RedisCaller, SingleServer
+from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis.client.connection import RedisConnection, Script, open_connection
-from korvet.storage.redis.client.errors import RedisError
+from korvet.storage.redis.client.errors import NoPermissionError, RedisError
+from korvet.storage.redis.client.nodes import open_nodes
 from korvet.storage.redis.client.replies import as_map
+from korvet.storage.redis.client.server import connections_beside
 from korvet.storage.redis.keys import FORMAT, Keyspace
+from korvet.storage.redis.watch import last_entry, new_entries
 
 OLDEST_REDIS = (6, 2)
 
@@ -38,38 +44,68 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(where: str | RedisAddress) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
-    """Open a connection for commands, and one for the blocking XREAD, until the block ends.
+async def open_caller(address: RedisAddress) -> AsyncIterator[RedisCaller]:
+    """Open the connections to a server, or to the nodes of a Redis Cluster, until the block ends.
 
     Raise StorageUsageError if the server refuses them for a reason that a later attempt would meet again.
     """
-    address = address_of(where)
     async with AsyncExitStack() as stack:
         try:
-            connection = await stack.enter_async_context(open_connection(address))
-            watching = await stack.enter_async_context(open_connection(address, name="watch"))
+            if address.nodes:
+                caller: RedisCaller = Cluster(await stack.enter_async_context(open_nodes(address)))
+            else:
+                connection = await stack.enter_async_context(open_connection(address))
+                watching = await stack.enter_async_context(open_connection(address, name="watch"))
+                nursery = await stack.enter_async_context(background_nursery())
+                server = connections_beside(connection, nursery)
+                server.watching.add(watching)
+                caller = SingleServer(server)
         except (RedisError, ssl.SSLCertVerificationError) as error:
             raise StorageUsageError(f"Redis at {address.description} refuses: {error}") from error
-        yield connection, watching
+        yield caller
 
 
 @contextmanager
-def refused(connection: RedisConnection) -> Iterator[None]:
+def refused(address: RedisAddress) -> Iterator[None]:
     """Convert a RedisError raised in the block into a StorageUsageError."""
     try:
         yield
     except RedisError as error:
-        where = connection.address.description
-        raise StorageUsageError(f"Redis at {where} refuses what korvet needs: {error}") from error
+        raise StorageUsageError(
+            f"Redis at {address.description} refuses what korvet needs: {error}"
+        ) from error
 
 
-async def prepare(connection: RedisConnection, keyspace: Keyspace, scripts: Iterable[Script]) -> Server:
-    """Check the server and its keyspace, and load the scripts. Raise StorageUsageError if the server is unsuitable."""
-    with refused(connection):
-        server = await meet_server(connection)
-        await check_keyspace(connection, keyspace)
-        await connection.load(scripts)
-    return server
+async def prepare(
+    caller: RedisCaller, keyspace: Keyspace, scripts: Sequence[Script], *, fsync: bool
+) -> Server:
+    """Check the servers and their keyspace, and load the scripts.
+
+    Raise StorageUsageError if a server is unsuitable; with `fsync`, also one without WAITAOF.
+    """
+    with refused(caller.address):
+        found = {}
+        for server in caller.servers():
+            found[server] = await meet_server(server.connection)
+            if fsync:
+                await require_waitaof(server.connection, found[server])
+            await server.connection.load(scripts)
+            await check_reading(server.connection, keyspace)
+        await check_keyspace(caller.server_of(keyspace.format).connection, keyspace)
+    first, *others = found.values()
+    if not caller.address.nodes:
+        return first
+    names = " and ".join(sorted({each.name for each in found.values()}))
+    weakest = next((each for each in others if each.durability == NO_DURABILITY), first)
+    return Server(f"{names}, {len(found)} primaries,", weakest.durability)
+
+
+async def check_reading(connection: RedisConnection, keyspace: Keyspace) -> None:
+    """Raise NoPermissionError if the Redis user may not read streams."""
+    for command in (new_entries({keyspace.changes: b"0-0"}), last_entry(keyspace.changes)):
+        (reply,) = await connection.pipeline([command], repeatable=True)
+        if isinstance(reply, NoPermissionError):
+            raise reply
 
 
 async def meet_server(connection: RedisConnection) -> Server:

@@ -104,7 +104,7 @@ class Partitions:
         raise KafkaStorageError(f"{partition.tp} does not come to rest")
 
     def _arguments(self, partition: Partition, *own: Argument) -> tuple[Argument, ...]:
-        return partition.arguments(self.redis.connection.run_id, *own)
+        return partition.arguments(self.redis.run_id(partition.keys.stream), *own)
 
     async def prepare(self, partition: Partition, status: bytes) -> bool:
         """Create or settle the state if the script's status requires it; return True if the script must be repeated."""

@@ -283,7 +283,11 @@ class Reader:
         read.position = b"(" + entries[-1][0]
         try:
             commands = read.commands()
-            return self.redis.connection_for(read.expected_bytes).send_all(commands)
+            return (
+                self.redis.server_of(read.partition.keys.stream)
+                .for_size(read.expected_bytes)
+                .send_all(commands)
+            )
         except RedisUnavailable:
             return None
 
@@ -342,7 +346,8 @@ class Reader:
         raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
 
     def _is_settled(self, read: PartitionRead, state: PartitionState, entries: Sequence[Entry]) -> bool:
-        if not state.is_settled or read.partition.may_have_lost(state, self.redis.connection.run_id):
+        run_id = self.redis.run_id(read.partition.keys.stream)
+        if not state.is_settled or read.partition.may_have_lost(state, run_id):
             return False
         return not entries or is_before(entries[-1][0], state.next_id)
 

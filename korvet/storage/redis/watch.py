@@ -14,19 +14,22 @@ stream while the XREAD blocks, the watcher sends CLIENT UNBLOCK over the other c
 streams that were added by then.
 
 After a lost connection the watcher wakes all watches, since it cannot determine which entries it missed.
+
+In a Redis Cluster an XREAD names streams of one slot only; `cluster_watch` has a watcher for each slot.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import cast
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import RedisError, ResponseError
@@ -62,6 +65,7 @@ class WatchedStream:
     """A stream that is watched, or was until a short time ago."""
 
     key: bytes
+    watcher: Watcher
     next_id: bytes = b""  # the lowest ID its next entry can have, as last reported; "" if unknown
     watches: set[StreamWatch] = field(factory=set)
     is_awaited: bool = False  # the next XREAD includes it
@@ -77,7 +81,6 @@ class WatchedStream:
 class StreamWatch:
     """A `Watch` (see `korvet.storage.interface`) of streams by their keys."""
 
-    watcher: Watcher
     streams: Sequence[WatchedStream]
     grown: set[bytes] = field(factory=set)
     parked: trio.Event | None = None
@@ -87,7 +90,8 @@ class StreamWatch:
         if self.grown:
             await trio.lowlevel.checkpoint()
         else:
-            self.watcher.await_growth(self.streams)
+            for stream in self.streams:
+                stream.watcher.await_growth(stream)
             self.parked = trio.Event()
             await self.parked.wait()
         grown, self.grown = self.grown, set()
@@ -99,6 +103,52 @@ class StreamWatch:
         if self.parked is not None:
             self.parked.set()
             self.parked = None
+
+
+@contextmanager
+def watching(streams: Sequence[WatchedStream]) -> Iterator[StreamWatch]:
+    """Watch the streams until the block ends."""
+    watch = StreamWatch(streams)
+    for stream in streams:
+        stream.watches.add(watch)
+    try:
+        yield watch
+    finally:
+        for stream in streams:
+            stream.watches.discard(watch)
+            stream.watcher.left(stream)
+
+
+class WatchConnections(ABC):
+    """The source of a watcher's connections."""
+
+    @abstractmethod
+    def open(self) -> AbstractAsyncContextManager[tuple[RedisConnection, RedisConnection]]:
+        """Yield a connection that may block, and any other one to the same server, once both are connected.
+
+        Raise RedisUnavailable if there are none at present.
+        """
+
+    @abstractmethod
+    async def refused(self, error: RedisError) -> None:
+        """Wait until the watcher may try again after an error reply."""
+
+
+@frozen
+class FixedConnections(WatchConnections):
+    """Two connections to one server, which reconnect by themselves."""
+
+    blocking: RedisConnection
+    other: RedisConnection
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[tuple[RedisConnection, RedisConnection]]:
+        await self.blocking.wait_connected()
+        yield self.blocking, self.other
+
+    async def refused(self, error: RedisError) -> None:
+        logger.warning("Redis refuses to have streams watched: %s; trying again", error)
+        await trio.sleep(AFTER_REFUSAL_S)
 
 
 @define(eq=False)
@@ -119,19 +169,20 @@ class Round:
 class Watcher:
     """Owner of the blocking connection; its `run` has to be active as long as watches are made.
 
-    `blocking` is a connection for this watcher alone, `other` any other connection. The watcher calls `changed` with
-    each new entry of the stream `changes`, and with None if it may have missed some.
+    The watcher calls `changed` with each new entry of the stream `changes`, and with None if it may have missed some.
+    Without `changes` it watches only the streams of its watches.
     """
+
+    _blocking: RedisConnection  # the connections at present
+    _other: RedisConnection
 
     def __init__(
         self,
-        blocking: RedisConnection,
-        other: RedisConnection,
-        changes: bytes,
+        connections: WatchConnections,
+        changes: bytes | None,
         changed: Callable[[Change | None], None],
     ) -> None:
-        self._blocking = blocking
-        self._other = other
+        self._connections = connections
         self._changes = changes
         self._changed = changed
         self._last_change = b"0-0"
@@ -149,31 +200,28 @@ class Watcher:
     @contextmanager
     def watch(self, keys: Collection[bytes]) -> Iterator[StreamWatch]:
         """Watch streams by their keys, until the block ends."""
-        streams = []
-        for key in keys:
-            stream = self._streams.get(key)
-            if stream is None:
-                stream = self._streams[key] = WatchedStream(key)
-            streams.append(stream)
-        watch = StreamWatch(self, streams)
-        for stream in streams:
-            stream.watches.add(watch)
-        try:
+        with watching([self.stream(key) for key in keys]) as watch:
             yield watch
-        finally:
-            for stream in streams:
-                stream.watches.discard(watch)
-                if not stream.watches:
-                    stream.left_at = trio.current_time()
-                self._drop_unneeded(stream)
 
-    def await_growth(self, streams: Iterable[WatchedStream]) -> None:
-        """Include these streams in the XREAD; interrupt the present one if it does not cover them."""
-        for stream in streams:
-            stream.is_awaited = True
-            if self._round.is_under_way and not self._round.covers(stream):
-                self._round.is_lacking = True
-                self._lacking.set()
+    def stream(self, key: bytes) -> WatchedStream:
+        """Return the stream of that key, a new one if it is not watched yet."""
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = WatchedStream(key, self)
+        return stream
+
+    def left(self, stream: WatchedStream) -> None:
+        """Note that a watch of the stream has ended."""
+        if not stream.watches:
+            stream.left_at = trio.current_time()
+        self._drop_unneeded(stream)
+
+    def await_growth(self, stream: WatchedStream) -> None:
+        """Include the stream in the XREAD; interrupt the present one if it does not cover it."""
+        stream.is_awaited = True
+        if self._round.is_under_way and not self._round.covers(stream):
+            self._round.is_lacking = True
+            self._lacking.set()
 
     # --- For readers and appenders ---------------------------------------------------------------------
 
@@ -224,28 +272,29 @@ class Watcher:
     # --- The XREAD -------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Wait for growth until cancelled, and reconnect after lost connections.
+        """Wait for growth while the watcher is needed, and reconnect after lost connections.
 
-        Call `task_status.started()` when no later change can be missed. Raise NoPermissionError immediately if the
-        Redis user may not read streams.
+        Call `task_status.started()` when no later change can be missed.
         """
-        for command in (new_entries({self._changes: b"0-0"}), last_entry(self._changes)):
-            await self._blocking.execute(*command, repeatable=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._interrupt_rounds)
-            while True:
-                await self._blocking.wait_connected()
+            while self.is_needed():
                 try:
-                    await self._begin()
-                    task_status.started()
-                    task_status = trio.TASK_STATUS_IGNORED
-                    while True:
-                        await self._read()
+                    async with self._connections.open() as (self._blocking, self._other):
+                        await self._begin()
+                        task_status.started()
+                        task_status = trio.TASK_STATUS_IGNORED
+                        while self.is_needed():
+                            await self.read_once()
                 except RedisUnavailable as error:
                     logger.debug("cannot watch streams for now: %s", error)
                 except RedisError as error:
-                    logger.warning("Redis refuses to have streams watched: %s; trying again", error)
-                    await trio.sleep(AFTER_REFUSAL_S)
+                    await self._connections.refused(error)
+            nursery.cancel_scope.cancel()
+
+    def is_needed(self) -> bool:
+        """Return True if `run` has to go on."""
+        return True
 
     async def _begin(self) -> None:
         """Prepare a new connection, and wake all watches.
@@ -253,9 +302,10 @@ class Watcher:
         No later entry is missed. Earlier ones may have been, so `changed` is called with None.
         """
         self._block_ms = BLOCK_MS if await self._may_unblock() else BLOCK_WITHOUT_UNBLOCK_MS
-        (last_change,) = await self._blocking.pipeline([last_entry(self._changes)])
-        self._last_change = id_of_last(last_change)
-        self._changed(None)
+        if self._changes is not None:
+            (last_change,) = await self._blocking.pipeline([last_entry(self._changes)])
+            self._last_change = id_of_last(last_change)
+            self._changed(None)
         self.forget(self.watched())
 
     async def _unblock(self) -> bool:
@@ -280,16 +330,21 @@ class Watcher:
             return False
         return True
 
-    async def _read(self) -> None:
+    async def read_once(self) -> None:
         """Send one XREAD over all awaited streams, and process its reply."""
-        self._drop_deserted()
+        self.drop_deserted()
         await self._learn_unknown()
         this = self._round
         awaited = [stream for stream in self._streams.values() if stream.is_awaited and stream.next_id]
         this.asked = {stream.key: stream.next_id for stream in awaited}
         this.is_under_way = True
         after = {key: id_before(next_id) for key, next_id in this.asked.items()}
-        command = new_entries({self._changes: self._last_change, **after}, block_ms=self._block_ms)
+        if self._changes is not None:
+            after = {self._changes: self._last_change, **after}
+        if not after:
+            this.is_under_way = False
+            return
+        command = new_entries(after, block_ms=self._block_ms)
         try:
             reply = await self._blocking.execute(*command, limit_s=self._block_ms / 1000 + ANSWER_LIMIT_S)
         finally:
@@ -345,7 +400,7 @@ class Watcher:
                 with trio.move_on_after(math.inf if await self._unblock() else UNBLOCK_AGAIN_S):
                     await this.is_answered.wait()
 
-    def _drop_deserted(self) -> None:
+    def drop_deserted(self) -> None:
         """Remove streams without watches from the XREAD after a while.
 
         Otherwise growth of each such stream would end an XREAD over all the others.

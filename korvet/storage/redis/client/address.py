@@ -7,6 +7,9 @@ password.
 `redis+sentinel://[user:password@]host[:port][,host[:port]…]/name[/db]`, and `rediss+sentinel://…` for TLS, name
 Sentinels, and the primary as the Sentinels call it. User and password are those of the primary; the options
 `sentinel_username` and `sentinel_password` are those of the Sentinels.
+
+`redis+cluster://[user:password@]host[:port][,host[:port]…]`, and `rediss+cluster://…` for TLS, name some nodes of a
+Redis Cluster, which list all of its nodes.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ logger = logging.getLogger(__name__)
 SENTINEL = "+sentinel"
 SENTINEL_FORM = "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
 SENTINEL_PORT = 26379
+CLUSTER = "+cluster"
+CLUSTER_FORM = "redis+cluster://HOST:PORT,HOST:PORT"
+REDIS_PORT = 6379
 
 # The options that a URL's query may set, named as in the redis package, and their meaning.
 OPTIONS = {
@@ -72,13 +78,15 @@ class Sentinels:
 class RedisAddress:
     """A server's address and credentials. `path` is a Unix socket; if it is set, host and port are ignored.
 
-    If `sentinels` is set, they name host and port at each connection.
+    If `sentinels` is set, they name host and port at each connection. If `nodes` is set, they are nodes of a Redis
+    Cluster, and host and port are ignored.
     """
 
     host: str = "localhost"
-    port: int = 6379
+    port: int = REDIS_PORT
     path: str = ""
     sentinels: Sentinels | None = None
+    nodes: Sequence[tuple[str, int]] = ()
     db: int = 0
     username: str = ""
     password: str = field(default="", repr=False)
@@ -98,10 +106,16 @@ class RedisAddress:
             return f"unix://{user}{self.path}" + (f"?db={self.db}" if self.db else "")
         scheme = "rediss" if self.tls is not None else "redis"
         database = f"/{self.db}" if self.db else ""
+        if self.nodes:
+            return f"{scheme}{CLUSTER}://{user}{hosts_and_ports(self.nodes)}"
         if self.sentinels is not None:
-            hosts = ",".join(host_and_port(*each) for each in self.sentinels.hosts)
+            hosts = hosts_and_ports(self.sentinels.hosts)
             return f"{scheme}{SENTINEL}://{user}{hosts}/{self.sentinels.name}{database}"
         return f"{scheme}://{user}{host_and_port(self.host, self.port)}{database}"
+
+    def of_node(self, host: str, port: int) -> RedisAddress:
+        """Return the address of one node of the cluster, with the same credentials."""
+        return evolve(self, host=host, port=port, nodes=())
 
     async def with_current_login(self) -> RedisAddress:
         """Return the address with the user, password and certificates of now, or of before if they are unreadable."""
@@ -125,6 +139,11 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def hosts_and_ports(hosts: Sequence[tuple[str, int]]) -> str:
+    """Return several servers as in a URL."""
+    return ",".join(host_and_port(*each) for each in hosts)
+
+
 def parse_address(url: str) -> RedisAddress:
     """Parse a URL. Raise StorageUsageError, whose message omits the password, if the URL is invalid."""
     try:
@@ -140,8 +159,11 @@ def address_of(where: str | RedisAddress) -> RedisAddress:
 
 def address_from(url: str) -> RedisAddress:
     """Parse a URL; raise ValueError or OSError without the URL in the message."""
-    if urlsplit(url).scheme.endswith(SENTINEL):
+    scheme = urlsplit(url).scheme
+    if scheme.endswith(SENTINEL):
         return sentinel_address_from(url)
+    if scheme.endswith(CLUSTER):
+        return cluster_address_from(url)
 
     from redis.connection import parse_url  # noqa: PLC0415  see redis_errors
 
@@ -183,19 +205,33 @@ def sentinel_address_from(url: str) -> RedisAddress:
     own = dict(options)
     sentinels = Sentinels(
         unquote(name),
-        tuple(map(sentinel_from, hosts.split(","))),
+        tuple(server_from(each, "Sentinel", SENTINEL_PORT, SENTINEL_FORM) for each in hosts.split(",")),
         own.get("sentinel_username", ""),
         own.get("sentinel_password", ""),
     )
     return evolve(address_from(f"{scheme}://{login}{at}/{database}?{query}"), sentinels=sentinels)
 
 
-def sentinel_from(text: str) -> tuple[str, int]:
-    """Parse a Sentinel's host and port."""
+def cluster_address_from(url: str) -> RedisAddress:
+    """Parse a URL of nodes of a Redis Cluster; raise as `address_from` does."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    if not hosts:
+        raise ValueError(f"expected nodes of the cluster, as in {CLUSTER_FORM}")
+    nodes = tuple(server_from(each, "node", REDIS_PORT, CLUSTER_FORM) for each in hosts.split(","))
+    query = f"?{parts.query}" if parts.query else ""
+    address = address_from(f"{parts.scheme.removesuffix(CLUSTER)}://{login}{at}{parts.path}{query}")
+    if address.db:
+        raise ValueError(f"/{address.db}: a Redis Cluster has only the database 0")
+    return evolve(address, nodes=nodes)
+
+
+def server_from(text: str, what: str, default_port: int, form: str) -> tuple[str, int]:
+    """Parse the host and port of a node or Sentinel, in a URL of that form."""
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError(f"{text!r} names no Sentinel: expected HOST:PORT, as in {SENTINEL_FORM}")
-    return parts.hostname, parts.port or SENTINEL_PORT
+        raise ValueError(f"{text!r} names no {what}: expected HOST:PORT, as in {form}")
+    return parts.hostname, parts.port or default_port
 
 
 def refuse_unknown_options(url: str, further: Sequence[str] = ()) -> None:

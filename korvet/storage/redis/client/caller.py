@@ -2,19 +2,22 @@
 
 A connection that breaks is usually back within milliseconds, a restarted server within a second or two. Repeatable
 commands wait for it, which saves the client a retry.
+
+Callers name the key that a command is about, so that the same code runs on one server (`SingleServer`) and on the nodes
+of a Redis Cluster (`korvet.storage.redis.client.cluster`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 import trio
-from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
-from korvet.storage.redis.client.bulk import LARGE_BYTES, BulkConnection
+from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.connection import (
     NotConnected,
     RedisConnection,
@@ -24,10 +27,11 @@ from korvet.storage.redis.client.connection import (
 )
 from korvet.storage.redis.client.errors import NoScriptError, RedisError
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_temporary
+from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
+from korvet.storage.redis.client.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0
 LOG_AGAIN_S = 30.0
 
 T = TypeVar("T")
@@ -42,39 +46,82 @@ def storage_error(error: Exception) -> KafkaError:
     return KafkaStorageError(f"Redis: {error}")
 
 
-@define(eq=False)
-class RedisCaller:
-    """Commands over one connection. `repeatable` ones are sent again if the connection was lost before the reply.
+class RedisCaller(ABC):
+    """Commands to Redis. `repeatable` ones are sent again if the connection was lost before the reply."""
 
-    The `bulk` connection, if there is one, takes the commands that a caller declares as large.
-    """
+    def __init__(self, address: RedisAddress, patience_s: float = PATIENCE_S) -> None:
+        self.address = address
+        self.patience_s = patience_s
+        self._logged_at: dict[str, float] = {}
 
-    connection: RedisConnection
-    bulk: BulkConnection | None = None
-    patience_s: float = PATIENCE_S
-    _logged_at: dict[str, float] = field(factory=dict)
+    # --- Servers ----------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def servers(self) -> Collection[ServerConnections]:
+        """Return the connections to all primaries."""
+
+    @abstractmethod
+    def count_in(self, statistics: Statistics) -> None:
+        """Count round trips and lost connections from now on."""
+
+    @abstractmethod
+    def server_of(self, key: bytes) -> ServerConnections:
+        """Return the connections to the primary that has the key. Raise NotConnected if no server has it."""
+
+    @abstractmethod
+    async def wait_connected(self, key: bytes) -> None:
+        """Wait until the server that has the key is connected."""
+
+    @abstractmethod
+    async def redirected(self, error: RedisError) -> ServerConnections | None:
+        """Wait until a command that was refused with that error may be sent again, if it may.
+
+        Return the server to which it has to be sent once, behind ASKING, or None for the key's usual server. Raise the
+        error if another attempt would meet it again.
+        """
+
+    def key_on(self, server: ServerConnections, name: bytes) -> bytes:  # noqa: ARG002  one server has all keys
+        """Return the name of a key that the server has: `name` itself, or with a number in a Redis Cluster."""
+        return name
+
+    def is_connected(self, key: bytes) -> bool:
+        """Return True if a command about the key would be written now."""
+        try:
+            return self.server_of(key).connection.is_connected
+        except NotConnected:
+            return False
+
+    def run_id(self, key: bytes) -> bytes:
+        """Return the `run_id` of the server process that has the key, empty if it is unknown."""
+        try:
+            return self.server_of(key).connection.run_id
+        except NotConnected:
+            return b""
+
+    async def is_connected_within(self, key: bytes, limit_s: float) -> bool:
+        """Wait for the connection to the key's server, at most `limit_s`; return True if there is one."""
+        if not self.is_connected(key):
+            with trio.move_on_after(min(limit_s, self.patience_s)):
+                await self.wait_connected(key)
+        return self.is_connected(key)
+
+    # --- Commands ---------------------------------------------------------------------------------------
+
+    @abstractmethod
     async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
         """Send one command, and return its reply."""
-        return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
 
+    @abstractmethod
     async def pipeline(
         self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
     ) -> list[Reply]:
-        """Send commands in one write; return their replies, with errors as exceptions.
+        """Send commands in one write to each server; return their replies, with errors as exceptions.
 
-        `size` is the approximate size in bytes of the commands or the replies, whichever are larger.
+        `size` is the approximate size in bytes of the commands or the replies, whichever are larger. Commands about
+        keys of several servers are executed in any order.
         """
-        return await self._patiently(
-            lambda: self.connection_for(size).pipeline(commands), repeatable=repeatable
-        )
 
-    def connection_for(self, size: float) -> RedisConnection:
-        """Return the connection for a command, or a reply, of about `size` bytes."""
-        if size >= LARGE_BYTES and self.bulk is not None:
-            return self.bulk.connected() or self.connection
-        return self.connection
-
+    @abstractmethod
     async def run(
         self,
         script: Script,
@@ -84,12 +131,101 @@ class RedisCaller:
         repeatable: bool = False,
     ) -> Reply:
         """Call a script, and return its answer."""
+
+    @abstractmethod
+    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
+        """Call scripts in one write; return their answers, with errors as exceptions."""
+
+    @abstractmethod
+    async def run_then(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        then: Command,
+        *,
+        can_do_without: bool = False,
+    ) -> Reply:
+        """Call a script, and execute another command after it. Both must be repeatable.
+
+        Return the script's answer. If the caller `can_do_without` the command, its error is logged and not raised.
+        """
+
+    @abstractmethod
+    async def load(self, scripts: Collection[Script]) -> None:
+        """Load scripts into all servers."""
+
+    async def run_among(self, script: Script, commands: Sequence[Command]) -> list[Reply]:
+        """Send repeatable commands, calls of a script among them, as `pipeline` does."""
+        replies = await self.pipeline(commands, repeatable=True)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            await self.load([script])
+            replies = await self.pipeline(commands, repeatable=True)
+        return replies
+
+    # --- Errors -----------------------------------------------------------------------------------------
+
+    def absence(self) -> KafkaError:
+        """Return the error for clients while there is no connection."""
+        return KafkaStorageError(f"no connection to Redis at {self.address.description}")
+
+    def failure(self, error: Exception) -> KafkaError:
+        """Return the error for clients, and log the error of Redis, each code at most once in LOG_AGAIN_S."""
+        code = error_code(error)
+        now = trio.current_time()
+        if now >= self._logged_at.get(code, -LOG_AGAIN_S) + LOG_AGAIN_S:
+            self._logged_at[code] = now
+            level = logging.WARNING if is_temporary(error) else logging.ERROR
+            logger.log(level, "Redis at %s refuses: %s", self.address.description, error)
+        return storage_error(error)
+
+
+class SingleServer(RedisCaller):
+    """Commands to one server. Its connection for large commands takes those that a caller declares as large."""
+
+    def __init__(self, server: ServerConnections, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(server.connection.address, patience_s)
+        self.server = server
+        self.connection: RedisConnection = server.connection
+
+    def servers(self) -> Collection[ServerConnections]:
+        return (self.server,)
+
+    def count_in(self, statistics: Statistics) -> None:
+        self.server.count_in(statistics)
+
+    def server_of(self, key: bytes) -> ServerConnections:  # noqa: ARG002  one server has all keys
+        return self.server
+
+    async def wait_connected(self, key: bytes) -> None:  # noqa: ARG002  as above
+        await self.connection.wait_connected()
+
+    async def redirected(self, error: RedisError) -> ServerConnections | None:
+        raise error
+
+    async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
+        return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
+
+    async def pipeline(
+        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+    ) -> list[Reply]:
+        return await self._patiently(
+            lambda: self.server.for_size(size).pipeline(commands), repeatable=repeatable
+        )
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        *,
+        repeatable: bool = False,
+    ) -> Reply:
         return await self._patiently(
             lambda: self.connection.run(script, keys, arguments), repeatable=repeatable
         )
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        """Call scripts in one write; return their answers, with errors as exceptions."""
         return await self._patiently(lambda: self.connection.run_all(calls), repeatable=repeatable)
 
     async def run_then(
@@ -101,10 +237,6 @@ class RedisCaller:
         *,
         can_do_without: bool = False,
     ) -> Reply:
-        """Call a script, and send another command after it in the same write. Both must be repeatable.
-
-        Return the script's answer. If the caller `can_do_without` the command, its error is logged and not raised.
-        """
         replies = await self.run_among(script, [script.command(keys, arguments), then])
         for reply in replies:
             if isinstance(reply, Exception):
@@ -113,25 +245,8 @@ class RedisCaller:
                     raise error
         return replies[0]
 
-    async def run_among(self, script: Script, commands: Sequence[Command]) -> list[Reply]:
-        """Send repeatable commands, calls of a script among them, as `pipeline` does."""
-        replies = await self.pipeline(commands, repeatable=True)
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            await self.load([script])
-            replies = await self.pipeline(commands, repeatable=True)
-        return replies
-
-    async def load(self, scripts: Sequence[Script]) -> None:
-        """Load scripts into Redis."""
+    async def load(self, scripts: Collection[Script]) -> None:
         await self._patiently(lambda: self.connection.load(scripts), repeatable=True)
-
-    async def wait_connected(self, limit_s: float) -> bool:
-        """Wait for a connection, at most `limit_s`; return True if there is one."""
-        if self.connection.is_connected:
-            return True
-        with trio.move_on_after(min(limit_s, self.patience_s)):
-            await self.connection.wait_connected()
-        return self.connection.is_connected
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
         with trio.move_on_after(self.patience_s):
@@ -147,17 +262,3 @@ class RedisCaller:
                 except RedisError as error:
                     raise self.failure(error) from error
         raise self.absence()
-
-    def absence(self) -> KafkaError:
-        """Return the error for clients while there is no connection."""
-        return KafkaStorageError(f"no connection to Redis at {self.connection.address.description}")
-
-    def failure(self, error: Exception) -> KafkaError:
-        """Return the error for clients, and log the error of Redis, each code at most once in LOG_AGAIN_S."""
-        code = error_code(error)
-        now = trio.current_time()
-        if now >= self._logged_at.get(code, -LOG_AGAIN_S) + LOG_AGAIN_S:
-            self._logged_at[code] = now
-            level = logging.WARNING if is_temporary(error) else logging.ERROR
-            logger.log(level, "Redis at %s refuses: %s", self.connection.address.description, error)
-        return storage_error(error)

@@ -69,18 +69,22 @@ SAY_AGAIN_S = 30.0
 
 @asynccontextmanager
 async def open_connection(
-    where: str | RedisAddress, *, name: str = "", announce: bool = True
+    where: str | RedisAddress, *, name: str = "", announce: bool = True, limit_s: float = math.inf
 ) -> AsyncIterator[RedisConnection]:
     """Connect, and stay connected until the block ends; unanswered commands then fail.
 
-    Wait while the server is unavailable; connections that `announce` log that. Raise StorageUsageError for a bad URL,
-    and AuthenticationError and others (or ssl.SSLCertVerificationError) for a refusal that a later attempt would meet
-    again. `name` is added to the name that CLIENT LIST shows.
+    Wait while the server is unavailable, at most `limit_s`, and then raise NotConnected; connections that `announce`
+    log that. Raise StorageUsageError for a bad URL, and AuthenticationError and others (or
+    ssl.SSLCertVerificationError) for a refusal that a later attempt would meet again. `name` is added to the name that
+    CLIENT LIST shows.
     """
     address = address_of(where)
     client_name = ":".join(filter(None, (address.client_name or "korvet", name)))
     connection = RedisConnection(evolve(address, client_name=client_name), announce=announce)
-    await connection.connect()
+    with trio.move_on_after(limit_s) as opening:
+        await connection.connect()
+    if opening.cancelled_caught:
+        raise NotConnected(f"no connection to {address.description} for {limit_s:g} s")
     async with background_nursery() as nursery:
         nursery.start_soon(connection.keep_connected)
         yield connection
@@ -149,9 +153,14 @@ class RedisConnection:
         link = self._link
         if link is None or link.peer.run_id in (b"", run_id):
             return False
-        link.end(cause)
-        self._unuse(cause)
+        self.end(cause)
         return True
+
+    def end(self, cause: str) -> None:
+        """End the present link, if there is one, and connect again."""
+        if self._link is not None:
+            self._link.end(cause)
+            self._unuse(cause)
 
     async def wait_connected(self) -> None:
         """Wait until there is a connection. Raise NotConnected after the end of the `open_connection` block."""
@@ -297,6 +306,15 @@ class RedisConnection:
         Raise errors that a later attempt would meet again: a refused password, database or certificate.
         """
         self._use(await self._open_link_patiently(first=True))
+
+    async def stay_connected(self) -> None:
+        """Connect, and stay connected until cancelled, even if the server refuses the connection at first."""
+        try:
+            self._use(await self._open_link_patiently())
+            await self.keep_connected()
+        finally:
+            self._closed = True
+            self._connected.set()
 
     async def keep_connected(self) -> None:
         """Serve the connection, and connect again whenever it breaks, until cancelled."""

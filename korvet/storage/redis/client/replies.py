@@ -66,6 +66,9 @@ TEMPORARY = frozenset({
     "TRYAGAIN",
 })  # fmt: skip
 
+# Codes of a node of a Redis Cluster that has not executed the command: the slot is elsewhere, moves, or has no node.
+REDIRECTIONS = frozenset({"ASK", "CLUSTERDOWN", "MOVED", "TRYAGAIN"})
+
 # Redis 6.2 answers "ERR Error running script (call to f_…): @user_script:1: -OOM command not allowed …" where later
 # versions answer the inner error, and "@user_script: 1: -OOM command …" if a script returns an error it has caught.
 WRAPPED = re.compile(r"^(?:ERR Error running script .*?|@user_script: \d+:) -([A-Z]+ .*)", re.DOTALL)
@@ -143,6 +146,11 @@ def reply_error(line: str) -> RedisError:
 def error_code(error: BaseException) -> str:
     """Return the code that an error reply begins with: BUSYGROUP, NOGROUP, MISCONF, …; "" for other exceptions."""
     return str(error).partition(" ")[0] if isinstance(error, RedisError) else ""
+
+
+def is_redirection(error: BaseException) -> bool:
+    """Return True if a node of a Redis Cluster has not executed the command, which may be sent again."""
+    return error_code(error) in REDIRECTIONS
 
 
 def is_temporary(error: BaseException) -> bool:

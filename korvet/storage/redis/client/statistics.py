@@ -50,6 +50,22 @@ def server_values(replies: Iterable[Reply]) -> Values:
     return values
 
 
+def added(values: Iterable[Values]) -> Values:
+    """Return the values of several servers as one: sums, but the worst of the states of persistence."""
+    total: Values = {}
+    for each in values:
+        for metric, by_labels in each.items():
+            combine = min if metric == "korvet_redis_persistence_ok" else sum_of
+            known = total.setdefault(metric, {})
+            for labels, value in by_labels.items():
+                known[labels] = combine(known[labels], value) if labels in known else value
+    return total
+
+
+def sum_of(one: float, other: float) -> float:
+    return one + other
+
+
 def _fields(replies: Iterable[Reply]) -> Iterator[tuple[str, str]]:
     for reply in replies:
         if isinstance(reply, bytes):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 from attrs import define, field
@@ -81,13 +82,16 @@ class WaitingConnections:
         return chosen
 
     async def wait_connected(self) -> None:
-        """Wait until a connection is connected."""
+        """Wait until a connection is connected; open the first one if there is none."""
+        if not self._waits:
+            await self._open_first()
         async with trio.open_nursery() as nursery:
             for connection in self._waits:
                 nursery.start_soon(self._first_connected, connection, nursery.cancel_scope)
 
     async def _first_connected(self, connection: RedisConnection, scope: trio.CancelScope) -> None:
-        await connection.wait_connected()
+        with suppress(NotConnected):  # the server has left the cluster
+            await connection.wait_connected()
         scope.cancel()
 
     def started(self, connection: RedisConnection) -> None:

@@ -1,0 +1,215 @@
+"""Call the nodes of a Redis Cluster: each command goes to the primary that has the slot of its key.
+
+A node that does not have a slot answers MOVED, or ASK while the slot moves; it answers TRYAGAIN if a script's keys are
+on both sides of such a move, and CLUSTERDOWN while the slot has no primary. None of these commands was executed, so
+they are sent again, for as long as the caller has patience. `nodes` has the table of slots.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
+from typing import cast
+
+import trio
+from attrs import define
+
+from korvet.storage.redis.client.caller import RedisCaller, storage_error
+from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script, ScriptCall
+from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.nodes import ClusterNodes
+from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_redirection
+from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
+from korvet.storage.redis.client.statistics import Statistics
+from korvet.storage.redis.client.topology import Unit, units_of
+
+# Pause before a refused command is sent again: slots that move need some time, and nodes learn of it by gossip.
+MOVED_PAUSE_S = 0.005
+RETRY_PAUSE_S = 0.05
+
+ASKING: Command = (b"ASKING",)
+
+
+@define(eq=False)
+class Sending:
+    """A unit of a pipeline until it has its replies."""
+
+    unit: Unit
+    replies: list[Reply] | None = None
+    asked: ServerConnections | None = None  # the node that takes the next attempt only behind ASKING
+
+    def commands(self) -> Sequence[Command]:
+        return self.unit.commands if self.asked is None else (ASKING, *self.unit.commands)
+
+
+class Cluster(RedisCaller):
+    """Commands to the primaries of a Redis Cluster."""
+
+    def __init__(self, nodes: ClusterNodes, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(nodes.address, patience_s)
+        self.nodes = nodes
+
+    # --- Servers ----------------------------------------------------------------------------------------
+
+    def servers(self) -> Collection[ServerConnections]:
+        return self.nodes.servers()
+
+    def count_in(self, statistics: Statistics) -> None:
+        self.nodes.count_in(statistics)
+
+    def server_of(self, key: bytes) -> ServerConnections:
+        return self.nodes.server_of(key)
+
+    def key_on(self, server: ServerConnections, name: bytes) -> bytes:
+        return self.nodes.key_on(server, name)
+
+    async def wait_connected(self, key: bytes) -> None:
+        await self.nodes.wait_connected(key)
+
+    async def redirected(self, error: RedisError) -> ServerConnections | None:
+        code, *details = str(error).split(" ")
+        match code:
+            case "MOVED":
+                slot, where = details[:2]
+                await self.nodes.move(int(slot), where)
+                await trio.sleep(MOVED_PAUSE_S)
+            case "ASK":
+                await trio.lowlevel.checkpoint()
+                return await self.nodes.server_at(self.nodes.node_from(int(details[0]), details[1]))
+            case "CLUSTERDOWN" | "TRYAGAIN":
+                self.nodes.refresh_soon()
+                await trio.sleep(RETRY_PAUSE_S)
+            case _:
+                raise error
+        return None
+
+    # --- Commands ---------------------------------------------------------------------------------------
+
+    async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
+        (reply,) = await self.pipeline([command], repeatable=repeatable)
+        return self._checked(reply)
+
+    async def pipeline(
+        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+    ) -> list[Reply]:
+        sendings = list(map(Sending, units_of(commands)))
+        cause: Exception | None = None
+        with trio.move_on_after(self.patience_s):
+            waiting = sendings
+            while waiting:
+                cause = await self._send(waiting, size, repeatable=repeatable)
+                waiting = [each for each in waiting if each.replies is None]
+        if all(each.replies is not None for each in sendings):
+            return list(chain.from_iterable(cast(list[Reply], each.replies) for each in sendings))
+        if isinstance(cause, RedisError) and is_redirection(cause):
+            raise self.failure(cause)
+        raise self.absence()
+
+    async def _send(self, waiting: Sequence[Sending], size: float, *, repeatable: bool) -> Exception | None:
+        """Send units in one write to each node; return the error of one that has to be sent again."""
+        cause: Exception | None = None
+        unsent: Sending | None = None
+        by_server: dict[ServerConnections, list[Sending]] = defaultdict(list)
+        for sending in waiting:
+            try:
+                server = sending.asked or self.server_of(sending.unit.key or b"")
+            except NotConnected as error:
+                cause, unsent = error, sending
+            else:
+                by_server[server].append(sending)
+        share = size / max(len(by_server), 1)
+        sent: list[tuple[list[Sending], Pending]] = []
+        for server, own in by_server.items():
+            commands = list(chain.from_iterable(each.commands() for each in own))
+            try:
+                sent.append((own, server.for_size(share).send_all(commands)))
+            except NotConnected as error:
+                cause, unsent = error, own[0]
+        for own, pending in sent:
+            try:
+                replies = iter(cast(list[Reply], await pending.wait()))
+            except RedisUnavailable as error:
+                if not repeatable and not isinstance(error, NotConnected):
+                    raise storage_error(error) from error
+                cause, unsent = error, own[0]
+                self.nodes.refresh_soon()
+            else:
+                for sending in own:
+                    cause = await self._take(sending, list(islice(replies, len(sending.commands())))) or cause
+        if unsent is not None:
+            await self._pause(unsent)
+        return cause
+
+    async def _take(self, sending: Sending, replies: list[Reply]) -> Exception | None:
+        """Store a unit's replies; if a node has refused the unit, return the reason, after following it."""
+        was_asked, sending.asked = sending.asked is not None, None
+        own = replies[1:] if was_asked else replies
+        refusal = next((each for each in own if isinstance(each, RedisError) and is_redirection(each)), None)
+        # A transaction cannot be executed while its slot moves: its callers then do without one.
+        if refusal is None or (sending.unit.is_transaction and error_code(refusal) in ("ASK", "TRYAGAIN")):
+            sending.replies = own
+            return None
+        sending.asked = await self.redirected(refusal)
+        return refusal
+
+    async def _pause(self, sending: Sending) -> None:
+        """Wait until a unit that could not be sent may be sent again."""
+        if sending.unit.key is not None and not self.is_connected(sending.unit.key):
+            await self.wait_connected(sending.unit.key)
+        else:
+            await trio.sleep(RETRY_PAUSE_S)
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        *,
+        repeatable: bool = False,
+    ) -> Reply:
+        (reply,) = await self.run_all([ScriptCall(script, keys, arguments)], repeatable=repeatable)
+        return self._checked(reply)
+
+    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
+        commands = [call.script.command(call.keys, call.args) for call in calls]
+        replies = await self.pipeline(commands, repeatable=repeatable)
+        refused = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if refused:
+            await self.load({calls[index].script for index in refused})
+            again = await self.pipeline([commands[index] for index in refused], repeatable=repeatable)
+            for index, reply in zip(refused, again, strict=True):
+                replies[index] = reply
+        return replies
+
+    async def run_then(
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        then: Command,
+        *,
+        can_do_without: bool = False,
+    ) -> Reply:
+        answer = await self.run(script, keys, arguments, repeatable=True)
+        (reply,) = await self.pipeline([then], repeatable=True)
+        if isinstance(reply, Exception):
+            error = self.failure(reply)
+            if not can_do_without:
+                raise error
+        return answer
+
+    async def load(self, scripts: Collection[Script]) -> None:
+        commands = [(b"SCRIPT", b"LOAD", script.source) for script in scripts]
+        for server in list(self.servers()):
+            try:
+                replies = await server.connection.pipeline(commands)
+            except RedisUnavailable:
+                continue  # it gets them when it refuses a call
+            for reply in replies:
+                self._checked(reply)
+
+    def _checked(self, reply: Reply) -> Reply:
+        if isinstance(reply, Exception):
+            raise self.failure(reply) from reply
+        return reply
