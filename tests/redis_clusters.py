@@ -123,9 +123,8 @@ class RedisCluster:
         for server in self.servers:
             if server.process is None:
                 continue
-            for first, last, (_, port, *_rest), *_others in self.call(server, "CLUSTER", "SLOTS"):
-                if first <= slot <= last:
-                    return next(each for each in self.servers if each.port == port)
+            port = self._owner(server, slot)
+            return next(each for each in self.servers if each.port == port)
         raise LookupError(key)
 
     def replica_of(self, primary: RedisServer) -> RedisServer:
@@ -144,6 +143,34 @@ class RedisCluster:
         self.call(replica, "CLUSTER", "FAILOVER")
         eventually(lambda: replica in self.primaries, "a promoted replica")
         return replica
+
+    def migrate_slot(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Let Valkey 9 move a slot atomically, and return once it has moved."""
+        self.call(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.node_id(target))
+        eventually(lambda: self._owner(source, slot) == target.port, "a slot that has moved")
+
+    def _owner(self, asked: RedisServer, slot: int) -> int | None:
+        """Return the port of the node that has the slot, as another node knows it."""
+        for first, last, (_, port, *_rest), *_ in self.call(asked, "CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return int(port)
+        return None
+
+    def await_other_primary(self, key: bytes, before: RedisServer) -> None:
+        """Return once another node has the key."""
+
+        def is_promoted() -> bool:
+            others = [each for each in self.servers if each is not before and each.process is not None]
+            return self._owner(others[0], key_slot(key)) not in (None, before.port)
+
+        eventually(is_promoted, "another primary")
+
+    def revive(self, server: RedisServer) -> None:
+        """Start a killed node again, or continue a paused one."""
+        if server.process is None:
+            server.start()
+        else:
+            server.resume()
 
     def flush(self) -> None:
         """Delete all data and scripts."""

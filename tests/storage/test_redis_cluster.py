@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
+import trio
+from attrs import define, field
+from redis.crc import key_slot
 
+from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.storage.interface import Storage, StorageUsageError, TopicPartition
+from korvet.storage.redis import cluster_watch
+from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.environment import Environment
+from korvet.testing.records import StoredRecord, append, batch, numbered, records_from
 from korvet.testing.storage_contract import StorageContract
 from tests.redis_clusters import RedisCluster
 from tests.redis_environment import RedisEnvironment
-from tests.servers import VALKEY, kinds
+from tests.servers import VALKEY, StartServer, kinds
 
 pytestmark = pytest.mark.servers
 
@@ -49,3 +58,210 @@ class TestRedisClusterInBatches(StorageContract):
 def environment_of(names: str, cluster: RedisCluster) -> Environment:
     layout, mapping = names.split("-")
     return RedisEnvironment(cluster, {"storage.layout": layout, "offset.mapping": mapping})
+
+
+@pytest.fixture(scope="module", params=EACH_KIND)
+def shared_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    """Three primaries with a replica each; `cluster` empties it."""
+    with RedisCluster(request.param) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: RedisCluster) -> RedisCluster:
+    """An empty cluster, which is complete. A test may move slots and promote replicas."""
+    shared_cluster.settle()
+    shared_cluster.flush()
+    return shared_cluster
+
+
+RETRIABLE = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+TP = TopicPartition("orders", 0)
+STREAM = b"korvet:orders:0"
+
+
+def values_of(records: Sequence[StoredRecord]) -> list[int]:
+    return [int(record.value or b"") for record in records]
+
+
+@define
+class Appending:
+    """Records that count upwards, appended one after the other until `stop`, and those that were acknowledged."""
+
+    storage: Storage
+    acknowledged: list[int] = field(factory=list)
+    sent: int = 0
+    is_stopped: bool = False
+    _progress: trio.Event = field(factory=trio.Event)
+
+    async def run(self) -> None:
+        while not self.is_stopped:
+            number, self.sent = self.sent, self.sent + 1
+            result = (await self.storage.append({TP: batch(numbered(1, first=number))}))[TP]
+            if isinstance(result, KafkaError):
+                assert result.error_code in RETRIABLE, result
+            else:
+                self.acknowledged.append(number)
+                self._progress.set()
+                self._progress = trio.Event()
+
+    async def wait_for(self, count: int) -> None:
+        """Wait until so many more records are acknowledged."""
+        target = len(self.acknowledged) + count
+        with trio.fail_after(30):
+            while len(self.acknowledged) < target:
+                await self._progress.wait()
+
+
+@asynccontextmanager
+async def appending(storage: Storage) -> AsyncIterator[Appending]:
+    async with trio.open_nursery() as nursery:
+        appending = Appending(storage)
+        nursery.start_soon(appending.run)
+        yield appending
+        appending.is_stopped = True
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_slot_moves_while_records_are_appended_and_read(cluster: RedisCluster) -> None:
+    slot, source = key_slot(STREAM), cluster.primary_of(STREAM)
+    target = next(each for each in cluster.primaries if each is not source)
+    async with open_redis_storage(cluster.url) as storage:
+        await storage.create_topic("orders", 1, {"offset.mapping": "dense"})
+        async with appending(storage) as load:
+            await load.wait_for(20)
+            with cluster.moving(slot, source, target):
+                cluster.move_keys(slot, source, target, limit=2)  # the others stay for a while: TRYAGAIN
+                await trio.sleep(0.2)
+                half_moved = values_of(await records_from(storage, TP, 0))
+            await load.wait_for(20)
+            with cluster.moving(slot, target, source):
+                cluster.move_keys(slot, target, source)  # the slot's owner has none of its keys: ASK
+                asked = values_of(await records_from(storage, TP, 0))
+            await load.wait_for(20)
+        stored = values_of(await records_from(storage, TP, 0))
+
+    assert load.acknowledged == stored
+    assert stored[: len(half_moved)] == half_moved
+    assert stored[: len(asked)] == asked
+    assert len(half_moved) >= 20
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_valkey_moves_slots_atomically_while_records_are_appended(cluster: RedisCluster) -> None:
+    slot, source = key_slot(STREAM), cluster.primary_of(STREAM)
+    target = next(each for each in cluster.primaries if each is not source)
+    async with open_redis_storage(cluster.url) as storage:
+        await storage.create_topic("orders", 1, {"offset.mapping": "dense"})
+        async with appending(storage) as load:
+            await load.wait_for(20)
+            await trio.to_thread.run_sync(cluster.migrate_slot, slot, source, target)
+            await load.wait_for(20)
+        stored = values_of(await records_from(storage, TP, 0))
+
+    assert load.acknowledged == stored
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("how", ["by command", "by death", "by pause"])
+async def test_promoted_replica_continues_the_log(cluster: RedisCluster, how: str) -> None:
+    before = cluster.primary_of(STREAM)
+    async with open_redis_storage(cluster.url) as storage, open_redis_storage(cluster.url) as other:
+        settings = {"offset.mapping": "dense", "min.insync.replicas": "2"}
+        await storage.create_topic("orders", 1, settings)
+        async with appending(storage) as load:
+            await load.wait_for(20)
+            match how:
+                case "by command":
+                    await trio.to_thread.run_sync(cluster.fail_over, before)
+                case "by death":
+                    before.kill()
+                case "by pause":
+                    before.pause()
+            if how != "by command":
+                await trio.to_thread.run_sync(cluster.await_other_primary, STREAM, before)
+            cluster.revive(before)
+            await load.wait_for(20)
+        stored = values_of(await records_from(other, TP, 0))
+        epoch = (await other.latest(TP)).leader_epoch
+
+    assert set(load.acknowledged) <= set(stored)
+    assert sorted(set(stored)) == stored
+    assert epoch >= 1
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_watch_wakes_for_another_broker_and_for_redis_clients(cluster: RedisCluster) -> None:
+    tps = [TopicPartition("orders", number) for number in range(6)]
+    async with open_redis_storage(cluster.url) as storage, open_redis_storage(cluster.url) as other:
+        await storage.create_topic("orders", 6, {})
+        for tp in tps:
+            await other.latest(tp)
+        woken = []
+        for index, tp in enumerate(tps):
+            with storage.watch(tps) as watch:
+                for each in tps:
+                    await storage.latest(each)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(add_when_parked, cluster, other, tp, index % 2 == 0)
+                    with trio.fail_after(5):
+                        while tp not in (grown := await watch.wait()):
+                            pass
+                woken.append(tp in grown)
+
+    assert [True] * 6 == woken
+
+
+async def add_when_parked(cluster: RedisCluster, other: Storage, tp: TopicPartition, by_redis: bool) -> None:
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    stream = f"korvet:{tp.topic}:{tp.partition}"
+    if by_redis:
+        cluster.call(cluster.primary_of(stream.encode()), "XADD", stream, "*", "value", "1")
+    else:
+        await append(other, tp, numbered(1))
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_slots_without_a_connection_are_looked_at(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_watch, "CONNECTIONS_AT_MOST", 1)
+    await test_watch_wakes_for_another_broker_and_for_redis_clients(cluster)
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_watch_follows_a_slot_that_moves(cluster: RedisCluster) -> None:
+    slot, source = key_slot(STREAM), cluster.primary_of(STREAM)
+    target = next(each for each in cluster.primaries if each is not source)
+    async with open_redis_storage(cluster.url) as storage, open_redis_storage(cluster.url) as other:
+        await storage.create_topic("orders", 1, {})
+        await append(other, TP, numbered(1))
+        with storage.watch([TP]) as watch:
+            for _ in range(2):
+                end = (await storage.latest(TP)).high_watermark
+                with trio.move_on_after(0.3):
+                    await watch.wait()
+                with cluster.moving(slot, source, target):
+                    pass
+                source, target = target, source
+                added = await append(other, TP, numbered(1))
+                with trio.fail_after(5):
+                    while (await storage.latest(TP)).high_watermark == end:
+                        await watch.wait()
+                assert (await storage.latest(TP)).high_watermark > added.base_offset
+
+
+def test_single_server_is_refused_as_a_cluster(new_server: StartServer) -> None:
+    server = new_server(tcp=True)
+
+    async def open_it() -> None:
+        async with open_redis_storage(server.tcp_url.replace("redis:", "redis+cluster:")):
+            pass
+
+    with pytest.raises(StorageUsageError, match="cluster support disabled"):
+        trio.run(open_it)

@@ -17,7 +17,7 @@ from attrs import define
 
 from korvet.storage.redis.client.caller import RedisCaller, storage_error
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script, ScriptCall
-from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.errors import ExecAbortError, NoScriptError, RedisError
 from korvet.storage.redis.client.nodes import ClusterNodes
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_redirection
 from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
@@ -146,9 +146,12 @@ class Cluster(RedisCaller):
         was_asked, sending.asked = sending.asked is not None, None
         own = replies[1:] if was_asked else replies
         refusal = next((each for each in own if isinstance(each, RedisError) and is_redirection(each)), None)
-        # A transaction cannot be executed while its slot moves: its callers then do without one.
-        if refusal is None or (sending.unit.is_transaction and error_code(refusal) in ("ASK", "TRYAGAIN")):
+        if refusal is None:
             sending.replies = own
+            return None
+        if sending.unit.is_transaction and error_code(refusal) in ("ASK", "TRYAGAIN"):
+            # A transaction cannot be executed while its slot moves; its callers then do without one.
+            sending.replies = [*own[:-1], ExecAbortError(f"EXECABORT the slot moves: {refusal}")]
             return None
         sending.asked = await self.redirected(refusal)
         return refusal

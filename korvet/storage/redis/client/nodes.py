@@ -66,6 +66,7 @@ class ClusterNodes:
         self._epoch = 0
         self._wanted = trio.Event()
         self._changed = trio.Event()
+        self._moving = trio.Lock()
         self._said_at = -math.inf
         self._statistics: Statistics | None = None
 
@@ -113,9 +114,23 @@ class ClusterNodes:
         return node_from(text, "localhost" if server is None else server.connection.address.host)
 
     async def move(self, slot: int, where: str) -> None:
-        """Note that the slot has moved to the node at host:port, as MOVED says."""
-        self._slots[slot] = await self.server_at(self.node_from(slot, where))
-        self.refresh_soon()
+        """Note that the slot has moved to the node at host:port, as MOVED says; read the table of slots from that node.
+
+        After a failover all slots of a primary have moved.
+        """
+        node = self.node_from(slot, where)
+        async with self._moving:
+            server = await self.server_at(node)
+            if self._slots[slot] is server:
+                return  # as another MOVED has said
+            self._slots[slot] = server
+            try:
+                topology = await self._ask_address(node)
+            except UNREACHABLE:
+                self.refresh_soon()
+            else:
+                if topology.ranges:
+                    await self._apply(topology)
 
     async def server_at(self, node: Node) -> ServerConnections:
         """Return the connections to a node; begin to open them if it is new."""
