@@ -12,7 +12,15 @@ from korvet.doctor.listeners import listener_findings
 from korvet.doctor.machine import machine_findings
 from korvet.doctor.redis import redis_findings
 
-REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+REDIS = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
 
 
 async def examine(config: Config) -> AsyncIterator[Finding]:

@@ -7,22 +7,26 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 import trio
+from attrs import evolve
 
 from korvet.config import Config
 from korvet.doctor.findings import Finding, error, ok, warning
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis.client.address import parse_address
+from korvet.storage.redis.client.address import RedisAddress, host_and_port, parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
 from korvet.storage.redis.client.errors import ExecAbortError, NoPermissionError, RedisError
 from korvet.storage.redis.client.link import LinkEnded, explain
+from korvet.storage.redis.client.nodes import ClusterNodes, open_nodes
 from korvet.storage.redis.client.replies import Command
 from korvet.storage.redis.client.sentinel import open_link
+from korvet.storage.redis.client.topology import SLOTS
 from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
 
 # Timestamps of records and, under offset.mapping=timestamp, offsets come from the clock of Redis.
 CLOCK_LIMIT_S = 1.0
+UNREACHABLE = (OSError, trio.BrokenResourceError, RedisError, LinkEnded)
 REMEDY = "ACL SETUSER with the rights in docs/storage.md"
 UNKNOWN = "unknown, because the user has no right to INFO"
 INFO: Sequence[Command] = (
@@ -39,16 +43,61 @@ async def redis_findings(config: Config) -> AsyncIterator[Finding]:
     except StorageUsageError as refusal:
         yield error("redis", str(refusal), "--storage redis://USER:PASSWORD@HOST:PORT/DB")
         return
+    if address.nodes:
+        for found in await cluster_findings(address, config):
+            yield found
+        return
     try:
         link = await open_link(address)
         await link.transport.aclose()
-    except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as refusal:
-        reason = f"{address.description}: {explain(refusal)}"
-        yield error("redis", reason, "start it, or correct the address, user and password in --storage")
+    except UNREACHABLE as refusal:
+        yield unreachable(address, refusal)
         return
     async with open_connection(address, name="doctor", announce=False) as connection:
         for found in await examined(connection, config):
             yield found
+        yield await keyspace(connection)
+        for found in await rights(connection, config):
+            yield found
+
+
+def unreachable(address: RedisAddress, reason: BaseException) -> Finding:
+    remedy = "start it, or correct the address, user and password in --storage"
+    return error("redis", f"{address.description}: {explain(reason)}", remedy)
+
+
+async def cluster_findings(address: RedisAddress, config: Config) -> list[Finding]:
+    """Return the findings about each primary of a Redis Cluster, and about the data in it."""
+    try:
+        # A broker waits for the cluster; an operator needs an answer.
+        with trio.fail_after(address.connect_limit_s):
+            async with open_nodes(address) as nodes:
+                await nodes.wait_all_connected()
+                found = [coverage(nodes)]
+                for server in list(nodes.servers()):
+                    node = server.connection.address
+                    for each in await examined(server.connection, config):
+                        reason = f"{host_and_port(node.host, node.port)}: {each.reason}"
+                        found.append(evolve(each, reason=reason))
+                found.append(await keyspace(nodes.server_of(Keyspace("korvet").format).connection))
+                return found + await rights(nodes.server_of(KEY).connection, config, in_cluster=True)
+    except trio.TooSlowError:
+        return [
+            unreachable(address, LinkEnded(f"not all primaries answer within {address.connect_limit_s:g} s"))
+        ]
+    except UNREACHABLE as refusal:
+        return [unreachable(address, refusal)]
+
+
+def coverage(nodes: ClusterNodes) -> Finding:
+    """Judge whether every slot has a primary."""
+    missing = nodes.unassigned()
+    found = f"{len(nodes.servers())} primaries"
+    if missing:
+        return error(
+            "cluster", f"{found}, but {missing} of {SLOTS} slots have none", "redis-cli --cluster fix"
+        )
+    return ok("cluster", f"{found} have all slots")
 
 
 async def examined(connection: RedisConnection, config: Config) -> list[Finding]:
@@ -64,8 +113,6 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
         memory(info, allowed=config.redis_allow_eviction),
         replicas(info, config.min_insync_replicas, fails_over=connection.address.sentinels is not None),
         await clock(connection),
-        await keyspace(connection),
-        *await rights(connection, config),
     ]
 
 
@@ -209,6 +256,12 @@ REQUIRED: Mapping[str, Command] = {
     "unlink": (b"UNLINK", KEY),
     "multi": (b"MULTI",),  # the last command on the connection
 }
+# In a Redis Cluster.
+REQUIRED_IN_CLUSTER: Mapping[str, Command] = {
+    "cluster|slots": (b"CLUSTER", b"SLOTS"),
+    "cluster|info": (b"CLUSTER", b"INFO"),
+    "asking": (b"ASKING",),
+}
 OPTIONAL: Mapping[str, tuple[Command, str]] = {
     "ping": ((b"PING",), "a server that is still loading is noticed a little later"),
     "client|setname": ((b"CLIENT", b"SETNAME", b"korvet:doctor"), "connections have no name in CLIENT LIST"),
@@ -217,7 +270,7 @@ OPTIONAL: Mapping[str, tuple[Command, str]] = {
 }
 
 
-async def rights(connection: RedisConnection, config: Config) -> list[Finding]:
+async def rights(connection: RedisConnection, config: Config, *, in_cluster: bool = False) -> list[Finding]:
     """Try each command that the broker uses, on a key that is removed afterwards."""
     (stored,) = await connection.pipeline([(b"SET", KEY, b"")], repeatable=True)
     if isinstance(stored, NoPermissionError):
@@ -231,9 +284,10 @@ async def rights(connection: RedisConnection, config: Config) -> list[Finding]:
         found.append(
             judge("rights", f"the user lacks +{right}: {OPTIONAL[right][1]}", f"ACL SETUSER … +{right}")
         )
-    if missing := await refused(connection, REQUIRED):
+    required = {**(REQUIRED_IN_CLUSTER if in_cluster else {}), **REQUIRED}
+    if missing := await refused(connection, required):
         found.append(error("rights", f"the user lacks +{' +'.join(missing)}", REMEDY))
-    return found or [ok("rights", f"the user may do all that korvet needs ({len(REQUIRED) + 1} rights)")]
+    return found or [ok("rights", f"the user may do all that korvet needs ({len(required) + 1} rights)")]
 
 
 async def refused(connection: RedisConnection, commands: Mapping[str, Command]) -> list[str]:

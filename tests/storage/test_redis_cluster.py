@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,9 @@ import trio
 from attrs import define, field
 from redis.crc import key_slot
 
+from korvet.config import Config
+from korvet.doctor.findings import Finding, Verdict
+from korvet.doctor.redis import redis_findings
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.storage.interface import Storage, StorageUsageError, TopicPartition
 from korvet.storage.redis import cluster_watch
@@ -20,6 +24,7 @@ from korvet.testing.storage_contract import StorageContract
 from tests.redis_clusters import RedisCluster
 from tests.redis_environment import RedisEnvironment
 from tests.servers import VALKEY, StartServer, kinds
+from tests.storage.test_redis_rights import do_everything, documented_cluster_rights, documented_rights
 
 pytestmark = pytest.mark.servers
 
@@ -254,6 +259,48 @@ async def test_watch_follows_a_slot_that_moves(cluster: RedisCluster) -> None:
                     while (await storage.latest(TP)).high_watermark == end:
                         await watch.wait()
                 assert (await storage.latest(TP)).high_watermark > added.base_offset
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_documented_rights_are_sufficient(
+    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    rights = [*documented_rights(), *documented_cluster_rights()]
+    for server in cluster.servers:
+        cluster.call(server, "ACL", "SETUSER", "korvet", "on", ">secret", *rights)
+    url = cluster.url.replace("//", "//korvet:secret@")
+    with caplog.at_level(logging.WARNING):
+        async with open_redis_storage(url) as storage, open_redis_storage(url) as other:
+            await do_everything(storage, other, "record")
+
+    assert [] == [record.getMessage() for record in caplog.records]
+    for server in cluster.servers:
+        cluster.call(server, "ACL", "DELUSER", "korvet")
+
+
+def test_doctor_examines_every_primary(cluster: RedisCluster) -> None:
+    config = Config(storage=cluster.url, min_insync_replicas=3)
+
+    async def examine() -> list[Finding]:
+        return [finding async for finding in redis_findings(config)]
+
+    found = trio.run(examine)
+    by_check = {each.check: [other for other in found if other.check == each.check] for each in found}
+
+    assert ["3 primaries have all slots"] == [each.reason for each in by_check["cluster"]]
+    assert [3, 3] == [len(by_check["clock"]), len(by_check["persistence"])]
+    assert [Verdict.ERROR] * 3 == [each.verdict for each in by_check["replicas"]]
+    assert [Verdict.OK] == [each.verdict for each in by_check["rights"]]
+    ports = {int(each.reason.split(":")[1]) for each in by_check["clock"]}
+    assert {each.port for each in cluster.primaries} == ports
+
+
+async def test_wrong_password_is_refused(cluster: RedisCluster) -> None:
+    with pytest.raises(StorageUsageError, match="WRONGPASS|NOAUTH|without any password") as refusal:
+        async with open_redis_storage(cluster.url.replace("//", "//korvet:secret@")):
+            pass
+
+    assert "secret" not in str(refusal.value)
 
 
 def test_single_server_is_refused_as_a_cluster(new_server: StartServer) -> None:

@@ -32,6 +32,13 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "storage.md"
 PASSWORD = "secret"
 
 
+def documented_cluster_rights() -> list[str]:
+    """Return the rights that the document names for a Redis Cluster."""
+    found = re.search(r"In a Redis Cluster the user also needs `(.*?)`", DOCUMENT.read_text())
+    assert found is not None
+    return found[1].split()
+
+
 def documented_rights() -> list[str]:
     """Return the rules of the ACL SETUSER command in the document, after the password."""
     found = re.search(

@@ -83,6 +83,15 @@ class ClusterNodes:
             raise NotConnected(f"no node of {self.address.description} has the slot of {key!r}")
         return server
 
+    def unassigned(self) -> int:
+        """Return the number of slots without a primary."""
+        return self._slots.count(None)
+
+    async def wait_all_connected(self) -> None:
+        """Wait until all present primaries are connected."""
+        for server in list(self._servers.values()):
+            await server.connection.wait_connected()
+
     def key_on(self, server: ServerConnections, name: bytes) -> bytes:
         """Return the name with the lowest number that puts the key into one of the node's slots, in braces."""
         names = (b"{%b:%d}" % (name, number) for number in count())
