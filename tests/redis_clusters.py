@@ -182,9 +182,17 @@ class RedisCluster:
     @contextmanager
     def moving(self, slot: int, source: RedisServer, target: RedisServer) -> Iterator[None]:
         """Move a slot within the block: its keys are moved by `move_keys`, and it has moved afterwards."""
+        self.begin_move(slot, source, target)
+        yield
+        self.end_move(slot, source, target)
+
+    def begin_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Let a slot move; its keys stay where they are until `move_keys`."""
         self.call(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.node_id(source))
         self.call(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.node_id(target))
-        yield
+
+    def end_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Move the remaining keys of a slot, and the slot itself."""
         self.move_keys(slot, source, target)
         for server in (target, source, *self.primaries):
             self.call(server, "CLUSTER", "SETSLOT", slot, "NODE", self.node_id(target))

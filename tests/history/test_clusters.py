@@ -34,7 +34,9 @@ from tests.history.faults import (
 )
 from tests.history.history import counts, unread, violations
 from tests.history.proxy import Proxy
+from tests.history.redis_cluster import cluster_faults
 from tests.processes import KorvetProcess
+from tests.redis_clusters import RedisCluster
 from tests.sentinels import SentinelSet
 from tests.servers import VALKEY, start_server
 
@@ -93,6 +95,22 @@ def brokers_on_sentinels(number: int) -> Iterator[Cluster]:
         yield Cluster(",".join(each.bootstrap_servers for each in brokers), faults)
 
 
+@contextmanager
+def brokers_on_redis_cluster(number: int) -> Iterator[Cluster]:
+    """Run brokers on three primaries with a replica each; each acknowledged record is on two servers."""
+    with ExitStack() as stack:
+        redis_cluster = stack.enter_context(RedisCluster(VALKEY))
+        settings = {**SETTINGS, "min.insync.replicas": "2"}
+        streams = [f"korvet:{topic}:{partition}".encode() for topic, partition in PARTITIONS]
+        faults = cluster_faults(redis_cluster, streams)
+        brokers = []
+        for _ in range(number):
+            broker = KorvetProcess(storage=redis_cluster.url, settings=settings)
+            brokers.append(stack.enter_context(broker))
+            faults += [KillBroker(broker), PauseBroker(broker), RestartBroker(broker)] * 3
+        yield Cluster(",".join(each.bootstrap_servers for each in brokers), faults)
+
+
 def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
     """Run clients and faults for a time, and compare the history with the logs."""
     seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(10**6))
@@ -131,8 +149,13 @@ def test_history_of_brokers_on_sentinels_violates_no_rule() -> None:
         check(cluster, 60, 6)
 
 
+def test_history_of_brokers_on_a_redis_cluster_violates_no_rule() -> None:
+    with brokers_on_redis_cluster(3) as cluster:
+        check(cluster, 60, 6)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("cluster", [brokers_on_one_server, brokers_on_sentinels])
+@pytest.mark.parametrize("cluster", [brokers_on_one_server, brokers_on_sentinels, brokers_on_redis_cluster])
 def test_history_of_ten_minutes_of_faults_violates_no_rule(
     cluster: Callable[[int], AbstractContextManager[Cluster]],
 ) -> None:
