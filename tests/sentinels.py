@@ -20,6 +20,11 @@ from tests.servers import RedisServer, ServerKind, free_port, parent_death_prefi
 
 NAME = "mymaster"
 WITHIN_S = 60.0
+# A Sentinel connects to a server at most once a second. With less than a second here it considers a new primary down
+# before it has connected to it, and fails over again and again.
+DOWN_AFTER_MS = 1500
+# An attempt to promote a replica is given up after this time; INFO shows the promotion once a second.
+FAILOVER_TIMEOUT_MS = 2000
 
 
 def eventually(is_so: Callable[[], bool], what: str) -> None:
@@ -52,8 +57,8 @@ class Sentinel:
             "bind 127.0.0.1",
             f"dir {self.folder}",
             f"sentinel monitor {NAME} 127.0.0.1 {self.primary.port} {self.quorum}",
-            f"sentinel down-after-milliseconds {NAME} 500",
-            f"sentinel failover-timeout {NAME} 1000",
+            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {NAME} {FAILOVER_TIMEOUT_MS}",
             f"sentinel parallel-syncs {NAME} 2",
         ]
         if self.password:

@@ -16,7 +16,7 @@ from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetada
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Producer, append, batch, numbered, read, records_from
 from tests.sentinels import scripted_sentinel, sentinel_url
-from tests.servers import RedisServer, ServerPair
+from tests.servers import VALKEY, RedisServer, ServerPair, on
 
 pytestmark = pytest.mark.servers
 
@@ -94,6 +94,40 @@ async def test_broker_that_saw_lost_records_continues_behind_them(
     assert end == lost.base_offset + 2 <= again.base_offset
     assert [b"0", b"1", b"2", b"5"] == values
     assert 1 == epoch
+
+
+@on(VALKEY)
+async def test_leader_epoch_rises_on_a_server_that_was_the_primary_before(
+    replica_pair: ServerPair,
+) -> None:
+    former, promoted = replica_pair
+    named = former.port
+
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(3))
+        let_catch_up(replica_pair)
+        with promoted.client() as client:
+            client.replicaof("NO", "ONE")
+        named = promoted.port
+        await storage.monitor.check()
+        epochs = [await bounds_of(storage)]
+        await append(storage, TP, numbered(2, first=3))
+        # The former primary is named again, which has stayed in the process and the leader epoch in which it was.
+        named = former.port
+        await storage.monitor.check()
+        epochs.append(await bounds_of(storage))
+        again = await append(storage, TP, numbered(1, first=5))
+        end = await storage.epoch_end(TP, 1)
+        values = [record.value for record in await records_from(storage, TP, 0)]
+
+    assert [1, 2] == epochs
+    assert EpochEnd(0, 3) == end
+    assert 5 == again.base_offset
+    assert [b"0", b"1", b"2", b"5"] == values
 
 
 def created_topics(server: RedisServer) -> object:
