@@ -191,22 +191,51 @@ class SentinelSet:
         server.start()
 
 
+@define
+class Report:
+    """What scripted Sentinels report about a primary; tests change it."""
+
+    flags: str = "master"
+    replicas: dict[int, str] = field(factory=dict)  # flags by port
+    voted_epoch: int = 0
+    sentinels: int = 1
+
+    def master(self, port: int) -> list[object]:
+        """Return the reply to SENTINEL MASTER."""
+        own = ["num-other-sentinels", self.sentinels - 1, "config-epoch", 0, "failover-timeout", 1000]
+        return ["ip", "127.0.0.1", "port", port, "flags", self.flags, *own]
+
+    def slaves(self) -> list[object]:
+        """Return the reply to SENTINEL REPLICAS."""
+        own = ["slave-priority", 100, "slave-repl-offset", 100, "master-link-status", "ok"]
+        return [
+            ["ip", "127.0.0.1", "port", port, "flags", flags, *own] for port, flags in self.replicas.items()
+        ]
+
+
 @asynccontextmanager
-async def scripted_sentinel(named: Callable[[], int | None]) -> AsyncIterator[int]:
+async def scripted_sentinel(
+    named: Callable[[], int | None], report: Report | None = None
+) -> AsyncIterator[int]:
     """Yield the port of a Sentinel that names the loopback port `named()`, or no primary for None.
 
     It reports one failover to each subscriber.
     """
+    reported = report or Report()
 
     def answer(command: list[bytes]) -> bytes:
         match [word.upper() for word in command[:2]]:
-            case [b"SENTINEL", _]:
+            case [b"SENTINEL", what]:
                 port = named()
-                return (
-                    b"*-1\r\n"
-                    if port is None
-                    else b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(port)), port)
-                )
+                if port is None:
+                    return b"*-1\r\n"
+                if what == b"MASTER":
+                    return resp(reported.master(port))
+                if what == b"REPLICAS":
+                    return resp(reported.slaves())
+                if what == b"IS-MASTER-DOWN-BY-ADDR":
+                    return b"*3\r\n:0\r\n$1\r\n*\r\n:%d\r\n" % reported.voted_epoch
+                return resp(["127.0.0.1", port])
             case [b"SUBSCRIBE", _]:
                 return b"*1\r\n+subscribed\r\n*1\r\n+switched\r\n"
         return b"+OK\r\n"
@@ -224,6 +253,14 @@ async def scripted_sentinel(named: Callable[[], int | None]) -> AsyncIterator[in
         nursery.start_soon(trio.serve_listeners, serve, listeners)
         yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()
+
+
+def resp(value: object) -> bytes:
+    """Return a list, or the text of another value, as a reply."""
+    if isinstance(value, list):
+        return b"*%d\r\n" % len(value) + b"".join(map(resp, value))
+    text = str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 def sentinel_url(*ports: int) -> str:

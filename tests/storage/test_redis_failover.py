@@ -14,8 +14,8 @@ from korvet.broker.producer_ids import ProducerIds
 from korvet.protocol.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetadata, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import Producer, append, batch, numbered, read, records_from
-from tests.sentinels import scripted_sentinel, sentinel_url
+from korvet.testing.records import Producer, append, append_batch, batch, numbered, read, records_from
+from tests.sentinels import Report, scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, ServerPair, on
 
 pytestmark = pytest.mark.servers
@@ -94,6 +94,48 @@ async def test_broker_that_saw_lost_records_continues_behind_them(
     assert end == lost.base_offset + 2 <= again.base_offset
     assert [b"0", b"1", b"2", b"5"] == values
     assert 1 == epoch
+
+
+@on(VALKEY)
+async def test_replicated_producer_has_to_send_lost_batches_again_in_order(replica_pair: ServerPair) -> None:
+    former, promoted = replica_pair
+    named, report = former.port, Report(replicas={promoted.port: "slave"})
+    async with (
+        scripted_sentinel(lambda: named, report) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, {**DENSE, "min.insync.replicas": "2"})
+        ids = ProducerIds(storage)
+        known, new = [await ids.allocate() for _ in range(2)]
+        await append(storage, TP, numbered(3), producer=Producer(known))
+        let_catch_up(replica_pair)
+        # No producer gets an acknowledgement for these: acks=1 stands for a WAIT that is not answered.
+        lost = [
+            await append_batch(
+                storage, TP, batch(numbered(2, first=3), producer=Producer(known, 0, 3)), acks=1
+            ),
+            await append_batch(storage, TP, batch(numbered(2, first=9), producer=Producer(new)), acks=1),
+        ]
+        with promoted.client() as client:
+            client.replicaof("NO", "ONE")
+        with former.client() as client:
+            client.replicaof("127.0.0.1", promoted.port)
+        named, report.replicas = promoted.port, {former.port: "slave"}
+        await storage.monitor.check()
+        with promoted.client() as client:
+            client.set("last", 1)
+            assert 1 == client.wait(1, 30_000)
+        for later in (Producer(known, 0, 5), Producer(new, 0, 2)):
+            with pytest.raises(OutOfOrderSequenceNumber):
+                await append(storage, TP, numbered(1), producer=later)
+        again = [
+            await append(storage, TP, numbered(2, first=3), producer=Producer(known, 0, 3)),
+            await append(storage, TP, numbered(2, first=9), producer=Producer(new)),
+        ]
+        values = [record.value for record in await records_from(storage, TP, 0)]
+
+    assert max(each.base_offset for each in lost) < min(each.base_offset for each in again)
+    assert [b"0", b"1", b"2", b"3", b"4", b"9", b"10"] == values
 
 
 @on(VALKEY)

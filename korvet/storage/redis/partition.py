@@ -175,6 +175,8 @@ class Partition:
     def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
         """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
         known = b"" if self.known is None else self.known.argument()
+        if known and self.config.min_insync_replicas > 1:
+            known += b" 1"
         return (*self.shared.head, b"%b %b" % (run_id, known), *own)
 
     # --- State ------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@
 
 local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
 local touch, is_log_append_time = ARGV[12] ~= '', ARGV[13] == '1'
+local waits_for_replicas = touch and ARGV[12] ~= '0'
 
 local s, refusal = load(writer)
 if not s then return refusal end
@@ -43,7 +44,7 @@ end
 
 -- Without permission for INFO, WAIT finds out. A replica acknowledges every second; one that has not for longer than
 -- min-replicas-max-lag has by default counts as not connected.
-if touch and ARGV[12] ~= '0' then
+if waits_for_replicas then
   local info, connected = pcall('INFO', 'replication'), 0
   if type(info) == 'string' then
     for line in string.gmatch(info, 'slave%d+:([^\r]*)') do
@@ -94,12 +95,14 @@ end
 -- Whether the partition may have forgotten a producer that it does not know.
 local function is_forgotten(producer_id)
   local from = call('HGET', state_key, 'producers.from')
-  return s.is_short or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
+  return s.has_lost_producers or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
--- Return true if the producer's batches after the last known one may have been lost: the partition has lost records since
--- the producer began, and that batch is from an earlier leader epoch.
+-- Return true if acknowledged batches of the producer after the last known one may have been lost: the partition has lost
+-- records since the producer began, and that batch is from an earlier leader epoch. Batches that wait for replicas were
+-- not acknowledged: the producer sends them again, and takes a later batch that is accepted as a proof of them.
 local function may_have_lost(producer, producer_id)
+  if waits_for_replicas then return false end
   local last = producer.batches[#producer.batches]
   return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$')) and is_forgotten(producer_id)
 end

@@ -2,8 +2,9 @@
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
---         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id": the server, "" if unknown,
---         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""
+--         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id 1": the server, "" if unknown,
+--         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""; the
+--                                                               1 only if min.insync.replicas is above 1
 --                                                           9 … the script's own arguments
 --
 -- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
@@ -152,7 +153,7 @@ local function save(s, ...)
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
-  if s.is_short then forget_producers() end
+  if s.has_lost_producers then forget_producers() end
   s.dirty, s.has_moved = false, false
 end
 
@@ -354,10 +355,12 @@ end
 -- Redis may have come back with an older state: the caller has seen acknowledged records of this epoch that are gone, or
 -- a later epoch, or the epoch began in another server process. Later records then belong to a new leader epoch, so that clients detect the
 -- truncation. Without a loss they find that nothing was truncated. The new epoch begins where the log was cut, and its
--- records follow the lost ones, whose offsets clients may have read.
+-- records follow the lost ones, whose offsets clients may have read. With min.insync.replicas above 1, no producer has
+-- an acknowledgement of a lost record: it sends all of them again, and no other batch may be before them.
 local function notice_loss(s)
-  local run_id, epoch, id = match(ARGV[8], '^(%S*) (%d*) ?(%S*)$')
+  local run_id, epoch, id, is_replicated = match(ARGV[8], '^(%S*) (%d*) ?(%S*) ?(1?)$')
   s.is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
+  s.has_lost_producers = s.is_short and is_replicated == ''
   local has_lost = s.is_short and epoch == epoch_of(s) or epoch ~= '' and tonumber(epoch) > tonumber(epoch_of(s))
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
   local epochs = (has_lost or is_elsewhere and s.server) and with_new_epoch(s, epoch) or s.epochs
