@@ -195,6 +195,7 @@ class SentinelSet:
 class Report:
     """What scripted Sentinels report about a primary; tests change it."""
 
+    port: int = 0  # of the primary in the report; 0: the one that is named
     flags: str = "master"
     replicas: dict[int, str] = field(factory=dict)  # flags by port
     voted_epoch: int = 0
@@ -203,7 +204,7 @@ class Report:
     def master(self, port: int) -> list[object]:
         """Return the reply to SENTINEL MASTER."""
         own = ["num-other-sentinels", self.sentinels - 1, "config-epoch", 0, "failover-timeout", 1000]
-        return ["ip", "127.0.0.1", "port", port, "flags", self.flags, *own]
+        return ["ip", "127.0.0.1", "port", self.port or port, "flags", self.flags, *own]
 
     def slaves(self) -> list[object]:
         """Return the reply to SENTINEL REPLICAS."""

@@ -7,6 +7,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     layouts, entries, rebuild         record batches to entries and back
     append, append_queue              append; `client.wait_connections` wait for replicas
     confirmations                     the high watermark if `min.insync.replicas` is above 1
+    quorum, promotion                 replicas that a failover by Sentinel may promote
     read, seek                        read, latest; earliest and by time
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
@@ -59,6 +60,7 @@ from korvet.storage.redis.client.bulk import BulkConnection
 from korvet.storage.redis.client.caller import PATIENCE_S, RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.sentinel import SentinelWatch
+from korvet.storage.redis.client.sentinel_panel import SentinelPanel
 from korvet.storage.redis.client.statistics import SECTIONS, Statistics, server_values
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.compaction import Compactor
@@ -72,6 +74,7 @@ from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.monitor import ServerMonitor
 from korvet.storage.redis.opening import Server, connected, prepare, refused, require_waitaof
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.quorum import Quorum
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
 from korvet.storage.redis.seek import Seeker
@@ -158,7 +161,9 @@ class RedisStreamsStorage(Storage):
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
         waiting = WaitingConnections(connection.address, nursery, PATIENCE_S)
-        confirmations = Confirmations(redis, waiting, nursery, keyspace.replicas, watcher.confirmed)
+        address = connection.address
+        quorum = None if address.sentinels is None else Quorum(SentinelPanel(address, nursery))
+        confirmations = Confirmations(redis, waiting, nursery, keyspace.replicas, watcher.confirmed, quorum)
         self.monitor = ServerMonitor(
             connection.address,
             lambda: (connection, watching, *bulk.opened(), *waiting.opened()),

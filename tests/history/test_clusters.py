@@ -77,7 +77,7 @@ def brokers_on_sentinels(number: int) -> Iterator[Cluster]:
     """Run brokers on a primary with two replicas and three Sentinels; each acknowledged record is on two servers."""
     with ExitStack() as stack:
         sentinels = stack.enter_context(SentinelSet(VALKEY))
-        settings = {**SETTINGS, "min.insync.replicas": "3"}
+        settings = {**SETTINGS, "min.insync.replicas": "2"}
         faults: list[Fault] = [
             FailOver(sentinels),
             KillPrimary(sentinels),

@@ -4,6 +4,8 @@ A broker caches the confirmed end of each partition in its memory. An append wit
 answered. For all other records (acks=1, another broker's, plain XADD) there are rounds: a write of a small key followed
 by WAIT over one connection. If enough replicas confirm that write, they have everything that Redis executed before it,
 so one round confirms the ends of any number of partitions. Rounds run only while there are unconfirmed records.
+With Sentinels, a round also finds out whether a failover could lose these writes (`quorum`); appends with acks=all then
+wait for a round unless all replicas have confirmed them.
 
 A confirmed end belongs to its leader epoch, since a promoted replica may have less; the epoch rises with every change
 of the server process. After a restart of the broker, and after each change of the epoch, the first read waits for a
@@ -13,16 +15,17 @@ round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.protocol.errors import KafkaError, NotEnoughReplicas, OffsetNotAvailable
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import RedisUnavailable
+from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 from korvet.storage.redis.partition import Known, Partition, PartitionState
+from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +33,36 @@ logger = logging.getLogger(__name__)
 ROUND_EVERY_S = 0.005
 # Time after which a round without enough replicas is repeated.
 ROUND_LIMIT_S = 1.0
+# The same with Sentinels, where rounds wait for the end of a failover, and time between rounds that ask Sentinels.
+QUORUM_AGAIN_S = 0.1
+QUORUM_EVERY_S = 0.02
+
+
+@frozen(eq=False)
+class Write:
+    """An append that some replicas have confirmed, and that waits for a round."""
+
+    run_id: bytes  # of the server process that executed it
+    checked: Callable[[bool], None]  # called with False if the write may be lost
+    is_waited_for: Callable[[], bool]
 
 
 @define(eq=False)
 class Round:
-    """The ends that one round confirms. `done` is set after it, with or without success."""
+    """The ends and writes that one round confirms. `done` is set after it, with or without success."""
 
+    run_id: bytes = b""  # of the server process in which the ends are
     ends: dict[Partition, Known] = field(factory=dict)
+    writes: list[Write] = field(factory=list)
     done: trio.Event = field(factory=trio.Event)
+
+    def add(self, run_id: bytes, ends: Mapping[Partition, Known]) -> None:
+        """Add ends in a server process, and drop those in another one, which a promoted replica may not have."""
+        if run_id != self.run_id:
+            self.run_id, self.ends = run_id, {}
+        for partition, end in ends.items():
+            if is_later(end, self.ends.get(partition)):
+                self.ends[partition] = end
 
 
 @define(eq=False)
@@ -52,6 +77,7 @@ class Confirmations:
     nursery: trio.Nursery
     key: bytes
     confirmed: Callable[[bytes], None]
+    quorum: Quorum | None = None  # with Sentinels
     _next: dict[int, Round] = field(factory=dict)
     _failing: set[int] = field(factory=set)
     _may_wait: bool = True  # False if the Redis user or the service has no WAIT
@@ -64,14 +90,21 @@ class Confirmations:
 
     def want(self, partition: Partition, end: Known) -> trio.Event:
         """Let a round confirm that end; return the event of its completion."""
-        replicas = partition.config.min_insync_replicas - 1
+        wanted = self._next_round(partition.config.min_insync_replicas - 1)
+        wanted.add(self.redis.connection.run_id, {partition: end})
+        return wanted.done
+
+    def check(self, replicas: int, write: Write) -> None:
+        """Let rounds decide whether a write is replicated, until one does or no task waits for the write."""
+        self._next_round(replicas).writes.append(write)
+
+    def _next_round(self, replicas: int) -> Round:
+        """Return the round that begins next."""
         wanted = self._next.get(replicas)
         if wanted is None:
             wanted = self._next[replicas] = Round()
             self.nursery.start_soon(self._run, replicas)
-        if is_later(end, wanted.ends.get(partition)):
-            wanted.ends[partition] = end
-        return wanted.done
+        return wanted
 
     async def visible_end(self, partition: Partition, state: PartitionState, offset: int) -> Known | None:
         """Return the end of what consumers may read. None stands for the log's end, also if Redis has no WAIT.
@@ -97,25 +130,34 @@ class Confirmations:
         return confirmed if confirmed.next_offset < end.next_offset else None
 
     async def _run(self, replicas: int) -> None:
-        """Run rounds until no end is unconfirmed."""
-        while ends := self._next[replicas].ends:
+        """Run rounds until no end and no write is unconfirmed."""
+        while self._next[replicas].ends or self._next[replicas].writes:
             started = trio.current_time()
             this, self._next[replicas] = self._next[replicas], Round()
+            run_id = self.redis.connection.run_id
             if await self._is_confirmed(replicas):
                 self._failing.discard(replicas)
-                for partition, end in ends.items():
-                    self.note(partition, end)
-                pause_s = ROUND_EVERY_S
+                for partition, end in this.ends.items():
+                    if this.run_id == run_id:
+                        self.note(partition, end)
+                for write in this.writes:
+                    write.checked(write.run_id == run_id)
+                pause_s = self._pause_s(run_id)
             else:
                 self._failing.add(replicas)
-                later = self._next[replicas].ends
-                for partition, end in ends.items():
-                    if is_later(end, later.get(partition)):
-                        later[partition] = end
-                pause_s = ROUND_LIMIT_S
+                later = self._next[replicas]
+                if this.ends and later.run_id in (b"", this.run_id):
+                    later.add(this.run_id, this.ends)
+                later.writes[:0] = [write for write in this.writes if write.is_waited_for()]
+                pause_s = ROUND_LIMIT_S if self.quorum is None else QUORUM_AGAIN_S
             this.done.set()
             await trio.sleep_until(started + pause_s)
         del self._next[replicas]
+
+    def _pause_s(self, run_id: bytes) -> float:
+        """Return the time between the starts of two rounds that succeed."""
+        is_cheap = self.quorum is None or self.quorum.all_replicas(run_id) is not None
+        return ROUND_EVERY_S if is_cheap else QUORUM_EVERY_S
 
     async def _is_confirmed(self, replicas: int) -> bool:
         """Write the key and wait for the replicas; return True if enough of them have confirmed it in time."""
@@ -127,13 +169,9 @@ class Confirmations:
             run_id = self.redis.connection.run_id
             if connection.run_id != run_id:
                 return False
-            limit_ms = int(ROUND_LIMIT_S * 1000)
             self.connections.started(connection)
             try:
-                written, count = await connection.pipeline(
-                    [(b"SET", self.key, b""), (b"WAIT", replicas, limit_ms)],
-                    limit_s=ROUND_LIMIT_S + connection.address.answer_limit_s,
-                )
+                is_covered = await self._is_covered(connection, replicas)
             finally:
                 self.connections.ended(connection)
         except NotEnoughReplicas as error:
@@ -144,7 +182,26 @@ class Confirmations:
         except (KafkaError, RedisUnavailable) as error:
             logger.debug("cannot confirm records: %s", error)
             return False
-        is_written = not isinstance(written, Exception) and run_id == self.redis.connection.run_id
+        return is_covered and run_id == self.redis.connection.run_id
+
+    async def _is_covered(self, connection: RedisConnection, replicas: int) -> bool:
+        """Write the key over the connection, and wait for the replicas; with Sentinels, ask these as well."""
+        if self.quorum is None:
+            return await self._is_on(connection, replicas, ROUND_LIMIT_S)
+        everything = self.quorum.all_replicas(connection.run_id)
+        if everything is not None:
+            if await self._is_on(connection, max(everything, replicas), COMPLETE_LIMIT_S):
+                return True
+            self.quorum.miss()
+        return await self.quorum.confirm(connection, self.key, replicas, COMPLETE_LIMIT_S)
+
+    async def _is_on(self, connection: RedisConnection, replicas: int, limit_s: float) -> bool:
+        """Write the key, and return True if so many replicas confirm it in time."""
+        written, count = await connection.pipeline(
+            [(b"SET", self.key, b""), (b"WAIT", replicas, int(limit_s * 1000))],
+            limit_s=limit_s + connection.address.answer_limit_s,
+        )
+        is_written = not isinstance(written, Exception)
         return is_written and isinstance(count, int) and count >= replicas
 
 
