@@ -402,6 +402,10 @@ class AppendQueue:
         (known,) = details
         if why == b"epoch":
             return InvalidProducerEpoch(f"the producer has epoch {int(known)} by now")
+        if why == b"lost":
+            return NotEnoughReplicas(
+                f"earlier batches were lost in a failover: sequence {int(known)} comes next"
+            )
         return OutOfOrderSequenceNumber(f"sequence {int(known)} comes next")
 
     def _wait_for_replicas(self, call: Call) -> None:
