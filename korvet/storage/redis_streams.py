@@ -188,7 +188,7 @@ class RedisStreamsStorage(Storage):
         self._reader = Reader(redis, partitions, confirmations, watcher.note)
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
-        self._groups = Groups(redis, keyspace, partitions)
+        self._groups = Groups(redis, keyspace, partitions, confirmations)
         self._documents = Documents(redis, keyspace)
         self._document_watches = DocumentWatches()
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend
-from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, Storage, StorageDefaults, TopicConfig, TopicPartition
 from korvet.storage.redis.quorum import ELECTION_LIMIT_S
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import append, append_batch, batch, numbered, records_from
@@ -25,14 +25,16 @@ LIMIT_S = 1.5
 
 
 @asynccontextmanager
-async def stored(pair: ServerPair, *reports: Report, absent: int = 0) -> AsyncIterator[Storage]:
+async def stored(
+    pair: ServerPair, *reports: Report, absent: int = 0, defaults: StorageDefaults | None = None
+) -> AsyncIterator[Storage]:
     """Yield a storage with a topic that requires two copies; some Sentinels of its address are absent."""
     async with AsyncExitStack() as stack:
         ports = [
             await stack.enter_async_context(scripted_sentinel(lambda: pair[0].port, each)) for each in reports
         ]
         url = sentinel_url(*ports, *(free_port() for _ in range(absent)))
-        storage = await stack.enter_async_context(open_redis_storage(url))
+        storage = await stack.enter_async_context(open_redis_storage(url, defaults=defaults))
         await storage.create_topic("orders", 1, {"min.insync.replicas": "2", "offset.mapping": "dense"})
         yield storage
 
@@ -141,6 +143,22 @@ async def test_write_waits_until_the_sentinels_consider_the_silent_replica_down(
 
     assert early.cancelled_caught
     assert ([], [True]) == (waiting, results)
+
+
+@on(VALKEY)
+async def test_commit_waits_as_a_record_does(replica_pair: ServerPair) -> None:
+    report = Report(replicas={replica_pair[1].port: "slave", 1: "slave"})
+    committed = {TP: OffsetAndMetadata(3)}
+    two_copies = StorageDefaults(TopicConfig(min_insync_replicas=2))
+    async with stored(replica_pair, report, defaults=two_copies) as storage:
+        refused = (await storage.ack("readers", committed))[TP]
+        report.replicas[1] = DOWN
+        accepted = (await storage.ack("readers", committed))[TP]
+        async with open_redis_storage(replica_pair[0].url) as other:
+            stored_offset = (await other.committed("readers"))[TP].offset
+
+    assert isinstance(refused, NotEnoughReplicasAfterAppend)
+    assert (None, 3) == (accepted, stored_offset)
 
 
 @on(VALKEY)

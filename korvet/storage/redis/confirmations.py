@@ -20,7 +20,12 @@ from collections.abc import Callable, Mapping
 import trio
 from attrs import define, field, frozen
 
-from korvet.protocol.errors import KafkaError, NotEnoughReplicas, OffsetNotAvailable
+from korvet.protocol.errors import (
+    KafkaError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    OffsetNotAvailable,
+)
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.wait_connections import WaitingConnections
@@ -36,6 +41,8 @@ ROUND_LIMIT_S = 1.0
 # The same with Sentinels, where rounds wait for the end of a failover, and time between rounds that ask Sentinels.
 QUORUM_AGAIN_S = 0.1
 QUORUM_EVERY_S = 0.02
+# As Kafka's offsets.commit.timeout.ms.
+REPLICATED_LIMIT_S = 5.0
 
 
 @frozen(eq=False)
@@ -97,6 +104,31 @@ class Confirmations:
     def check(self, replicas: int, write: Write) -> None:
         """Let rounds decide whether a write is replicated, until one does or no task waits for the write."""
         self._next_round(replicas).writes.append(write)
+
+    async def wait_replicated(self, run_id: bytes, replicas: int) -> None:
+        """With Sentinels, wait until no failover loses what the server process with that `run_id` has executed.
+
+        Raise NotEnoughReplicasAfterAppend after REPLICATED_LIMIT_S, or if another process has replaced it.
+        """
+        if self.quorum is None or replicas <= 0:
+            return
+        is_replicated = False
+        checked = trio.Event()
+        is_waiting = True
+
+        def check(found: bool) -> None:  # noqa: FBT001  a callback
+            nonlocal is_replicated
+            is_replicated = found
+            checked.set()
+
+        self.check(replicas, Write(run_id, check, lambda: is_waiting))
+        try:
+            with trio.move_on_after(REPLICATED_LIMIT_S):
+                await checked.wait()
+        finally:
+            is_waiting = False
+        if not is_replicated:
+            raise NotEnoughReplicasAfterAppend("too few replicas confirmed it in time")
 
     def _next_round(self, replicas: int) -> Round:
         """Return the round that begins next."""
