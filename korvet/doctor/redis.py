@@ -150,7 +150,7 @@ def memory(info: Mapping[bytes, bytes], *, allowed: bool) -> Finding:
 
 
 def replicas(info: Mapping[bytes, bytes], min_insync: int, *, fails_over: bool = False) -> Finding:
-    """Compare the connected replicas with `min.insync.replicas`. Sentinels may promote any of them in a failover."""
+    """Compare the connected replicas with `min.insync.replicas`; with 1, a failover by Sentinels may lose records."""
     if b"role" not in info:
         return warning("replicas", UNKNOWN, "ACL SETUSER … +info")
     if info[b"role"] != b"master":
@@ -165,11 +165,11 @@ def replicas(info: Mapping[bytes, bytes], min_insync: int, *, fails_over: bool =
         return error(
             "replicas", found, f"start {min_insync - 1 - connected} more, or lower min.insync.replicas"
         )
-    if fails_over and connected > min_insync - 1:
+    if fails_over and connected and min_insync == 1:
         return warning(
             "replicas",
             f"{found}: a failover may promote a replica without the last acknowledged records",
-            f"min.insync.replicas={connected + 1}; then nothing is acknowledged while a replica is away",
+            "min.insync.replicas=2; then acks=all waits until no failover can lose a record",
         )
     return ok("replicas", found)
 

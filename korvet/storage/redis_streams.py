@@ -7,6 +7,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     layouts, entries, rebuild         record batches to entries and back
     append, append_queue              append; `client.wait_connections` wait for replicas
     confirmations                     the high watermark if `min.insync.replicas` is above 1
+    quorum, promotion                 replicas that a failover by Sentinel may promote
     read, seek                        read, latest; earliest and by time
     compaction, compaction_entries    compact
     catalogue, documents              topics, documents
@@ -60,6 +61,7 @@ from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis.client.connection import RedisUnavailable
 from korvet.storage.redis.client.sentinel import SentinelWatch
+from korvet.storage.redis.client.sentinel_panel import SentinelPanel
 from korvet.storage.redis.client.statistics import SECTIONS, Statistics, added, server_values
 from korvet.storage.redis.cluster_watch import ClusterWatcher
 from korvet.storage.redis.compaction import Compactor
@@ -72,6 +74,7 @@ from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.monitor import Monitors
 from korvet.storage.redis.opening import Server, open_caller, prepare
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.quorum import Quorum
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
 from korvet.storage.redis.seek import Seeker
@@ -162,7 +165,8 @@ class RedisStreamsStorage(Storage):
         self._catalogue = Catalogue(redis, keyspace, defaults)
         self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
         writer_id = secrets.token_hex(8).encode()
-        confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed)
+        quorum = None if redis.address.sentinels is None else Quorum(SentinelPanel(redis.address, nursery))
+        confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed, quorum)
         self.monitor = Monitors(redis, keyspace, allow_eviction, partial(self._changed, None))
         self._appender = Appender(
             AppendContext(
@@ -180,7 +184,7 @@ class RedisStreamsStorage(Storage):
         self._reader = Reader(redis, partitions, confirmations, watcher.note)
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
-        self._groups = Groups(redis, keyspace, partitions)
+        self._groups = Groups(redis, keyspace, partitions, confirmations)
         self._documents = Documents(redis, keyspace)
         self._document_watches = DocumentWatches()
 

@@ -133,13 +133,14 @@ def test_too_few_replicas_are_an_error(server: RedisServer) -> None:
     assert (Verdict.ERROR, "0 connected, min.insync.replicas=3") == (finding.verdict, finding.reason)
 
 
-def test_replica_that_may_lack_acknowledged_records_is_a_warning_if_sentinels_may_promote_it() -> None:
+def test_unreplicated_acknowledgements_are_a_warning_if_sentinels_may_promote_a_replica() -> None:
     info = {b"role": b"master", b"connected_slaves": b"2"}
 
-    few = replicas(info, 2, fails_over=True)
-    assert (Verdict.WARNING, True) == (few.verdict, few.remedy.startswith("min.insync.replicas=3;"))
-    assert Verdict.OK == replicas(info, 3, fails_over=True).verdict
-    assert Verdict.OK == replicas(info, 2).verdict
+    few = replicas(info, 1, fails_over=True)
+    assert (Verdict.WARNING, True) == (few.verdict, few.remedy.startswith("min.insync.replicas=2;"))
+    assert Verdict.OK == replicas(info, 2, fails_over=True).verdict
+    assert Verdict.OK == replicas(info, 1).verdict
+    assert Verdict.OK == replicas({**info, b"connected_slaves": b"0"}, 1, fails_over=True).verdict
 
 
 def test_data_of_a_newer_korvet_is_an_error(server: RedisServer, client: redis.Redis) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -58,13 +59,24 @@ class Load:
         def is_reached() -> bool:
             if len(self.acknowledged) >= acknowledged:
                 return True
-            for _ in range(20):
-                self._producer.produce(self.topic, b"%d" % self._sent, on_delivery=self._delivered)
-                self._sent += 1
-            self._producer.poll(0)
+            self._send_some(0)
             return False
 
         eventually(is_reached, f"{acknowledged} acknowledged records, errors: {self.failed[:3] + self.fatal}")
+
+    def send_during(self, work: Callable[[], None]) -> None:
+        """Send records while another thread does that work."""
+        with ThreadPoolExecutor(1) as executor:
+            working = executor.submit(work)
+            while not working.done():
+                self._send_some(0.01)
+            working.result()
+
+    def _send_some(self, wait_s: float) -> None:
+        for _ in range(20):
+            self._producer.produce(self.topic, b"%d" % self._sent, on_delivery=self._delivered)
+            self._sent += 1
+        self._producer.poll(wait_s)
 
     def flush(self) -> None:
         assert 0 == self._producer.flush(60)
@@ -112,15 +124,19 @@ def test_acknowledged_records_survive_a_failover(
     load = Load(broker.bootstrap_servers, topic)
     load.send_until(200)
     before = sentinel_set.primary
-    match how:
-        case "by command":
-            sentinel_set.fail_over()
-        case "by pause":
-            before.pause()
-            sentinel_set.await_other_than(before)
-        case "by death":
-            before.kill()
-            sentinel_set.await_other_than(before)
+
+    def fail_over() -> None:
+        match how:
+            case "by command":
+                sentinel_set.fail_over()
+            case "by pause":
+                before.pause()
+                sentinel_set.await_other_than(before)
+            case "by death":
+                before.kill()
+                sentinel_set.await_other_than(before)
+
+    load.send_during(fail_over)
     load.send_until(len(load.acknowledged) + 400)
     load.flush()
     records = consumed(broker.bootstrap_servers, topic, max(load.acknowledged))

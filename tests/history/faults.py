@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from tests.history.proxy import Proxy
 from tests.processes import KorvetProcess
-from tests.sentinels import SentinelSet
+from tests.sentinels import Sentinel, SentinelSet
 from tests.servers import RedisServer
 
 
@@ -189,6 +189,53 @@ class PauseSentinel(Fault):
         process = self.set.sentinels[0].process
         assert process is not None
         process.send_signal(number)
+
+
+@define
+class CutFromOthers(Fault):
+    """Nothing reaches a server of the set until the end, over connections old and new.
+
+    A replica and a Sentinel still reach the others.
+    """
+
+    set: SentinelSet
+    _proxy: Proxy | None = None
+
+    @abstractmethod
+    def _chosen(self) -> RedisServer | Sentinel: ...
+
+    def begin(self) -> None:
+        self._proxy = self.set.proxy_of(self._chosen())
+        self._proxy.cut()
+
+    def end(self) -> None:
+        assert self._proxy is not None
+        self._proxy.heal()
+        self.set.settle()
+
+
+@define
+class CutPrimary(CutFromOthers):
+    """The primary is cut off; the Sentinels may promote another server meanwhile."""
+
+    def _chosen(self) -> RedisServer:
+        return self.set.primary
+
+
+@define
+class CutReplica(CutFromOthers):
+    """A replica is cut off from brokers and Sentinels. It receives and confirms what the primary writes."""
+
+    def _chosen(self) -> RedisServer:
+        return self.set.replicas[0]
+
+
+@define
+class CutSentinel(CutFromOthers):
+    """A Sentinel is cut off from brokers and other Sentinels. It may fail over with their votes."""
+
+    def _chosen(self) -> Sentinel:
+        return self.set.sentinels[0]
 
 
 @define

@@ -19,6 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.history.clients import Load, read_logs
 from tests.history.faults import (
     Cut,
+    CutPrimary,
+    CutReplica,
+    CutSentinel,
     FailOver,
     Fault,
     KillBroker,
@@ -78,14 +81,17 @@ def brokers_on_one_server(number: int) -> Iterator[Cluster]:
 def brokers_on_sentinels(number: int) -> Iterator[Cluster]:
     """Run brokers on a primary with two replicas and three Sentinels; each acknowledged record is on two servers."""
     with ExitStack() as stack:
-        sentinels = stack.enter_context(SentinelSet(VALKEY))
-        settings = {**SETTINGS, "min.insync.replicas": "3"}
+        sentinels = stack.enter_context(SentinelSet(VALKEY, is_proxied=True))
+        settings = {**SETTINGS, "min.insync.replicas": "2"}
         faults: list[Fault] = [
             FailOver(sentinels),
             KillPrimary(sentinels),
             PausePrimary(sentinels),
             PauseReplica(sentinels),
             PauseSentinel(sentinels),
+            CutPrimary(sentinels),
+            CutReplica(sentinels),
+            CutSentinel(sentinels),
         ]
         brokers = []
         for _ in range(number):
@@ -128,7 +134,11 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
     )
     logger.info(done)
 
-    assert [] == violations(load.events, logs)[:20], done
+    found = violations(load.events, logs)
+    for line in found[:100]:
+        logger.error("%s", line)
+
+    assert [] == found[:20], done
     assert [] == load.faults, done
     assert 0 == behind, f"the group has not read everything; {done}"
 

@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from korvet.broker.producer_ids import ProducerIds
-from korvet.protocol.errors import KafkaStorageError, OutOfOrderSequenceNumber
+from korvet.protocol.errors import KafkaStorageError, NotEnoughReplicas, OutOfOrderSequenceNumber
 from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetadata, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.records import Producer, append, batch, numbered, read, records_from
-from tests.sentinels import scripted_sentinel, sentinel_url
-from tests.servers import RedisServer, ServerPair
+from korvet.testing.records import Producer, append, append_batch, batch, numbered, read, records_from
+from tests.sentinels import Report, scripted_sentinel, sentinel_url
+from tests.servers import VALKEY, RedisServer, ServerPair, on
 
 pytestmark = pytest.mark.servers
 
@@ -94,6 +94,84 @@ async def test_broker_that_saw_lost_records_continues_behind_them(
     assert end == lost.base_offset + 2 <= again.base_offset
     assert [b"0", b"1", b"2", b"5"] == values
     assert 1 == epoch
+
+
+@on(VALKEY)
+async def test_replicated_producer_has_to_send_lost_batches_again_in_order(replica_pair: ServerPair) -> None:
+    former, promoted = replica_pair
+    named, report = former.port, Report(replicas={promoted.port: "slave"})
+    async with (
+        scripted_sentinel(lambda: named, report) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, {**DENSE, "min.insync.replicas": "2"})
+        ids = ProducerIds(storage)
+        known, new = [await ids.allocate() for _ in range(2)]
+        await append(storage, TP, numbered(3), producer=Producer(known))
+        let_catch_up(replica_pair)
+        # No producer gets an acknowledgement for these: acks=1 stands for a WAIT that is not answered.
+        lost = [
+            await append_batch(
+                storage, TP, batch(numbered(2, first=3), producer=Producer(known, 0, 3)), acks=1
+            ),
+            await append_batch(storage, TP, batch(numbered(2, first=9), producer=Producer(new)), acks=1),
+        ]
+        with promoted.client() as client:
+            client.replicaof("NO", "ONE")
+        with former.client() as client:
+            client.replicaof("127.0.0.1", promoted.port)
+        named, report.replicas = promoted.port, {former.port: "slave"}
+        await storage.monitor.check()
+        with promoted.client() as client:
+            client.set("last", 1)
+            assert 1 == client.wait(1, 30_000)
+        # A retriable error: after OutOfOrderSequenceNumber, librdkafka would send all with a new producer id.
+        with pytest.raises(NotEnoughReplicas, match="sequence 3 comes next"):
+            await append(storage, TP, numbered(1), producer=Producer(known, 0, 5))
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(storage, TP, numbered(1), producer=Producer(new, 0, 2))
+        again = [
+            await append(storage, TP, numbered(2, first=3), producer=Producer(known, 0, 3)),
+            await append(storage, TP, numbered(2, first=9), producer=Producer(new)),
+        ]
+        values = [record.value for record in await records_from(storage, TP, 0)]
+
+    assert max(each.base_offset for each in lost) < min(each.base_offset for each in again)
+    assert [b"0", b"1", b"2", b"3", b"4", b"9", b"10"] == values
+
+
+@on(VALKEY)
+async def test_leader_epoch_rises_on_a_server_that_was_the_primary_before(
+    replica_pair: ServerPair,
+) -> None:
+    former, promoted = replica_pair
+    named = former.port
+
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, DENSE)
+        await append(storage, TP, numbered(3))
+        let_catch_up(replica_pair)
+        with promoted.client() as client:
+            client.replicaof("NO", "ONE")
+        named = promoted.port
+        await storage.monitor.check()
+        epochs = [await bounds_of(storage)]
+        await append(storage, TP, numbered(2, first=3))
+        # The former primary is named again, which has stayed in the process and the leader epoch in which it was.
+        named = former.port
+        await storage.monitor.check()
+        epochs.append(await bounds_of(storage))
+        again = await append(storage, TP, numbered(1, first=5))
+        end = await storage.epoch_end(TP, 1)
+        values = [record.value for record in await records_from(storage, TP, 0)]
+
+    assert [1, 2] == epochs
+    assert EpochEnd(0, 3) == end
+    assert 5 == again.base_offset
+    assert [b"0", b"1", b"2", b"5"] == values
 
 
 def created_topics(server: RedisServer) -> object:

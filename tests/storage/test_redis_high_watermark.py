@@ -74,6 +74,18 @@ async def test_unconfirmed_records_are_invisible_until_replicas_confirm_them(
     assert [(4, 4)] * 2 == visible
 
 
+@on(VALKEY)
+async def test_demoted_server_shows_no_unconfirmed_records(replica_pair: ServerPair) -> None:
+    primary = replica_pair[0]
+    async with open_redis_storage(primary.url) as storage:
+        await create(storage)
+        await append_batch(storage, TP, batch(numbered(3)), acks=1)
+        with primary.client() as client:
+            client.replicaof("127.0.0.1", 1)
+        with pytest.raises(OffsetNotAvailable):
+            await read(storage, TP, 0)
+
+
 async def test_restarted_broker_reads_confirmed_records(replica_pair: ServerPair) -> None:
     async with open_redis_storage(replica_pair[0].url) as storage:
         await create(storage)

@@ -15,6 +15,7 @@ blocks later commands of that connection. The partition's next call does not wai
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -41,10 +42,11 @@ from korvet.storage.redis.client.connection import NotConnected, Pending, RedisC
 from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from korvet.storage.redis.client.replies import Reply, command_of, is_redirection, pack_arguments
 from korvet.storage.redis.client.server import ServerConnections
-from korvet.storage.redis.confirmations import Confirmations
+from korvet.storage.redis.confirmations import Confirmations, Write
 from korvet.storage.redis.layouts import Packed
 from korvet.storage.redis.partition import Known, Partition
 from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.quorum import COMPLETE_LIMIT_S
 from korvet.storage.redis.scripts import APPEND, TRIM
 
 logger = logging.getLogger(__name__)
@@ -408,6 +410,10 @@ class AppendQueue:
         (known,) = details
         if why == b"epoch":
             return InvalidProducerEpoch(f"the producer has epoch {int(known)} by now")
+        if why == b"lost":
+            return NotEnoughReplicas(
+                f"earlier batches were lost in a failover: sequence {int(known)} comes next"
+            )
         return OutOfOrderSequenceNumber(f"sequence {int(known)} comes next")
 
     def _wait_for_replicas(self, call: Call) -> None:
@@ -415,30 +421,59 @@ class AppendQueue:
 
         With `acks.all.fsync`, send WAITAOF, which also waits until the primary and the replicas have it on disk.
         """
+        needed, quorum = cast(int, call.replicas), self.context.confirmations.quorum
+        connection = cast(RedisConnection, call.connection)
+        everything = quorum.all_replicas(connection.run_id) if quorum is not None and needed else None
+        if everything is None:
+            self._send_wait(call, needed, math.inf)
+        else:
+            self._send_wait(call, max(everything, needed), COMPLETE_LIMIT_S, is_complete=True)
+
+    def _send_wait(self, call: Call, replicas: int, limit_s: float, *, is_complete: bool = False) -> None:
         waiting = cast(ServerConnections, call.server).waiting
         connection = cast(RedisConnection, call.connection)
-        limit_s = max(ticket.submission.replicas_limit_s for ticket in call.tickets)
+        limit_s = min(limit_s, max(ticket.submission.replicas_limit_s for ticket in call.tickets))
         limit_ms = max(1, int(limit_s * 1000))
-        replicas = cast(int, call.replicas)
         fsync = self.context.fsync
+        notify = partial(self._has_waited, call, connection, replicas, is_complete=is_complete)
         waiting.started(connection)
         try:
             connection.send(
                 (b"WAITAOF", 1, replicas, limit_ms) if fsync else (b"WAIT", replicas, limit_ms),
                 limit_s=limit_ms / 1000 + connection.address.answer_limit_s,
-                notify=partial(self._has_waited, call),
+                notify=lambda pending: notify(pending.reply),
             )
         except NotConnected as error:
+            notify(error)
+
+    def _has_waited(
+        self, call: Call, connection: RedisConnection, replicas: int, reply: Reply, *, is_complete: bool
+    ) -> None:
+        """Confirm the call, or wait for what is missing, given the reply to WAIT or WAITAOF for so many replicas."""
+        server = cast(ServerConnections, call.server)
+        server.waiting.ended(connection)
+        confirmations, needed = self.context.confirmations, cast(int, call.replicas)
+        error = unconfirmed(replicas, reply)
+        if confirmations.quorum is None or not needed or (is_complete and error is None):
             self._confirmed(call, error)
+            return
+        if is_complete:
+            confirmations.quorum.miss()
+        if unconfirmed(needed, reply) is None:
+            write = Write(connection.run_id, partial(self._checked, call), lambda: call.is_waited_for)
+            confirmations.check(server, needed, write)
+        elif is_complete and isinstance(reply, int | list):
+            self._send_wait(call, needed, math.inf)
+        else:
+            self._confirmed(call, unconfirmed(needed, reply))
 
-    def _has_waited(self, call: Call, pending: Pending) -> None:
-        self._confirmed(call, pending.reply)
+    def _checked(self, call: Call, is_replicated: bool) -> None:  # noqa: FBT001  a callback
+        error = NotEnoughReplicasAfterAppend("a failover has replaced the server that wrote it")
+        self._confirmed(call, None if is_replicated else error)
 
-    def _confirmed(self, call: Call, reply: Reply) -> None:
-        """Resolve the call's tickets by the reply to WAIT or WAITAOF."""
-        cast(ServerConnections, call.server).waiting.ended(cast(RedisConnection, call.connection))
+    def _confirmed(self, call: Call, error: KafkaError | None) -> None:
+        """Resolve the call's tickets; without an error, enough replicas have confirmed it."""
         confirmations = self.context.confirmations
-        error = unconfirmed(cast(int, call.replicas), reply)
         if call.end is not None:
             if error is None:
                 confirmations.note(self.partition, call.end)

@@ -5,6 +5,8 @@ answered. For all other records (acks=1, another broker's, plain XADD) there are
 by WAIT over one connection to the server that has them. If enough replicas confirm that write, they have everything
 that Redis executed before it, so one round confirms the ends of any number of partitions. Rounds run only while there
 are unconfirmed records.
+With Sentinels, a round also finds out whether a failover could lose these writes (`quorum`); appends with acks=all then
+wait for a round unless all replicas have confirmed them.
 
 A confirmed end belongs to its leader epoch, since a promoted replica may have less; the epoch rises with every change
 of the server process. After a restart of the broker, and after each change of the epoch, the first read waits for a
@@ -14,17 +16,23 @@ round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
-from korvet.protocol.errors import KafkaError, NotEnoughReplicas, OffsetNotAvailable
+from korvet.protocol.errors import (
+    KafkaError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    OffsetNotAvailable,
+)
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import RedisUnavailable
+from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.partition import Known, Partition, PartitionState
+from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +40,42 @@ logger = logging.getLogger(__name__)
 ROUND_EVERY_S = 0.005
 # Time after which a round without enough replicas is repeated.
 ROUND_LIMIT_S = 1.0
+# The same with Sentinels, where rounds wait for the end of a failover, and time between rounds that ask Sentinels.
+QUORUM_AGAIN_S = 0.1
+QUORUM_EVERY_S = 0.02
+# As Kafka's offsets.commit.timeout.ms.
+REPLICATED_LIMIT_S = 5.0
 
-# The server and the number of replicas that have to confirm a round.
+# The server, and the number of replicas that have to confirm a round.
 Kind = tuple[ServerConnections, int]
 NEVER = trio.Event()
 
 
+@frozen(eq=False)
+class Write:
+    """An append that some replicas have confirmed, and that waits for a round."""
+
+    run_id: bytes  # of the server process that executed it
+    checked: Callable[[bool], None]  # called with False if the write may be lost
+    is_waited_for: Callable[[], bool]
+
+
 @define(eq=False)
 class Round:
-    """The ends that one round confirms. `done` is set after it, with or without success."""
+    """The ends and writes that one round confirms. `done` is set after it, with or without success."""
 
+    run_id: bytes = b""  # of the server process in which the ends are
     ends: dict[Partition, Known] = field(factory=dict)
+    writes: list[Write] = field(factory=list)
     done: trio.Event = field(factory=trio.Event)
+
+    def add(self, run_id: bytes, ends: Mapping[Partition, Known]) -> None:
+        """Add ends in a server process, and drop those in another one, which a promoted replica may not have."""
+        if run_id != self.run_id:
+            self.run_id, self.ends = run_id, {}
+        for partition, end in ends.items():
+            if is_later(end, self.ends.get(partition)):
+                self.ends[partition] = end
 
 
 @define(eq=False)
@@ -57,6 +89,7 @@ class Confirmations:
     nursery: trio.Nursery
     key: bytes
     confirmed: Callable[[bytes], None]
+    quorum: Quorum | None = None  # with Sentinels
     _next: dict[Kind, Round] = field(factory=dict)
     _failing: set[Kind] = field(factory=set)
     _may_wait: bool = True  # False if the Redis user or the service has no WAIT
@@ -75,13 +108,59 @@ class Confirmations:
         kind = self._kind(partition)
         if kind is None:
             return NEVER
+        wanted = self._next_round(kind)
+        wanted.add(kind[0].connection.run_id, {partition: end})
+        return wanted.done
+
+    def _kind(self, partition: Partition) -> Kind | None:
+        """Return which rounds confirm the partition's ends; None if no server has the partition at present."""
+        with suppress(RedisUnavailable):
+            server = self.redis.server_of(partition.keys.stream)
+            return server, partition.config.min_insync_replicas - 1
+        return None
+
+    def check(self, server: ServerConnections, replicas: int, write: Write) -> None:
+        """Let rounds decide whether a write is replicated, until one does or no task waits for the write."""
+        self._next_round((server, replicas)).writes.append(write)
+
+    async def wait_replicated(self, key: bytes, run_id: bytes, replicas: int) -> None:
+        """Wait until no failover loses what the server process with that `run_id` has written to the key.
+
+        Return at once without Sentinels or a Redis Cluster, which would fail over. Raise NotEnoughReplicasAfterAppend
+        after REPLICATED_LIMIT_S, or if another process has the key by now, and KafkaStorageError if none has.
+        """
+        fails_over = self.quorum is not None or self.redis.address.nodes
+        if not fails_over or replicas <= 0:
+            return
+        is_replicated = False
+        checked = trio.Event()
+        is_waiting = True
+
+        def check(found: bool) -> None:  # noqa: FBT001  a callback
+            nonlocal is_replicated
+            is_replicated = found
+            checked.set()
+
+        try:
+            server = self.redis.server_of(key)
+        except RedisUnavailable as error:
+            raise self.redis.absence() from error
+        self.check(server, replicas, Write(run_id, check, lambda: is_waiting))
+        try:
+            with trio.move_on_after(REPLICATED_LIMIT_S):
+                await checked.wait()
+        finally:
+            is_waiting = False
+        if not is_replicated:
+            raise NotEnoughReplicasAfterAppend("too few replicas confirmed it in time")
+
+    def _next_round(self, kind: Kind) -> Round:
+        """Return the round that begins next."""
         wanted = self._next.get(kind)
         if wanted is None:
             wanted = self._next[kind] = Round()
             self.nursery.start_soon(self._run, kind)
-        if is_later(end, wanted.ends.get(partition)):
-            wanted.ends[partition] = end
-        return wanted.done
+        return wanted
 
     async def visible_end(self, partition: Partition, state: PartitionState, offset: int) -> Known | None:
         """Return the end of what consumers may read. None stands for the log's end, also if Redis has no WAIT.
@@ -106,32 +185,41 @@ class Confirmations:
             raise OffsetNotAvailable("too few replicas are connected to confirm the end of the log")
         return confirmed if confirmed.next_offset < end.next_offset else None
 
-    def _kind(self, partition: Partition) -> Kind | None:
-        """Return which rounds confirm the partition's ends; None if no server has the partition at present."""
-        with suppress(RedisUnavailable):
-            server = self.redis.server_of(partition.keys.stream)
-            return server, partition.config.min_insync_replicas - 1
-        return None
-
     async def _run(self, kind: Kind) -> None:
-        """Run rounds until no end is unconfirmed."""
-        while ends := self._next[kind].ends:
+        """Run rounds until no end and no write is unconfirmed."""
+        server, replicas = kind
+        while self._next[kind].ends or self._next[kind].writes:
             started = trio.current_time()
             this, self._next[kind] = self._next[kind], Round()
-            if await self._is_confirmed(*kind):
+            run_id = server.connection.run_id
+            if await self._is_confirmed(server, replicas):
                 self._failing.discard(kind)
-                for partition, end in ends.items():
-                    self.note(partition, end)
-                pause_s = ROUND_EVERY_S
+                for partition, end in this.ends.items():
+                    if this.run_id == run_id:
+                        self.note(partition, end)
+                for write in this.writes:
+                    write.checked(write.run_id == run_id)
+                pause_s = self._pause_s(run_id)
             else:
                 self._failing.add(kind)
-                for partition, end in ends.items():
-                    self.want(partition, end)  # at the server that has the partition now
-                pause_s = ROUND_LIMIT_S
+                later = self._next[kind]
+                # A partition that another server has by now is wanted again by its next read.
+                ends = {
+                    partition: end for partition, end in this.ends.items() if self._kind(partition) == kind
+                }
+                if ends and later.run_id in (b"", this.run_id):
+                    later.add(this.run_id, ends)
+                later.writes[:0] = [write for write in this.writes if write.is_waited_for()]
+                pause_s = ROUND_LIMIT_S if self.quorum is None else QUORUM_AGAIN_S
             this.done.set()
             await trio.sleep_until(started + pause_s)
         del self._next[kind]
         self._failing.discard(kind)
+
+    def _pause_s(self, run_id: bytes) -> float:
+        """Return the time between the starts of two rounds that succeed."""
+        is_cheap = self.quorum is None or self.quorum.all_replicas(run_id) is not None
+        return ROUND_EVERY_S if is_cheap else QUORUM_EVERY_S
 
     async def _is_confirmed(self, server: ServerConnections, replicas: int) -> bool:
         """Write the key and wait for the replicas; return True if enough of them have confirmed it in time."""
@@ -143,13 +231,9 @@ class Confirmations:
             run_id = server.connection.run_id
             if connection.run_id != run_id:
                 return False
-            limit_ms = int(ROUND_LIMIT_S * 1000)
             server.waiting.started(connection)
             try:
-                written, count = await connection.pipeline(
-                    [(b"SET", self.redis.key_on(server, self.key), b""), (b"WAIT", replicas, limit_ms)],
-                    limit_s=ROUND_LIMIT_S + connection.address.answer_limit_s,
-                )
+                is_covered = await self._is_covered(server, connection, replicas)
             finally:
                 server.waiting.ended(connection)
         except NotEnoughReplicas as error:
@@ -160,7 +244,30 @@ class Confirmations:
         except (KafkaError, RedisUnavailable) as error:
             logger.debug("cannot confirm records: %s", error)
             return False
-        is_written = not isinstance(written, Exception) and run_id == server.connection.run_id
+        return is_covered and run_id == server.connection.run_id
+
+    async def _is_covered(
+        self, server: ServerConnections, connection: RedisConnection, replicas: int
+    ) -> bool:
+        """Write the key over the connection, and wait for the replicas; with Sentinels, ask these as well."""
+        if self.quorum is None:
+            key = self.redis.key_on(server, self.key)
+            return await self._is_on(connection, key, replicas, ROUND_LIMIT_S)
+        everything = self.quorum.all_replicas(connection.run_id)
+        if everything is not None:
+            if await self._is_on(connection, self.key, max(everything, replicas), COMPLETE_LIMIT_S):
+                return True
+            self.quorum.miss()
+        return await self.quorum.confirm(connection, self.key, replicas, COMPLETE_LIMIT_S)
+
+    @staticmethod
+    async def _is_on(connection: RedisConnection, key: bytes, replicas: int, limit_s: float) -> bool:
+        """Write the key, and return True if so many replicas confirm it in time."""
+        written, count = await connection.pipeline(
+            [(b"SET", key, b""), (b"WAIT", replicas, int(limit_s * 1000))],
+            limit_s=limit_s + connection.address.answer_limit_s,
+        )
+        is_written = not isinstance(written, Exception)
         return is_written and isinstance(count, int) and count >= replicas
 
 

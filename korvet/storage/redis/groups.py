@@ -33,6 +33,7 @@ from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
+from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis.partition import Partition
@@ -54,11 +55,15 @@ DERIVED_AT_ONCE = 200  # partitions whose Redis consumer groups are read in one 
 
 @define(eq=False)
 class Groups:
-    """Implements `Storage.ack`, `committed` and `forget`."""
+    """Implements `Storage.ack`, `committed` and `forget`.
+
+    With Sentinels, and in a Redis Cluster, commits wait for the replicas that the broker's `min.insync.replicas` requires.
+    """
 
     redis: RedisCaller
     keyspace: Keyspace
     partitions: Partitions
+    confirmations: Confirmations | None = None
 
     # --- Commit -----------------------------------------------------------------------------------------
 
@@ -81,7 +86,12 @@ class Groups:
                 results[tp] = error
         if found:
             try:
+                key = self.keyspace.group(group_id)
+                run_id = self.redis.run_id(key)
                 await self._store(group_id, found, generation_id, coordinator_epoch)
+                if self.confirmations is not None:
+                    needed = self.partitions.defaults.topic_config.min_insync_replicas - 1
+                    await self.confirmations.wait_replicated(key, run_id, needed)
             except KafkaError as error:
                 return results | dict.fromkeys((partition.tp for partition in found), error)
             async with trio.open_nursery() as nursery:  # what its tasks send leaves together

@@ -175,6 +175,8 @@ class Partition:
     def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
         """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
         known = b"" if self.known is None else self.known.argument()
+        if known and self.config.min_insync_replicas > 1:
+            known += b" 1"
         return (*self.shared.head, b"%b %b" % (run_id, known), *own)
 
     # --- State ------------------------------------------------------------------------------------------
@@ -258,13 +260,12 @@ class Partition:
     def may_have_lost(self, state: PartitionState, run_id: bytes) -> bool:
         """Return True if the server with that `run_id` may have lost acknowledged records of the present leader epoch.
 
-        Every server process but the one in which that epoch began may have lost some.
+        Every server process but the one in which that epoch began may have lost some. A server whose leader epoch is
+        lower than before has lost that epoch: clients may have it already.
         """
         known = self.known
         if run_id not in (b"", state.server):
             return True
-        return (
-            known is not None
-            and known.leader_epoch == state.leader_epoch
-            and known.next_offset > state.next_offset
-        )
+        if known is None or known.leader_epoch < state.leader_epoch:
+            return False
+        return known.leader_epoch > state.leader_epoch or known.next_offset > state.next_offset

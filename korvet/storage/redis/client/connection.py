@@ -139,6 +139,11 @@ class RedisConnection:
         """The `run_id` of the server process that was connected last; empty if the Redis user may not send INFO."""
         return self._peer.run_id
 
+    @property
+    def primary(self) -> str:
+        """Host and port of the present server, as a Sentinel named them; empty without Sentinels or a connection."""
+        return "" if self._link is None else self._link.primary
+
     def count_in(self, statistics: Statistics) -> None:
         """Count round trips and lost connections from now on."""
         self._statistics = statistics

@@ -27,6 +27,8 @@ from korvet.storage.redis.client.errors import RedisError
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 8
+# Part of the error of WAIT on a server that was demoted after the connection was opened.
+ON_REPLICA = "WAIT cannot be used with replica instances"
 
 
 @define(eq=False)
@@ -45,7 +47,7 @@ class WaitingConnections:
         """Ensure that there is a connection, and that it accepts WAIT, which some services and Redis users lack.
 
         Raise NotEnoughReplicas before a record is written that no replica could confirm; KafkaStorageError if there is
-        no connection.
+        no connection to a primary.
         """
         if self._may_wait:
             return
@@ -56,6 +58,8 @@ class WaitingConnections:
         except RedisUnavailable as error:
             raise KafkaStorageError(str(error)) from error
         except RedisError as error:
+            if ON_REPLICA in str(error):
+                raise KafkaStorageError(f"the server has become a replica: {error}") from error
             raise NotEnoughReplicas(f"min.insync.replicas above 1 needs WAIT, but: {error}") from error
         self._may_wait = True
 

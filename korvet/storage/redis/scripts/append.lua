@@ -17,14 +17,15 @@
 --   f      for each record: number of fields and values, which of them is the timestamp, the fields and values
 --
 -- Answers {'ok', first ID, now, log start, epoch, next ID, '1' if there is more to trim, then "index code details"
--- of the batches that were not appended: duplicate (its first ID and time), sequence (the expected one), epoch (the
--- known one)}. The appended batches have consecutive IDs from the first ID on.
+-- of the batches that were not appended: duplicate (its first ID and time), sequence (the expected one), lost (the same,
+-- but those before may have been lost in a failover), epoch (the known one)}. The appended batches have consecutive IDs from the first ID on.
 -- Or {'nostate'}, {'othertopic'}: create the state first; {'rescan'}: settle first; {'stale'}: a later call has
 -- overtaken this one, which changes nothing; {'replicas', connected ones}: too few are connected; {'exhausted'}: the stream's last ID leaves no room. Or an error, and
 -- nothing was written.
 
 local writer, number, expiration_ms = 'w:' .. ARGV[9], ARGV[10], tonumber(ARGV[11])
 local touch, is_log_append_time = ARGV[12] ~= '', ARGV[13] == '1'
+local waits_for_replicas = touch and ARGV[12] ~= '0'
 
 local s, refusal = load(writer)
 if not s then return refusal end
@@ -43,7 +44,7 @@ end
 
 -- Without permission for INFO, WAIT finds out. A replica acknowledges every second; one that has not for longer than
 -- min-replicas-max-lag has by default counts as not connected.
-if touch and ARGV[12] ~= '0' then
+if waits_for_replicas then
   local info, connected = pcall('INFO', 'replication'), 0
   if type(info) == 'string' then
     for line in string.gmatch(info, 'slave%d+:([^\r]*)') do
@@ -94,14 +95,13 @@ end
 -- Whether the partition may have forgotten a producer that it does not know.
 local function is_forgotten(producer_id)
   local from = call('HGET', state_key, 'producers.from')
-  return s.is_short or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
+  return s.has_lost_producers or not from or not tonumber(from) or tonumber(producer_id) < tonumber(from)
 end
 
--- Return true if the producer's batches after the last known one may have been lost: the partition has lost records since
--- the producer began, and that batch is from an earlier leader epoch.
-local function may_have_lost(producer, producer_id)
+-- Return true if the producer's last known batch is from an earlier leader epoch: batches after it may have been lost.
+local function is_of_earlier_epoch(producer)
   local last = producer.batches[#producer.batches]
-  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$')) and is_forgotten(producer_id)
+  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$'))
 end
 
 -- Return nothing, or the code and the details of the reason why the batch is not appended.
@@ -119,7 +119,13 @@ local function check_producer(producer, producer_id, epoch, first, last)
   end
   local expected = 0
   if epoch == producer.epoch then expected = (producer.batches[#producer.batches].last + 1) % 2147483648 end
-  if first > expected and epoch == producer.epoch and may_have_lost(producer, producer_id) then return end
+  if first > expected and epoch == producer.epoch and is_of_earlier_epoch(producer) then
+    -- Lost batches that waited for replicas were not acknowledged. The producer sends them again, and takes a later batch
+    -- that is accepted as a proof of them. OUT_OF_ORDER_SEQUENCE_NUMBER would let librdkafka begin with a new producer id
+    -- and store the batches before the gap twice.
+    if waits_for_replicas then return 'lost', expected end
+    if is_forgotten(producer_id) then return end
+  end
   if first ~= expected then return 'sequence', expected end
 end
 

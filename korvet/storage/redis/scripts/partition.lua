@@ -2,8 +2,9 @@
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
---         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id": the server, "" if unknown,
---         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""
+--         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id 1": the server, "" if unknown,
+--         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""; the
+--                                                               1 only if min.insync.replicas is above 1
 --                                                           9 … the script's own arguments
 --
 -- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
@@ -152,7 +153,7 @@ local function save(s, ...)
     'chunk.max_timestamp', s.chunk_max, 'stretch.bytes', s.stretch_bytes, 'stretch.max_timestamp', s.stretch_max,
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
-  if s.is_short then forget_producers() end
+  if s.has_lost_producers then forget_producers() end
   s.dirty, s.has_moved = false, false
 end
 
@@ -338,33 +339,36 @@ local function adopt(s, limit)
   return false
 end
 
--- Return the leader epochs with another one that begins at the end, without those that have no records.
-local function with_new_epoch(s)
+-- Return the leader epochs with another one that begins at the end, without those that have no records. It is above the
+-- epoch that the caller has seen.
+local function with_new_epoch(s, seen)
   local epochs, next_id, last = {}, id_of(s.ms, s.seq), nil
   for epoch, first in string.gmatch(s.epochs, '(%d+):(%d+%-%d+)') do
     if not is_id_before(s.start, first) then epochs = {} end -- the records of earlier epochs were removed
     if first ~= next_id then epochs[#epochs + 1] = epoch .. ':' .. first end
     last = epoch
   end
-  epochs[#epochs + 1] = format('%d:%s', last + 1, next_id)
+  epochs[#epochs + 1] = format('%d:%s', math.max(tonumber(last), tonumber(seen) or 0) + 1, next_id)
   return table.concat(epochs, ' ')
 end
 
 -- Redis may have come back with an older state: the caller has seen acknowledged records of this epoch that are gone, or
--- the epoch began in another server process. Later records then belong to a new leader epoch, so that clients detect the
+-- a later epoch, or the epoch began in another server process. Later records then belong to a new leader epoch, so that clients detect the
 -- truncation. Without a loss they find that nothing was truncated. The new epoch begins where the log was cut, and its
--- records follow the lost ones, whose offsets clients may have read.
+-- records follow the lost ones, whose offsets clients may have read. With min.insync.replicas above 1, no producer has
+-- an acknowledgement of a lost record: it sends all of them again, and no other batch may be before them.
 local function notice_loss(s)
-  local run_id, epoch, id = match(ARGV[8], '^(%S*) (%d*) ?(%S*)$')
+  local run_id, epoch, id, is_replicated = match(ARGV[8], '^(%S*) (%d*) ?(%S*) ?(1?)$')
   s.is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
-  local has_lost = s.is_short and epoch == epoch_of(s)
+  s.has_lost_producers = s.is_short and is_replicated == ''
+  local has_lost = s.is_short and epoch == epoch_of(s) or epoch ~= '' and tonumber(epoch) > tonumber(epoch_of(s))
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
-  local epochs = (has_lost or is_elsewhere and s.server) and with_new_epoch(s) or s.epochs
+  local epochs = (has_lost or is_elsewhere and s.server) and with_new_epoch(s, epoch) or s.epochs
   if is_elsewhere then
     local reply = pcall('HSET', state_key, 'server', run_id, 'epochs', epochs)
     if type(reply) == 'table' and reply.err then return end -- Redis is full: a later call begins the epoch
   end
-  s.epochs, s.dirty = epochs, s.dirty or s.is_short
+  s.epochs, s.dirty = epochs, s.dirty or s.is_short or has_lost
   if s.is_short then s.ms, s.seq = pair_of(id) end
 end
 
