@@ -52,6 +52,10 @@ STORAGES = [
         "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB",
         "the primary that Sentinels name; rediss+sentinel:// with TLS",
     ),
+    (
+        "redis+cluster://HOST:PORT,HOST:PORT",
+        "a Redis Cluster, by some of its nodes; rediss+cluster:// with TLS",
+    ),
 ]
 
 

@@ -104,7 +104,9 @@ class Config:
     # Storage, listeners, identity
     storage: str = _setting(
         secret(
-            storage_url("memory://, redis://…, rediss://…, unix://PATH, redis+sentinel://…, embedded:PATH")
+            storage_url(
+                "memory://, redis://…, rediss://…, unix://PATH, redis+sentinel://…, redis+cluster://…, embedded:PATH"
+            )
         ),
         "memory://",
         "storage backend of records; memory:// loses all records when the broker ends",
@@ -663,7 +665,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     if config.processes > 1 and config.storage.startswith("memory:"):
         yield (
             f"$.processes: {config.processes} processes cannot share the memory of one of them; accepted: 1, or shared"
-            " storage: redis://…, rediss://…, unix://PATH, redis+sentinel://…, embedded:PATH"
+            " storage: redis://…, rediss://…, unix://PATH, redis+sentinel://…, redis+cluster://…, embedded:PATH"
         )
 
 

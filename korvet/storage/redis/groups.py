@@ -57,7 +57,8 @@ DERIVED_AT_ONCE = 200  # partitions whose Redis consumer groups are read in one 
 class Groups:
     """Implements `Storage.ack`, `committed` and `forget`.
 
-    With Sentinels, and in a Redis Cluster, commits wait for the replicas that the broker's `min.insync.replicas` requires.
+    With Sentinels, and in a Redis Cluster, commits wait for the replicas that the broker's `min.insync.replicas`
+    requires.
     """
 
     redis: RedisCaller
