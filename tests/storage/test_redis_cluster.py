@@ -312,3 +312,20 @@ def test_single_server_is_refused_as_a_cluster(new_server: StartServer) -> None:
 
     with pytest.raises(StorageUsageError, match="cluster support disabled"):
         trio.run(open_it)
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_broker_that_starts_while_a_primary_is_down_waits_for_its_successor(
+    cluster: RedisCluster,
+) -> None:
+    before = cluster.primary_of(STREAM)
+    before.kill()
+    with trio.fail_after(30):
+        async with open_redis_storage(cluster.url) as storage:
+            await storage.create_topic("orders", 1, {})
+            await append(storage, TP, numbered(1))
+            values = values_of(await records_from(storage, TP))
+    cluster.revive(before)
+
+    assert [0] == values

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import trio
 from attrs import define, field
@@ -19,7 +20,7 @@ from attrs import define, field
 from korvet.protocol.errors import KafkaError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
+from korvet.storage.redis.client.connection import NotConnected, RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.link import Link, LinkEnded, explain
 from korvet.storage.redis.client.sentinel import open_link
@@ -45,8 +46,9 @@ class Monitors:
 
     async def begin(self) -> None:
         """Raise StorageUsageError if a server may evict records and the settings do not allow that."""
-        for server in self.redis.servers():
-            await self._monitor(server).guard.begin(server.connection)
+        for server in list(self.redis.servers()):
+            with suppress(NotConnected):  # the node has left the cluster meanwhile
+                await self._monitor(server).guard.begin(server.connection)
 
     def refusal(self, key: bytes) -> KafkaError | None:
         """Return the error for appends to a stream whose server would lose records, or None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import cast
 
 from attrs import frozen
@@ -14,11 +14,11 @@ from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.caller import RedisCaller, SingleServer
 from korvet.storage.redis.client.cluster import Cluster
-from korvet.storage.redis.client.connection import RedisConnection, Script, open_connection
+from korvet.storage.redis.client.connection import NotConnected, RedisConnection, Script, open_connection
 from korvet.storage.redis.client.errors import NoPermissionError, RedisError
 from korvet.storage.redis.client.nodes import open_nodes
 from korvet.storage.redis.client.replies import as_map
-from korvet.storage.redis.client.server import connections_beside
+from korvet.storage.redis.client.server import ServerConnections, connections_beside
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.watch import last_entry, new_entries
 
@@ -83,21 +83,32 @@ async def prepare(
 
     Raise StorageUsageError if a server is unsuitable; with `fsync`, also one without WAITAOF.
     """
+    found: dict[ServerConnections, Server] = {}
     with refused(caller.address):
-        found = {}
-        for server in caller.servers():
-            found[server] = await meet_server(server.connection)
-            if fsync:
-                await require_waitaof(server.connection, found[server])
-            await server.connection.load(scripts)
-            await check_reading(server.connection, keyspace)
+        while unprepared := [each for each in caller.servers() if each not in found]:
+            with suppress(NotConnected):  # the node has left the cluster meanwhile
+                found[unprepared[0]] = await prepare_one(
+                    unprepared[0].connection, keyspace, scripts, fsync=fsync
+                )
         await check_keyspace(caller.server_of(keyspace.format).connection, keyspace)
-    first, *others = found.values()
+    first, *others = [found[each] for each in caller.servers() if each in found]
     if not caller.address.nodes:
         return first
-    names = " and ".join(sorted({each.name for each in found.values()}))
+    names = " and ".join(sorted({each.name for each in (first, *others)}))
     weakest = next((each for each in others if each.durability == NO_DURABILITY), first)
-    return Server(f"{names}, {len(found)} primaries,", weakest.durability)
+    return Server(f"{names}, {1 + len(others)} primaries,", weakest.durability)
+
+
+async def prepare_one(
+    connection: RedisConnection, keyspace: Keyspace, scripts: Sequence[Script], *, fsync: bool
+) -> Server:
+    """Check one server, and load the scripts."""
+    server = await meet_server(connection)
+    if fsync:
+        await require_waitaof(connection, server)
+    await connection.load(scripts)
+    await check_reading(connection, keyspace)
+    return server
 
 
 async def check_reading(connection: RedisConnection, keyspace: Keyspace) -> None:
